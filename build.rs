@@ -1,6 +1,7 @@
-//! Stamps the program with its build date, below which no clock is believed (see `net::tls::Clock`): a board without a battery
-//! wakes up in 1970, and every certificate is then "not yet valid". `SOURCE_DATE_EPOCH` wins, so that builds are reproducible.
-//! Stamps it with its commit (`PIPEOPS_COMMIT`, where the release sets it) and its target, for `version --json`.
+//! Stamps the program with its build date, below which no clock is believed (see
+//! `net::tls::Clock`): a board without a battery wakes up in 1970, and every certificate is then
+//! "not yet valid". `SOURCE_DATE_EPOCH` wins, so that builds are reproducible. Stamps it with its
+//! commit (`PIPEOPS_COMMIT`, where the release sets it) and its target, for `version --json`.
 //! Compresses the files of the page, so that the program never has to.
 
 use std::{
@@ -14,8 +15,9 @@ use std::{
 use zopfli::{Format, Options};
 
 const ASSETS: &str = "src/dashboard/assets";
-/// What every look at the page needs goes over the wire as one file: it packs better, and is there after one answer instead of three. Each
-/// of these imports those before it only; the others import them by the name of the last.
+/// What every look at the page needs goes over the wire as one file: it packs better, and is there
+/// after one answer instead of three. Each of these imports those before it only; the others import
+/// them by the name of the last.
 const JOINED: [&str; 3] = ["base.js", "pages.js", "app.js"];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -46,7 +48,8 @@ fn now_s() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// Writes `assets.rs`: an array of the files of the page but `index.html`, which the server fills in.
+/// Writes `assets.rs`: an array of the files of the page but `index.html`, which the server fills
+/// in.
 #[expect(
     clippy::disallowed_methods,
     reason = "a build that is cut short is begun anew: its files need not survive a power cut"
@@ -93,8 +96,8 @@ fn assets(out: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The files of [`JOINED`] as one module. Two of them with the same name at their top are an error of the browser, which every test of the
-/// page meets.
+/// The files of [`JOINED`] as one module. Two of them with the same name at their top are an error
+/// of the browser, which every test of the page meets.
 fn joined(assets: &Path) -> Result<String, Box<dyn Error>> {
     let mut all = String::new();
     for name in JOINED {
@@ -112,8 +115,9 @@ fn joined(assets: &Path) -> Result<String, Box<dyn Error>> {
     Ok(all)
 }
 
-/// A file of our own without the lines and the indentation that only its readers need: a sixth of what goes over the wire. In these files a
-/// comment has a line of its own, and no text goes over several lines.
+/// A file of our own without the lines and the indentation that only its readers need: a sixth of
+/// what goes over the wire. In these files a comment has a line of its own, and no text goes over
+/// several lines.
 fn lean(name: &str, file: Vec<u8>) -> Vec<u8> {
     let comment = match name.rsplit_once('.') {
         // What others wrote stays as it is.

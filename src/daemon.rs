@@ -1,8 +1,9 @@
 //! Start order, wiring, stop order: the one place where everything meets.
 //!
-//! Start: settings → store and samples → dashboard → cluster → link → READY=1. Nothing after the store is fatal: it becomes a condition. While a
-//! disk holds up the start, [`starting`] answers in place of the agent.
-//! Stop: refuse new work → say good-bye on the link → drop tasks → the store writes what is queued. k3s is never stopped by our stop.
+//! Start: settings → store and samples → dashboard → cluster → link → READY=1. Nothing after the
+//! store is fatal: it becomes a condition. While a disk holds up the start, [`starting`] answers in
+//! place of the agent. Stop: refuse new work → say good-bye on the link → drop tasks → the store
+//! writes what is queued. k3s is never stopped by our stop.
 
 use std::{
     path::{Path, PathBuf},
@@ -95,8 +96,9 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs the agent until it is told to stop. Fails with every problem that stands in its way.
 ///
-/// The main thread reads no file, here neither: a disk may hang when the agent starts. (Standard error, where the log goes, is a pipe or the
-/// journal under every service manager; whoever lets it be a file on a disk that hangs has a log that hangs.)
+/// The main thread reads no file, here neither: a disk may hang when the agent starts. (Standard
+/// error, where the log goes, is a pipe or the journal under every service manager; whoever lets it
+/// be a file on a disk that hangs has a log that hangs.)
 pub fn run(sources: Sources) -> std::result::Result<Exit, Vec<Error>> {
     let known = config::provisional(&sources);
     let lines = log::install(form(known.log, &known.surroundings), || clock::now().wall);
@@ -105,8 +107,8 @@ pub fn run(sources: Sources) -> std::result::Result<Exit, Vec<Error>> {
     let for_tasks = Rc::clone(&executor);
     // The record is in the runtime directory, which is in memory.
     let start = Start::begin(&known.surroundings);
-    // Not `smol::block_on`, which waits for events on this thread too: each event then wakes both threads, and the other one for up to ten
-    // short sleeps.
+    // Not `smol::block_on`, which waits for events on this thread too: each event then wakes both
+    // threads, and the other one for up to ten short sleeps.
     let ended = future::block_on(executor.run(begin(sources, known, lines, (for_tasks, &start))));
     if ended.is_err() {
         // It says why by itself, and is no crash.
@@ -171,7 +173,8 @@ struct Opened {
     machine: Machine,
 }
 
-/// Opens what is on disk. A kubeconfig that cannot be read now holds up nothing: it is read again later.
+/// Opens what is on disk. A kubeconfig that cannot be read now holds up nothing: it is read again
+/// later.
 async fn open(settings: &Settings, mode: Mode, starting: &Starting) -> Result<Opened> {
     let (jobs, shared_state) = (&starting.jobs, &starting.shared_state);
     let directory = settings.agent.state_dir.clone();
@@ -302,7 +305,8 @@ async fn wait(time: Duration) {
     Timer::after(time).await;
 }
 
-/// Tells the service manager that the executor runs, for as long as it does: no task that waits for a disk or for the network holds this up.
+/// Tells the service manager that the executor runs, for as long as it does: no task that waits for
+/// a disk or for the network holds this up.
 async fn keep_alive(surroundings: Surroundings) {
     let Some(within_us) = surroundings.watchdog_us else {
         return;
@@ -555,7 +559,8 @@ impl Agent {
         }
     }
 
-    /// Carries out changes of apps while this agent is the one that does, and keeps them up to date.
+    /// Carries out changes of apps while this agent is the one that does, and keeps them up to
+    /// date.
     async fn look_after_apps(self: Rc<Self>) {
         if let Some(apps) = self.apps.clone() {
             let attended = Box::pin(Rc::clone(&apps).attend());
@@ -566,7 +571,8 @@ impl Agent {
         }
     }
 
-    /// Writes what was measured once a minute: that is what a power cut takes, and what a card can bear.
+    /// Writes what was measured once a minute: that is what a power cut takes, and what a card can
+    /// bear.
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     async fn keep_samples(self: Rc<Self>, flushed: Sender<()>) {
         loop {

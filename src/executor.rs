@@ -1,7 +1,7 @@
 //! Runs tasks on the main thread, and blocking work in the pool of threads.
 //!
-//! Both box what they are given: the compiler builds the scheduling around a task once for each type of future, about four kilobytes every
-//! time, and a box makes them one type.
+//! Both box what they are given: the compiler builds the scheduling around a task once for each
+//! type of future, about four kilobytes every time, and a box makes them one type.
 
 use std::{
     any::Any,
@@ -53,7 +53,8 @@ type AnyResult = Box<dyn Any + Send>;
 
 /// Begins blocking work in the pool of threads.
 ///
-/// The pool is for what waits for a name server, a password hash or another program; files have [`crate::files::Jobs`].
+/// The pool is for what waits for a name server, a password hash or another program; files have
+/// [`crate::files::Jobs`].
 #[expect(clippy::disallowed_methods, reason = "the one place")]
 pub fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Unblocked<T> {
     let work: Box<dyn FnOnce() -> AnyResult + Send> = Box::new(move || Box::new(work()));

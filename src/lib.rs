@@ -1,6 +1,6 @@
 #![doc = include_str!("ARCHITECTURE.md")]
-// The program is all that this library is for. Tests, benches and fuzz targets reach its modules by a feature; without it the
-// compiler finds what nobody calls. `make check` lints both.
+// The program is all that this library is for. Tests, benches and fuzz targets reach its modules by
+// a feature; without it the compiler finds what nobody calls. `make check` lints both.
 #![cfg_attr(
     not(feature = "internals"),
     allow(

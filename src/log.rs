@@ -1,8 +1,9 @@
 //! The logger: journald priorities, timestamps on a terminal, or JSON lines.
 //!
-//! It writes to standard error and never waits long for it: a reader that stalls loses lines, which are counted and told when it
-//! reads again. The last lines are remembered for local viewers whatever becomes of the stream. What dependencies say is cut at
-//! `warn`: their lower levels print headers, in which tokens stand.
+//! It writes to standard error and never waits long for it: a reader that stalls loses lines, which
+//! are counted and told when it reads again. The last lines are remembered for local viewers
+//! whatever becomes of the stream. What dependencies say is cut at `warn`: their lower levels print
+//! headers, in which tokens stand.
 
 use std::{
     collections::VecDeque,
@@ -69,7 +70,8 @@ struct Memory {
 // A screen or two of lines; 200 lines are 20 KB in practice and never more than this.
 const LINES_MAX: usize = 200;
 const BYTES_MAX: usize = 64 * 1024;
-// A pipe that poll(2) calls writable takes PIPE_BUF bytes without waiting; longer lines could block.
+// A pipe that poll(2) calls writable takes PIPE_BUF bytes without waiting; longer lines could
+// block.
 const LINE_BYTES_MAX: usize = 4096;
 // How long a reader may hold up the whole program for one line.
 const PATIENCE_MS: u16 = 20;
@@ -261,7 +263,8 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// The message without line ends and control characters, which could forge lines or command the terminal, and not too long.
+/// The message without line ends and control characters, which could forge lines or command the
+/// terminal, and not too long.
 fn one_line(text: &str) -> String {
     // Room for the time, the level and the JSON around it.
     const MESSAGE_BYTES_MAX: usize = LINE_BYTES_MAX - 256;
@@ -272,7 +275,8 @@ fn one_line(text: &str) -> String {
             '\n' => line.push_str("\\n"),
             '\t' => line.push_str("\\t"),
             '\r' => line.push_str("\\r"),
-            // U+2028 and U+2029 end lines for some viewers; the marks of direction (U+202A…) turn text around.
+            // U+2028 and U+2029 end lines for some viewers; the marks of direction (U+202A…) turn
+            // text around.
             c if c.is_control()
                 || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
             {

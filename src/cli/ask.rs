@@ -40,7 +40,8 @@ pub(super) fn is_agreed(question: &str) -> Result<bool> {
     Ok(typed == "y" || typed == "yes")
 }
 
-/// Permission for a change that is hard to undo: `--yes`, or an answer. Without a terminal to ask on it is an error.
+/// Permission for a change that is hard to undo: `--yes`, or an answer. Without a terminal to ask
+/// on it is an error.
 pub(super) fn is_permitted(args: &Args, question: &str) -> Result<bool> {
     if args.has("yes") {
         return Ok(true);
@@ -99,7 +100,8 @@ impl Unseen {
         };
         let before = tcgetattr(stdin()).map_err(unusable)?;
         let mut now = before.clone();
-        // Also the signals of keys, which would end this program before it can switch everything on again.
+        // Also the signals of keys, which would end this program before it can switch everything on
+        // again.
         now.local_modes
             .remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
         tcsetattr(stdin(), OptionalActions::Flush, &now).map_err(unusable)?;

@@ -83,7 +83,8 @@ impl Desktop {
         }
     }
 
-    /// The display that the environment names. sudo leaves out that of Wayland, which has a usual name.
+    /// The display that the environment names. sudo leaves out that of Wayland, which has a usual
+    /// name.
     fn wayland(&self) -> Option<OsString> {
         let usual = || {
             let socket = self.runtime.as_ref()?.join("wayland-0");
@@ -267,7 +268,8 @@ struct Page {
 
 impl Page {
     fn write(url: &str, desktop: &Desktop) -> Result<Self> {
-        // Browsers that come as a snap read nothing hidden and nothing in /tmp: a folder in the home that is not hidden.
+        // Browsers that come as a snap read nothing hidden and nothing in /tmp: a folder in the
+        // home that is not hidden.
         let places = [
             desktop.home.clone(),
             desktop.runtime.clone(),

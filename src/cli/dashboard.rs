@@ -224,7 +224,8 @@ fn around() -> Environment {
 }
 
 impl Environment {
-    /// The line that brings the port of `url` to another machine; `None` where the network reaches it as it is.
+    /// The line that brings the port of `url` to another machine; `None` where the network reaches
+    /// it as it is.
     fn ssh(&self, url: &str) -> Option<String> {
         let url = Url::parse(url.split('#').next()?).ok()?;
         let (host, port) = (bracketed(&url.host), url.port);

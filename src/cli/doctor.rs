@@ -122,7 +122,8 @@ fn check_is_known(named: &str) -> Result<()> {
     Err(Error::new(format!("no such check: {named:?}")).fix(fix))
 }
 
-/// Findings of the running agent, completed by those that only root can see; without an agent, those of this command.
+/// Findings of the running agent, completed by those that only root can see; without an agent,
+/// those of this command.
 fn look(args: &Args, output: &mut Output) -> Result<Doctor> {
     let loaded = load(args);
     // Other settings than the agent's are to be looked at, or another machine.
@@ -179,7 +180,8 @@ fn own_look(args: &Args, loaded: Loaded) -> Doctor {
     smol::block_on(doctor::look(&subject)).to_wire()
 }
 
-/// Replaces checks that the agent could not make by those of root. The agent's checks of itself stay.
+/// Replaces checks that the agent could not make by those of root. The agent's checks of itself
+/// stay.
 fn complete(report: &mut Doctor, mut own: Doctor) {
     for check in &mut report.checks {
         if check.outcome != "unknown" || !check.needs_root {

@@ -153,7 +153,8 @@ fn check_that_it_holds(args: &Args, listen: &str) -> Result<()> {
     }
 }
 
-/// The agent's report on the page, once it is at the address. `None`, with a warning, at the deadline.
+/// The agent's report on the page, once it is at the address. `None`, with a warning, at the
+/// deadline.
 fn opened(args: &Args, output: &mut Output, listen: SocketAddr) -> Result<Option<Value>> {
     let is_for_others = !listen.ip().is_loopback();
     let sockets = socket::candidates(args, &load(args));

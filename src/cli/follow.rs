@@ -30,7 +30,8 @@ pub(super) trait Printer {
     fn hear(&mut self, message: &Value, output: &mut Output);
 }
 
-/// Prints a topic until it is interrupted or standard output has no reader. No agent at the beginning is an error.
+/// Prints a topic until it is interrupted or standard output has no reader. No agent at the
+/// beginning is an error.
 pub(super) fn follow(
     args: &Args,
     topic: &str,

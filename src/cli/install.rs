@@ -90,7 +90,8 @@ pub(super) fn now(args: &Args) -> (PathBuf, Loaded) {
     (file, loaded)
 }
 
-/// The files and, where that is wanted, the environment but for tokens in it: those are here to be written into a file.
+/// The files and, where that is wanted, the environment but for tokens in it: those are here to be
+/// written into a file.
 fn sources(file: &Path, basis: Basis) -> Sources {
     let mut sources = Sources::of_process(Some(file.to_owned()), Vec::new());
     sources.is_new = true;
@@ -230,7 +231,8 @@ impl Plan {
         }
     }
 
-    /// Writes the token, which only the agent's user and root may read: members of the agent's group may look at the agent, and no more.
+    /// Writes the token, which only the agent's user and root may read: members of the agent's
+    /// group may look at the agent, and no more.
     pub(super) fn write_token(&self, token: &Secret) -> Result<()> {
         let path = self.token_file()?;
         make_folder(path)?;
@@ -238,7 +240,8 @@ impl Plan {
         files::replace_secret(path, content.as_bytes(), self.owner)
     }
 
-    /// Writes the keys to the settings file, or to a drop-in if that exists. Returns the path, if any.
+    /// Writes the keys to the settings file, or to a drop-in if that exists. Returns the path, if
+    /// any.
     pub(super) fn write_keys(&self) -> Result<Option<PathBuf>> {
         if self.keys.is_empty() {
             return Ok(None);
@@ -303,7 +306,8 @@ fn assigned(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Makes the folder of `path`, where it is missing: the agent reads settings in it, whatever the umask of this command is.
+/// Makes the folder of `path`, where it is missing: the agent reads settings in it, whatever the
+/// umask of this command is.
 fn make_folder(path: &Path) -> Result<()> {
     let Some(folder) = path.parent() else {
         return Ok(());
@@ -355,7 +359,8 @@ pub(super) fn new_token(args: &Args, question: Option<&str>) -> Result<Option<Se
     Ok(Some(token))
 }
 
-/// Starts the agent with the current settings if it is a service; otherwise returns the command that runs it.
+/// Starts the agent with the current settings if it is a service; otherwise returns the command
+/// that runs it.
 pub(super) fn start(plan: &Plan) -> Result<Option<String>> {
     let root = Path::new("/");
     let is_usual = plan.file == Path::new(DEFAULT_FILE);

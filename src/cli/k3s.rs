@@ -1,4 +1,5 @@
-//! `k3s`: Kubernetes on this machine. Root does it in this very process, under the lock of the root helper.
+//! `k3s`: Kubernetes on this machine. Root does it in this very process, under the lock of the root
+//! helper.
 
 mod adopt;
 mod backup;
@@ -54,7 +55,8 @@ pub(super) const IGNORE: Opt = many("ignore", "CHECK", "Continue despite this fi
 /// Skips the confirmation.
 pub(super) const YES: Opt = Opt::flag("yes", "Skip the confirmation").short('y');
 
-/// Seconds to wait until the node is Ready: a Raspberry Pi 3 with a card takes minutes for its first start, and imports images before.
+/// Seconds to wait until the node is Ready: a Raspberry Pi 3 with a card takes minutes for its
+/// first start, and imports images before.
 const TIMEOUT: Opt = Opt::value(
     "timeout",
     Takes::Text,

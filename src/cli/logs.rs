@@ -154,7 +154,8 @@ impl Printer for OwnLines<'_> {
     }
 }
 
-/// Lines after the last printed one. If it is missing, lines were lost or the agent restarted: all are new.
+/// Lines after the last printed one. If it is missing, lines were lost or the agent restarted: all
+/// are new.
 fn after<'a>(found: &'a Value, last: Option<&Value>) -> Vec<&'a Value> {
     let lines: Vec<&Value> = View::new(found).list("lines").map(View::json).collect();
     let place = lines.iter().position(|line| Some(*line) == last);
@@ -241,7 +242,8 @@ pub(super) fn of_pod(
     Ok(Exit::Fine)
 }
 
-/// Prints until the container ends or standard output has no reader. Lines written while the agent is away are read later.
+/// Prints until the container ends or standard output has no reader. Lines written while the agent
+/// is away are read later.
 fn follow_pod(args: &Args, path: &str, cannot: &str, output: &mut Output) -> Result<Exit> {
     let mut waiting = Waiting::default();
     let mut last: Option<String> = None;
@@ -285,7 +287,8 @@ fn print_pod(
     let seen = last.clone();
     while let Some(text) = flow.line()? {
         let stamp = text.split(' ').next().unwrap_or_default();
-        // The API counts from whole seconds: printed lines of the last one arrive again. Its timestamps have one length.
+        // The API counts from whole seconds: printed lines of the last one arrive again. Its
+        // timestamps have one length.
         if Wall::parse_rfc3339(stamp).is_some() {
             if seen.as_deref().is_some_and(|seen| stamp <= seen) {
                 continue;

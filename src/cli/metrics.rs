@@ -265,7 +265,8 @@ fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Res
     Ok(Exit::Fine)
 }
 
-/// The newest value of each series that has one. The last quarter of an hour is searched first: it nearly always has it.
+/// The newest value of each series that has one. The last quarter of an hour is searched first: it
+/// nearly always has it.
 fn newest(reader: &Reader, keys: &[String], (from, to): (Wall, Wall)) -> Result<Vec<(Line, Spot)>> {
     let near = Wall::from_millis(to.millis().saturating_sub(900_000)).max(from);
     let mut found = Vec::new();

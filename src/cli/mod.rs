@@ -1,11 +1,13 @@
 //! The command line: one file a command family.
 //!
-//! A second daemon as far as wiring goes: for the length of one command it may introduce parties to each other. It is the only
-//! room that prints.
+//! A second daemon as far as wiring goes: for the length of one command it may introduce parties to
+//! each other. It is the only room that prints.
 //!
-//! To add a command: a file here with a `static COMMAND: Command` (see `table.rs`) whose `run` is `fn(&Args, &mut Output) ->
-//! Result<Exit>`; its `mod` line and its name in [`PROGRAM`] below. `parser.rs` makes clap's commands of the rows, and help, manual
-//! and completion follow. Values come from [`Args`] by the names of the row; errors are returned and printed here, as JSON on request.
+//! To add a command: a file here with a `static COMMAND: Command` (see `table.rs`) whose `run` is
+//! `fn(&Args, &mut Output) -> Result<Exit>`; its `mod` line and its name in [`PROGRAM`] below.
+//! `parser.rs` makes clap's commands of the rows, and help, manual and completion follow. Values
+//! come from [`Args`] by the names of the row; errors are returned and printed here, as JSON on
+//! request.
 
 mod access;
 mod apps;
@@ -176,8 +178,9 @@ fn print_error(error: &Error, args: &Args, output: &mut Output) {
     }
 }
 
-/// The settings that hold for this command line; the command has `--config`, and often `--set`. Where their disk does not answer, the command
-/// goes on with what the command line and the environment say: the agent can still be asked.
+/// The settings that hold for this command line; the command has `--config`, and often `--set`.
+/// Where their disk does not answer, the command goes on with what the command line and the
+/// environment say: the agent can still be asked.
 fn load(args: &Args) -> Loaded {
     let sources = sources(args);
     let read = sources.clone();

@@ -31,7 +31,8 @@ pub(super) fn program() -> clap::Command {
     assembled(PROGRAM.below.iter().map(|row| command(row)))
 }
 
-/// The program with the commands that these words may name; the others have a name and a description only.
+/// The program with the commands that these words may name; the others have a name and a
+/// description only.
 pub(super) fn program_for(words: &VecDeque<OsString>) -> clap::Command {
     // Building all of them takes a third of the time of a short command.
     assembled(PROGRAM.below.iter().map(|row| {

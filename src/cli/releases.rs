@@ -1,4 +1,5 @@
-//! Releases that come over the network: the key that signs their lists, the way there, and progress.
+//! Releases that come over the network: the key that signs their lists, the way there, and
+//! progress.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,7 +23,8 @@ use crate::{
     },
 };
 
-/// Key of the releases, put in when they are built. Without it only a key of the settings is believed.
+/// Key of the releases, put in when they are built. Without it only a key of the settings is
+/// believed.
 const RELEASE_KEY: Option<&str> = option_env!("PIPEOPS_RELEASE_KEY");
 
 /// Returns whether any list would be believed.
@@ -53,7 +55,8 @@ pub(super) fn trust(settings: &Update, sequence: u64, keys: u32) -> Result<Trust
     })
 }
 
-/// The way to servers that a setting names, also on a machine that is not set up for a control plane yet.
+/// The way to servers that a setting names, also on a machine that is not set up for a control
+/// plane yet.
 pub(super) fn way(args: &Args) -> Result<Way> {
     let mut sources = sources(args);
     sources.assignments.push("pipeops.api_url=off".to_owned());

@@ -36,7 +36,8 @@ const SERVICE_SOCKET: &str = "/run/pipeops-agent/agent.sock";
 
 // The agent answers from memory in a millisecond; a board that swaps may take seconds.
 const DEADLINE: Duration = Duration::from_secs(5);
-// Tests of the network and of the machine have deadlines of their own, which come to less than this.
+// Tests of the network and of the machine have deadlines of their own, which come to less than
+// this.
 const TEST_DEADLINE: Duration = Duration::from_secs(30);
 // A question to a server and a fetch, behind those of another app, and calls to the cluster.
 const FETCH_DEADLINE: Duration = Duration::from_secs(280);
@@ -154,7 +155,8 @@ pub(super) struct Sockets {
     problem: Option<Error>,
 }
 
-/// The sockets to try: the one that was named, else the one of these settings and the one of the service.
+/// The sockets to try: the one that was named, else the one of these settings and the one of the
+/// service.
 pub(super) fn candidates(args: &Args, of_settings: &Loaded) -> Sockets {
     match args.path("socket") {
         Some(named) => Sockets {
@@ -230,8 +232,8 @@ pub(super) enum Lost {
     Agent(Error),
 }
 
-/// Opens a stream at `path`; a refusal is an error headed `cannot`. `silence` is its longest pause; with `last_id` it
-/// resumes after that message.
+/// Opens a stream at `path`; a refusal is an error headed `cannot`. `silence` is its longest pause;
+/// with `last_id` it resumes after that message.
 pub(super) fn flow(
     args: &Args,
     path: &str,
@@ -267,7 +269,8 @@ pub(super) fn flow(
 }
 
 impl Flow {
-    /// The next line without its end, at most [`LINE_BYTES_MAX`] of it; `None` where there are no more.
+    /// The next line without its end, at most [`LINE_BYTES_MAX`] of it; `None` where there are no
+    /// more.
     pub(super) fn line(&mut self) -> std::result::Result<Option<String>, Lost> {
         let until = self.silence.map(|silence| clock::now().mono.after(silence));
         self.body.get_mut().reader.get_mut().until = until;
@@ -312,7 +315,8 @@ fn connect(sockets: &Sockets) -> std::result::Result<(UnixStream, &PathBuf), Sil
     for socket in &sockets.paths {
         match connected(socket) {
             Ok(stream) => return Ok((stream, socket)),
-            // The first is the one in the settings: its failure is the most useful, unless it does not exist.
+            // The first is the one in the settings: its failure is the most useful, unless it does
+            // not exist.
             Err(error) => {
                 let is_missing = error.kind() == io::ErrorKind::NotFound;
                 let replaces = first_failure

@@ -80,7 +80,8 @@ fn asked(args: &Args, ask: &Ask<'_>) -> Result<Value> {
     let sockets = socket::candidates(args, &load(args));
     let answer = socket::ask(&sockets, ask).map_err(|silence| silence.error)?;
     let status = answer.fine("the agent refused to return its status")?;
-    // Absent fields are accepted, so any JSON would do; but an agent has always something to say about itself.
+    // Absent fields are accepted, so any JSON would do; but an agent has always something to say
+    // about itself.
     if View::new(&status).text("summary").is_empty() {
         return Err(socket::odd("it has no summary"));
     }

@@ -1,4 +1,5 @@
-//! Command descriptions: static values that clap's parser, help, manual pages and completion are made from.
+//! Command descriptions: static values that clap's parser, help, manual pages and completion are
+//! made from.
 //!
 //! `parser.rs` translates them.
 
@@ -28,7 +29,8 @@ pub(super) struct Command {
     pub(super) more: Option<More>,
     /// Internal: left out of help, manual, completions and suggestions.
     pub(super) is_internal: bool,
-    /// Its function; `None` if a subcommand is required. The caller prints the error that it returns.
+    /// Its function; `None` if a subcommand is required. The caller prints the error that it
+    /// returns.
     pub(super) run: Option<fn(&Args, &mut Output) -> Result<Exit>>,
 }
 

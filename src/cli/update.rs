@@ -306,7 +306,8 @@ fn file_of(list: &List, kind: Option<PackageKind>) -> Result<SignedFile> {
     }
 }
 
-/// The package of this version, from its release: beside the new one, in a folder that has its version as name.
+/// The package of this version, from its release: beside the new one, in a folder that has its
+/// version as name.
 fn previous_package(
     release: &Release,
     kind: PackageKind,

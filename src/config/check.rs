@@ -496,7 +496,8 @@ impl Merged {
         }
     }
 
-    /// True if the page is for everybody on this machine. Another word cannot pass the table; if it could, the stricter one holds.
+    /// True if the page is for everybody on this machine. Another word cannot pass the table; if it
+    /// could, the stricter one holds.
     pub(super) fn shows_itself(&self) -> bool {
         self.text(&keys::ANONYMOUS).as_deref() == Some("view")
     }
@@ -564,8 +565,9 @@ impl Merged {
 
     fn tls(&mut self) -> Tls {
         if self.is_on(&keys::INSECURE_SKIP_VERIFY) {
-            // Whoever answers in the place of the control plane would get the token and, with it, the cluster. Each honest use
-            // has a safe form: a private authority has a certificate, and a trial on this machine may use http.
+            // Whoever answers in the place of the control plane would get the token and, with it,
+            // the cluster. Each honest use has a safe form: a private authority has a certificate,
+            // and a trial on this machine may use http.
             let origin = self.origin(&keys::INSECURE_SKIP_VERIFY);
             self.problems.push(
                 Error::new(format!(

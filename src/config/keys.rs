@@ -1,5 +1,5 @@
-//! The table of all keys. `config show`, the documented example file, the text of `--help`, the names in the environment and the
-//! suggestions for misspelt keys all come from here.
+//! The table of all keys. `config show`, the documented example file, the text of `--help`, the
+//! names in the environment and the suggestions for misspelt keys all come from here.
 
 use super::value::Kind;
 use crate::core::policy::Expose;
@@ -7,15 +7,18 @@ use crate::core::policy::Expose;
 /// One setting.
 #[derive(Debug, Eq, PartialEq)]
 pub struct Key {
-    /// Section and name with a dot between them: `agent.state_dir`. A section may lie in another: `telemetry.remote_write.url`.
+    /// Section and name with a dot between them: `agent.state_dir`. A section may lie in another:
+    /// `telemetry.remote_write.url`.
     pub path: &'static str,
     /// Kind of value.
     pub kind: Kind,
-    /// The default as it would be written in the environment. `None` has a meaning of its own, which `doc` tells.
+    /// The default as it would be written in the environment. `None` has a meaning of its own,
+    /// which `doc` tells.
     pub default: Option<&'static str>,
     /// Meaning: one sentence or two.
     pub doc: &'static str,
-    /// More names in the environment, from the strongest to the weakest; the regular name is stronger than all of them.
+    /// More names in the environment, from the strongest to the weakest; the regular name is
+    /// stronger than all of them.
     pub older_names: &'static [&'static str],
     /// Visibility of the value.
     pub secrecy: Secrecy,
@@ -46,7 +49,8 @@ impl Key {
         self.path.rsplit_once('.').map_or("", |(_, name)| name)
     }
 
-    /// The regular name in the environment: `PIPEOPS_AGENT_STATE_DIR`; keys of `[pipeops]` have the prefix once.
+    /// The regular name in the environment: `PIPEOPS_AGENT_STATE_DIR`; keys of `[pipeops]` have the
+    /// prefix once.
     pub fn variable(&self) -> String {
         let path = match self.section() {
             "pipeops" => self.path.to_owned(),

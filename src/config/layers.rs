@@ -260,7 +260,8 @@ impl Merged {
         self.add_options(&sources.options, &sources.folder);
     }
 
-    /// Reads the variables of the environment. Unknown ones warn: Kubernetes puts some there that look like ours.
+    /// Reads the variables of the environment. Unknown ones warn: Kubernetes puts some there that
+    /// look like ours.
     pub(super) fn add_environment(
         &mut self,
         environment: &BTreeMap<OsString, OsString>,
@@ -269,7 +270,8 @@ impl Merged {
         for key in KEYS {
             let regular = key.variable();
             let names = std::iter::once(regular.as_str()).chain(key.older_names.iter().copied());
-            // An empty variable is what `docker compose` and manifests make of a value that nobody gave.
+            // An empty variable is what `docker compose` and manifests make of a value that nobody
+            // gave.
             let found = names
                 .filter_map(|name| Some((name, environment.get(&OsString::from(name))?)))
                 .find(|(_, text)| !text.is_empty());
@@ -398,8 +400,9 @@ fn in_order<'t, 'i>(
     pairs
 }
 
-/// Kubernetes describes each Service of the namespace by variables; a Service called `pipeops-agent` gives
-/// `PIPEOPS_AGENT_PORT=tcp://…`, `PIPEOPS_AGENT_SERVICE_HOST`, `PIPEOPS_AGENT_PORT_8080_TCP_ADDR` and more.
+/// Kubernetes describes each Service of the namespace by variables; a Service called
+/// `pipeops-agent` gives `PIPEOPS_AGENT_PORT=tcp://…`, `PIPEOPS_AGENT_SERVICE_HOST`,
+/// `PIPEOPS_AGENT_PORT_8080_TCP_ADDR` and more.
 fn is_service_variable(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")

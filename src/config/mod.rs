@@ -72,7 +72,8 @@ impl Sources {
             environment,
             assignments,
             options: Vec::new(),
-            // Without a current folder (it was removed) relative paths fail where they are used, with their name.
+            // Without a current folder (it was removed) relative paths fail where they are used,
+            // with their name.
             folder: std::env::current_dir().unwrap_or_default(),
             is_root: nix::unistd::geteuid().is_root(),
         }
@@ -118,7 +119,8 @@ pub struct Shown {
     pub origin: Origin,
 }
 
-/// Settings that hold until the files can be read: the defaults, the environment and the command line say what they are.
+/// Settings that hold until the files can be read: the defaults, the environment and the command
+/// line say what they are.
 #[derive(Clone, Debug)]
 pub struct Provisional {
     /// The Unix socket of the command line.
@@ -207,8 +209,9 @@ impl Loaded {
         is_known.then(|| self.merged.access())
     }
 
-    /// Address of the page, and whether it is for everybody on this machine, also if other settings have problems. `None` if a file could not be
-    /// understood: a line in it may have been about this. With a problem of its own the page is for nobody without a login.
+    /// Address of the page, and whether it is for everybody on this machine, also if other settings
+    /// have problems. `None` if a file could not be understood: a line in it may have been about
+    /// this. With a problem of its own the page is for nobody without a login.
     pub fn page(&self) -> Option<(Option<SocketAddr>, bool)> {
         let is_doubtful = |problem: &Error| problem.what.contains("dashboard");
         let shows_itself = self.merged.shows_itself() && !self.problems().iter().any(is_doubtful);
@@ -230,7 +233,8 @@ impl Loaded {
         &self.state_dir
     }
 
-    /// The socket of the agent that these settings belong to, also where other settings have problems.
+    /// The socket of the agent that these settings belong to, also where other settings have
+    /// problems.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

@@ -140,7 +140,8 @@ pub struct Pipeops {
     pub gateways: Vec<Url>,
     /// The proxy on the way to the control plane.
     pub proxy: Option<ProxyUrl>,
-    /// Hosts that are reached without the proxy, as they were written: names, `.domains`, addresses, networks, `*`.
+    /// Hosts that are reached without the proxy, as they were written: names, `.domains`,
+    /// addresses, networks, `*`.
     pub no_proxy: Vec<String>,
     /// The address to report; `None` is the local address of the link.
     pub server_ip: Option<IpAddr>,
@@ -174,7 +175,8 @@ impl Pipeops {
 pub struct Agent {
     /// The folder of `state.db` and the identity.
     pub state_dir: PathBuf,
-    /// The kubeconfig that was named; `None` is to look for k3s and for the service account of the pod.
+    /// The kubeconfig that was named; `None` is to look for k3s and for the service account of the
+    /// pod.
     pub kubeconfig: Option<PathBuf>,
     /// Labels to report.
     pub labels: BTreeMap<String, String>,
@@ -230,7 +232,8 @@ pub struct RemoteWrite {
 pub struct Dashboard {
     /// The Unix socket that the command line asks; at most 107 bytes long.
     pub socket: PathBuf,
-    /// The address where browsers and a Prometheus ask; `None`: nowhere. One that is not of the loopback interface is served by TLS alone.
+    /// The address where browsers and a Prometheus ask; `None`: nowhere. One that is not of the
+    /// loopback interface is served by TLS alone.
     pub listen: Option<SocketAddr>,
     /// Additional names of this machine for clients on other machines.
     pub names: Vec<String>,

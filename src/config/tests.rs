@@ -751,7 +751,8 @@ fn the_page_of_settings_with_a_mistake_is_no_wider_than_they_say() {
     assert_eq!(page(mistake), Some((listen("127.0.0.1:7480"), true)));
     let off = format!("{mistake}[dashboard]\nlisten = \"off\"\nanonymous = \"none\"\n");
     assert_eq!(page(&off), Some((None, false)));
-    // A word that is not known may have meant the stricter one, and a file that is no TOML may have said anything.
+    // A word that is not known may have meant the stricter one, and a file that is no TOML may have
+    // said anything.
     let odd = "[dashboard]\nanonymous = \"nobody\"\n";
     assert_eq!(page(odd), Some((listen("127.0.0.1:7480"), false)));
     assert_eq!(page("[dashboard\n"), None);

@@ -95,7 +95,8 @@ pub(super) fn checked(text: &str) -> std::result::Result<Secret, &'static str> {
     Ok(Secret::new(token))
 }
 
-/// The password in `text`: its first line. It is encoded before it becomes a header, so any sign may be in it.
+/// The password in `text`: its first line. It is encoded before it becomes a header, so any sign
+/// may be in it.
 fn checked_password(text: &str) -> std::result::Result<Secret, &'static str> {
     match text.lines().next() {
         Some(password) if !password.is_empty() => Ok(Secret::new(password)),

@@ -84,13 +84,15 @@ fn refuse<T>(why: impl Into<String>, fix: impl Into<String>) -> Result<T, Refusa
     })
 }
 
-// Texts of settings end up in HTTP headers and JSON; a kilobyte is far above anything that is meant.
+// Texts of settings end up in HTTP headers and JSON; a kilobyte is far above anything that is
+// meant.
 const TEXT_BYTES_MAX: usize = 4096;
 const LABELS_MAX: usize = 64;
 const LABEL_BYTES_MAX: usize = 253;
 
 impl Kind {
-    /// Reads the value as it is written in the environment or behind `--set`. Relative paths are below `folder`.
+    /// Reads the value as it is written in the environment or behind `--set`. Relative paths are
+    /// below `folder`.
     pub fn read_text(self, text: &str, folder: &Path) -> Result<Value, Refusal> {
         let text = text.trim();
         if text.len() > TEXT_BYTES_MAX {

@@ -1,6 +1,7 @@
 //! Refused accepts: the wait before a listener tries again, and the lines for the log.
 //!
-//! Where the process or the machine has no descriptor left, `accept` fails at once, again and again, while somebody waits to be let in.
+//! Where the process or the machine has no descriptor left, `accept` fails at once, again and
+//! again, while somebody waits to be let in.
 
 use std::time::Duration;
 
@@ -63,7 +64,8 @@ impl Accepts {
         }
     }
 
-    /// A connection was accepted. Returns the sentence for the log where the log says that none were.
+    /// A connection was accepted. Returns the sentence for the log where the log says that none
+    /// were.
     pub fn accepted(&mut self, now: Mono) -> Option<String> {
         let (since, count) = self.failing.take()?;
         self.backoff.reset();

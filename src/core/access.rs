@@ -149,7 +149,8 @@ impl Standing {
         if wanted == held && self.by_hand != Override::Unknown {
             return Ok(Change::Nothing);
         }
-        // Back to the configuration is no override; but who says "off" while nobody knows, wants it to stay.
+        // Back to the configuration is no override; but who says "off" while nobody knows, wants it
+        // to stay.
         let by_hand = if wanted < held && wanted == self.configured {
             Override::None
         } else {
@@ -243,7 +244,8 @@ mod tests {
             (Managed, known(Off), Managed, "root only", "cleared"),
             (Managed, known(Off), Full, "beyond", "beyond"),
             (Managed, known(Off), Off, "nothing", "nothing"),
-            // The configuration became stricter: what was set by hand waits behind it and is not forgotten.
+            // The configuration became stricter: what was set by hand waits behind it and is not
+            // forgotten.
             (Off, known(ReadOnly), Off, "nothing", "nothing"),
             (Off, known(ReadOnly), ReadOnly, "beyond", "beyond"),
             (Managed, Override::Unknown, Off, "set", "set"),

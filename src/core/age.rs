@@ -1,6 +1,8 @@
-//! age v1: header and keys of files that are encrypted to X25519 recipients, as <https://c2sp.org/age> specifies them.
+//! age v1: header and keys of files that are encrypted to X25519 recipients, as
+//! <https://c2sp.org/age> specifies them.
 //!
-//! Of other kinds of recipients it knows that they are there. [`crate::files::age`] is the stream; random numbers come from there.
+//! Of other kinds of recipients it knows that they are there. [`crate::files::age`] is the stream;
+//! random numbers come from there.
 
 use std::fmt;
 

@@ -1,9 +1,10 @@
 //! Audit policy: which requests get a row of their own and which are summed per minute, so that no
 //! caller can wear out the card.
 //!
-//! Writes, reads of Secrets and ways into containers are a row before their effect; where there are too many, they are refused. Plain requests
-//! to what serves in the cluster (a page and its pictures) are a row for each service in each minute, and sums beside it. Refusals are rows
-//! until there are too many. Other reads are summed, long ones when they begin.
+//! Writes, reads of Secrets and ways into containers are a row before their effect; where there are
+//! too many, they are refused. Plain requests to what serves in the cluster (a page and its
+//! pictures) are a row for each service in each minute, and sums beside it. Refusals are rows until
+//! there are too many. Other reads are summed, long ones when they begin.
 
 mod kind;
 mod summary;
@@ -20,15 +21,18 @@ use crate::core::time::{Mono, Wall};
 
 /// Refusals that are written row by row in a minute; more are summed.
 const REFUSAL_ROWS_MAX: u32 = 30;
-/// Rows in a minute that must be on disk before their effect: at 8 KiB a row this is 5 MB a minute at most.
+/// Rows in a minute that must be on disk before their effect: at 8 KiB a row this is 5 MB a minute
+/// at most.
 const EFFECT_ROWS_MAX: u32 = 600;
 /// The same in a day: 800 MB at most. A lease that is renewed every two seconds takes 43,200.
 const EFFECT_ROWS_A_DAY_MAX: u32 = 100_000;
-/// Rows in a day of what is read and entered. As many as are kept: within a day nobody pushes out what was written down.
+/// Rows in a day of what is read and entered. As many as are kept: within a day nobody pushes out
+/// what was written down.
 const ENTRY_ROWS_A_DAY_MAX: u32 = 20_000;
 /// Different sums in a minute; more go into the sum of [`OTHERS`].
 const SUMS_MAX: usize = 64;
-/// The longest text of one field. What is longer is cut: a caller chooses the path that is written down.
+/// The longest text of one field. What is longer is cut: a caller chooses the path that is written
+/// down.
 const TEXT_BYTES_MAX: usize = 512;
 /// The longest reason of a refusal, with its fix.
 const REASON_BYTES_MAX: usize = 320;
@@ -38,7 +42,8 @@ pub const REFUSALS_SHOWN_MAX: usize = 20;
 pub const OTHERS: &str = "(others)";
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Time within which a client that was refused an upgrade asks for the same in the older form: kubectl by GET, then by POST.
+/// Time within which a client that was refused an upgrade asks for the same in the older form:
+/// kubectl by GET, then by POST.
 const SAME_UPGRADE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Kind of a request.
@@ -92,7 +97,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// `who` asked for `what`; `why` names the rule that decided. Control characters are replaced and long text is cut.
+    /// `who` asked for `what`; `why` names the rule that decided. Control characters are replaced
+    /// and long text is cut.
     pub fn new(who: &str, what: &str, verdict: Verdict, why: &str) -> Self {
         Self {
             who: tame(who),
@@ -102,8 +108,9 @@ impl Entry {
         }
     }
 
-    /// One that is refused. What would allow it stands last and whole: a caller may choose part of the reason, and must not be able to
-    /// put words there that look like a fix, nor push the true one out.
+    /// One that is refused. What would allow it stands last and whole: a caller may choose part of
+    /// the reason, and must not be able to put words there that look like a fix, nor push the true
+    /// one out.
     pub fn refused(who: &str, what: &str, reason: &str, fix: Option<&str>) -> Self {
         let fix = fix.map_or_else(String::new, |fix| format!("{FIX}{fix}"));
         let room = REASON_BYTES_MAX.saturating_sub(fix.len());
@@ -213,7 +220,8 @@ pub enum Form {
     Row,
     /// Added to a sum, after it.
     Sum,
-    /// Not at all, so it may not go on either: there were too many in this minute or on this day. Try again after this time.
+    /// Not at all, so it may not go on either: there were too many in this minute or on this day.
+    /// Try again after this time.
     TooMany(Duration),
 }
 
@@ -359,7 +367,8 @@ impl Minute {
         self.add_to(entry, (1, effect), wall, SUMS_MAX);
     }
 
-    /// Adds a visit to the sum of its service, which has a place of its own: each has a row in this minute, and those are bounded.
+    /// Adds a visit to the sum of its service, which has a place of its own: each has a row in this
+    /// minute, and those are bounded.
     pub fn add_visit(&mut self, entry: Entry, effect: Effect, wall: Wall) {
         self.add_to(entry, (1, effect), wall, usize::MAX);
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Waits that double from a first to a longest, each with up to a quarter more, so that a thousand boxes that lost the same
-/// control plane do not come back in the same second.
+/// Waits that double from a first to a longest, each with up to a quarter more, so that a thousand
+/// boxes that lost the same control plane do not come back in the same second.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     first: Duration,
@@ -21,8 +21,8 @@ impl Backoff {
         }
     }
 
-    /// Counts a failure and says how long to wait. `jitter` is a random number in `0..=u16::MAX`; it comes in with the
-    /// input so that every run can be replayed.
+    /// Counts a failure and says how long to wait. `jitter` is a random number in `0..=u16::MAX`;
+    /// it comes in with the input so that every run can be replayed.
     pub fn next(&mut self, jitter: u16) -> Duration {
         let doublings = self.failures.min(20);
         self.failures = self.failures.saturating_add(1);

@@ -12,9 +12,11 @@ use super::outbox::Samples;
 
 /// Single samples that stand for the others of their tick.
 const PROBES: usize = 8;
-/// Ticks refused in a row before the newest is asked: then all are probably too old, and one question settles them.
+/// Ticks refused in a row before the newest is asked: then all are probably too old, and one
+/// question settles them.
 const OLD_TICKS: u8 = 2;
-/// Questions on what goes out in one request, about; what is left then is asked for once more in the parts that it is in.
+/// Questions on what goes out in one request, about; what is left then is asked for once more in
+/// the parts that it is in.
 const QUESTIONS_MAX: u32 = 256;
 
 /// A part of a batch: some of its columns, some of its ticks.
@@ -102,7 +104,8 @@ impl Grid {
         counts.sum()
     }
 
-    /// The piece without the ticks at its ends that have no sample; `None` where it has no sample at all.
+    /// The piece without the ticks at its ends that have no sample; `None` where it has no sample
+    /// at all.
     fn trimmed(&self, piece: &Piece) -> Option<Piece> {
         let has_some = |tick: &usize| piece.columns.clone().any(|column| self.has(column, *tick));
         let first = piece.ticks.clone().find(has_some)?;
@@ -110,7 +113,8 @@ impl Grid {
         Some(piece.with_ticks(first..last + 1))
     }
 
-    /// The oldest or the newest sample of a few columns, each alone, spread over those that have one.
+    /// The oldest or the newest sample of a few columns, each alone, spread over those that have
+    /// one.
     fn spread(&self, piece: &Piece, end: End) -> Vec<Piece> {
         let sample = |column: usize| {
             let mut ticks = piece.ticks.clone();
@@ -170,8 +174,8 @@ pub struct Bisection {
 }
 
 impl Bisection {
-    /// All samples of a batch, to be asked for in pieces of at most `samples_max`, the oldest first. `is_past`: [`Bisection::is_past`] of
-    /// the batch before.
+    /// All samples of a batch, to be asked for in pieces of at most `samples_max`, the oldest
+    /// first. `is_past`: [`Bisection::is_past`] of the batch before.
     pub fn new(grid: Grid, samples_max: usize, is_past: bool) -> Self {
         let whole = Piece {
             columns: 0..grid.columns.len(),
@@ -249,8 +253,8 @@ impl Bisection {
                 self.open_halves(&piece.with_ticks(ticks.start + 1..ticks.end), Axis::Ticks);
             }
             Open::Oldest(piece, run) => self.ask_oldest_samples(piece, run),
-            // Some columns are at fault, and not the time: they are told apart. The sample goes out again with its column; a
-            // receiver takes the same value of the same moment twice.
+            // Some columns are at fault, and not the time: they are told apart. The sample goes out
+            // again with its column; a receiver takes the same value of the same moment twice.
             Open::OldestSamples(piece, _, _) if is_taken => {
                 self.open_halves(&piece, Axis::Columns);
             }
@@ -513,7 +517,8 @@ mod tests {
                     ..Receiver::default()
                 };
                 let (bisection, lost) = receiver.run(&grid(), is_past);
-                // In-order receivers may lose a little of the series that was asked for the end of what is too old.
+                // In-order receivers may lose a little of the series that was asked for the end of
+                // what is too old.
                 let may_lose = if is_in_order { 13 } else { 0 };
                 assert!(lost.len() <= may_lose, "{floor} {is_past} {lost:?}");
                 assert_eq!(bisection.taken() + bisection.refused(), 2000);

@@ -1,4 +1,5 @@
-//! Commands of the control plane: which of them may be accepted at all, by their id, their verb, their size and their time.
+//! Commands of the control plane: which of them may be accepted at all, by their id, their verb,
+//! their size and their time.
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use crate::{core::time::Wall, error::Error};
 pub const ID_BYTES_MAX: usize = 128;
 /// The largest arguments, as JSON. An app of a hundred objects has 100 KB of manifests.
 pub const ARGS_BYTES_MAX: usize = 512 << 10;
-/// Time by which the clocks of both sides may differ. Ids are forgotten in the order of their times, so one that comes from far ahead would
-/// never be.
+/// Time by which the clocks of both sides may differ. Ids are forgotten in the order of their
+/// times, so one that comes from far ahead would never be.
 const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Action of a command.

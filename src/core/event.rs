@@ -1,6 +1,7 @@
 //! Events of the cluster and of the agent, and log lines of failed containers.
 //!
-//! The same thing again within a minute is one event with a count; who reports it adds it up ([`Tally`]).
+//! The same thing again within a minute is one event with a count; who reports it adds it up
+//! ([`Tally`]).
 
 mod deduplication;
 
@@ -106,7 +107,8 @@ struct Times {
 }
 
 impl Tally {
-    /// Counts something that happened `count` times, the last time at `at`. Texts that are too long are cut.
+    /// Counts something that happened `count` times, the last time at `at`. Texts that are too long
+    /// are cut.
     pub fn add(&mut self, mut what: Happening, at: Wall, count: u32) {
         cut(&mut what.message, MESSAGE_BYTES_MAX);
         cut(&mut what.subject, SUBJECT_BYTES_MAX);
@@ -157,7 +159,8 @@ impl Tally {
         }
     }
 
-    /// Ends the minute: what was added to since the last [`Tally::take_changed`] is taken out, and the same thing again is another event.
+    /// Ends the minute: what was added to since the last [`Tally::take_changed`] is taken out, and
+    /// the same thing again is another event.
     pub fn take(&mut self) -> Vec<Event> {
         let take_changed = self.take_changed();
         self.events.clear();

@@ -41,7 +41,8 @@ impl fmt::Display for Class {
 
 /// Metadata services that answer at IPv4 addresses. Each cloud documents its own.
 const METADATA_V4: &[[u8; 4]] = &[
-    // AWS, Google Cloud, Azure and most others; then the credentials of containers on AWS, and Tencent Cloud.
+    // AWS, Google Cloud, Azure and most others; then the credentials of containers on AWS, and
+    // Tencent Cloud.
     [169, 254, 169, 254],
     [169, 254, 170, 2],
     [169, 254, 170, 23],
@@ -75,7 +76,8 @@ const METADATA_NAMES: &[&str] = &[
 ];
 
 impl Class {
-    /// The class of an address. An IPv6 address that stands for an IPv4 one (mapped, compatible, NAT64, 6to4) has the class of that.
+    /// The class of an address. An IPv6 address that stands for an IPv4 one (mapped, compatible,
+    /// NAT64, 6to4) has the class of that.
     pub fn of(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(v4) => Self::of_v4(v4),
@@ -127,8 +129,8 @@ impl Class {
         }
     }
 
-    /// The class of a host by its text alone: a literal address, or a name that means one everywhere. `None` for other names, which
-    /// have to be looked up.
+    /// The class of a host by its text alone: a literal address, or a name that means one
+    /// everywhere. `None` for other names, which have to be looked up.
     pub fn of_text(host: &str) -> Option<Self> {
         if let Ok(address) = host.parse() {
             return Some(Self::of(address));
@@ -193,7 +195,8 @@ impl fmt::Display for Origin {
 pub enum Refusal {
     /// The connection would not be encrypted.
     Plain,
-    /// Its address is of a class that no gateway has, or that the control plane's own address does not have.
+    /// Its address is of a class that no gateway has, or that the control plane's own address does
+    /// not have.
     Class(Class),
 }
 

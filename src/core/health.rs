@@ -1,6 +1,7 @@
 //! Conditions: what is wrong now, as one list that everything reports into and everything shows.
 //!
-//! A condition is a level, not an event: reporting the same sentence again changes nothing, and what is no longer true is cleared.
+//! A condition is a level, not an event: reporting the same sentence again changes nothing, and
+//! what is no longer true is cleared.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,7 +14,8 @@ pub enum Severity {
     Note,
     /// Something is degraded, or will break.
     Warning,
-    /// A promise is broken; a person must act, or the agent is waiting for something it cannot do without.
+    /// A promise is broken; a person must act, or the agent is waiting for something it cannot do
+    /// without.
     Critical,
 }
 
@@ -57,7 +59,8 @@ pub enum Change {
     Began,
     /// Its sentence, severity or fix changed, which is worth a line in the log.
     Changed,
-    /// Its sentence or fix changed, soon after its last line in the log: a count that goes up and down.
+    /// Its sentence or fix changed, soon after its last line in the log: a count that goes up and
+    /// down.
     Varied,
     /// Nothing changed.
     Same,

@@ -1,11 +1,12 @@
 //! Identity of this agent: decided from the disk, the configuration, the cluster and the machine.
 //!
-//! It reads nothing itself: the store keeps the answer, tasks bring the evidence. Deciding again with the same evidence gives the
-//! same answer.
+//! It reads nothing itself: the store keeps the answer, tasks bring the evidence. Deciding again
+//! with the same evidence gives the same answer.
 
 use crate::core::health::Severity;
 
-/// The longest text that is believed from outside. Ids are below 64 characters, addresses below 300.
+/// Maximum length of a text that is believed from outside. Ids are below 64 characters, addresses
+/// below 300.
 const TEXT_BYTES_MAX: usize = 512;
 
 /// Fingerprint of the machine, which tells it from a copy of its disk. Each part is a hash; `None`
@@ -56,7 +57,8 @@ pub struct Identity {
     pub left_behind: Option<LeftBehind>,
 }
 
-/// An identity that belongs to another machine. The copied cluster still has it in its state, so it must be known for good.
+/// An identity that belongs to another machine. The copied cluster still has it in its state, so it
+/// must be known for good.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LeftBehind {
     /// The other machine's agent id.
@@ -77,8 +79,8 @@ pub struct Registration {
 }
 
 impl Identity {
-    /// This identity after a registration; `None` where nothing changed. An identity is never taken back: a refusal of the control
-    /// plane does not come here.
+    /// This identity after a registration; `None` where nothing changed. An identity is never taken
+    /// back: a refusal of the control plane does not come here.
     pub fn registered(&self, registration: &Registration) -> Option<Self> {
         let registered = Self {
             generation: self.generation,
@@ -143,7 +145,8 @@ pub struct Evidence {
 pub enum Linking {
     /// It may.
     Free,
-    /// Not before the cluster answered: registering now could make a second cluster out of one that is known.
+    /// Not before the cluster answered: registering now could make a second cluster out of one that
+    /// is known.
     AfterCluster,
     /// Not while the Go agent runs: two links of one cluster take it from each other.
     Held,
@@ -178,7 +181,8 @@ pub enum Remark {
 }
 
 impl Remark {
-    /// The condition's id and severity, for what stays true until somebody acts; `None` for what is said once, in the log.
+    /// The condition's id and severity, for what stays true until somebody acts; `None` for what is
+    /// said once, in the log.
     pub const fn condition(&self) -> Option<(&'static str, Severity)> {
         match self {
             Self::Copied {
@@ -374,7 +378,8 @@ fn take_over(identity: &mut Identity, installed: &Installed, remarks: &mut Vec<R
     remarks.push(Remark::TakenOver { cluster_id });
 }
 
-/// A copy is told about until this machine has a cluster of its own; a shared id for as long as it is shared.
+/// A copy is told about until this machine has a cluster of its own; a shared id for as long as it
+/// is shared.
 fn say_copied(identity: &Identity, remarks: &mut Vec<Remark>) {
     let Some(left) = &identity.left_behind else {
         return;

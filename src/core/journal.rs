@@ -1,4 +1,5 @@
-//! Changes to the cluster and the machine, step by step, so that a power cut at any point leaves a way on or a way back.
+//! Changes to the cluster and the machine, step by step, so that a power cut at any point leaves a
+//! way on or a way back.
 //!
 //! It keeps nothing: the store writes what is said here, before the effect it speaks of.
 
@@ -174,7 +175,8 @@ pub struct Change {
 /// Continuation of an unfinished change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Next {
-    /// Do, or do again, the step at this place: the one after the last that is on disk where that one is done.
+    /// Do, or do again, the step at this place: the one after the last that is on disk where that
+    /// one is done.
     Forward(u32),
     /// Take back the step at this place.
     Undo(u32),
@@ -224,8 +226,8 @@ pub struct Journal {
     holder: Rc<RefCell<Option<String>>>,
 }
 
-/// The right to change the cluster or the machine. Every function that does so takes a reference to it; dropping it lets the next
-/// change begin.
+/// The right to change the cluster or the machine. Every function that does so takes a reference to
+/// it; dropping it lets the next change begin.
 #[derive(Debug)]
 pub struct ChangeLock {
     id: String,

@@ -1,18 +1,22 @@
 //! Scheduler of outgoing frames: control before small answers before bulk before background; no
 //! lane delays another.
 //!
-//! A lane is the outgoing queue of one exchange. It starts as *small* and becomes *bulk* once it has sent more than a small
-//! answer, or is *background* from the beginning to the end; within a class lanes take turns. It knows nothing of WebSockets: a frame is anything that has a weight.
+//! A lane is the outgoing queue of one exchange. It starts as *small* and becomes *bulk* once it
+//! has sent more than a small answer, or is *background* from the beginning to the end; within a
+//! class lanes take turns. It knows nothing of WebSockets: a frame is anything that has a weight.
 
 use std::collections::VecDeque;
 
 use litemap::LiteMap;
 
-/// Frames that wait in one lane at most. With frames of 32 KiB: 256 KiB of bulk wait in the agent, the rest in the API server.
+/// Frames that wait in one lane at most. With frames of 32 KiB: 256 KiB of bulk wait in the agent,
+/// the rest in the API server.
 pub const LANE_FRAMES_MAX: usize = 8;
-/// Control frames that wait at most. They are heartbeats, pongs and errors: so many wait only when the socket is dead.
+/// Control frames that wait at most. They are heartbeats, pongs and errors: so many wait only when
+/// the socket is dead.
 pub const CONTROL_FRAMES_MAX: usize = 256;
-/// Frames that wait in a background lane: the next is made when it has gone out, of what is there then.
+/// Frames that wait in a background lane: the next is made when it has gone out, of what is there
+/// then.
 const BACKGROUND_FRAMES_MAX: usize = 1;
 /// A lane that has sent more than this is bulk: two full frames are a small answer.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
@@ -25,7 +29,8 @@ pub trait Weight: Sized {
     /// message only frames of the same lane may go out (RFC 6455, 5.4: fragments of messages are
     /// not interleaved).
     fn ends_message(&self) -> bool;
-    /// A frame that ends a message whose sender gave up. The peer reads a message that it cannot decode.
+    /// A frame that ends a message whose sender gave up. The peer reads a message that it cannot
+    /// decode.
     fn broken_end() -> Self;
 }
 
@@ -70,7 +75,8 @@ impl<F> Lane<F> {
 
 /// The lanes of one session.
 ///
-/// Invariant: a lane is in exactly one turn queue while it has frames, and in none while it is empty.
+/// Invariant: a lane is in exactly one turn queue while it has frames, and in none while it is
+/// empty.
 #[derive(Debug)]
 pub struct Lanes<F> {
     control: VecDeque<F>,
@@ -187,7 +193,8 @@ impl<F: Weight> Lanes<F> {
         self.end_broken_message(id);
     }
 
-    /// Drops a lane whose sender went away without finishing it; a finished lane still sends what it has.
+    /// Drops a lane whose sender went away without finishing it; a finished lane still sends what
+    /// it has.
     pub fn abort_unfinished(&mut self, id: LaneId) {
         if self.open.get(&id).is_some_and(|lane| !lane.is_finished) {
             self.abort(id);

@@ -1,6 +1,7 @@
 //! Quota of last words: which failed containers are asked for what they wrote.
 //!
-//! Logs are kept in a bounded number of rows. Without a quota a container that fails every ten seconds pushes out all others in hours.
+//! Logs are kept in a bounded number of rows. Without a quota a container that fails every ten
+//! seconds pushes out all others in hours.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -8,7 +9,8 @@ use super::time::Mono;
 
 /// Time between two questions about the same container: it mostly fails for the same reason.
 const SAME_AFTER: Duration = Duration::from_secs(600);
-/// Questions within [`SPAN`]: with 20 lines each they leave a full table of 20,000 rows more than a day.
+/// Questions within [`SPAN`]: with 20 lines each they leave a full table of 20,000 rows more than a
+/// day.
 const ASKED_MAX: usize = 30;
 const SPAN: Duration = Duration::from_secs(3600);
 

@@ -1,32 +1,41 @@
 //! Leader election: decides which agent of a cluster holds its link, over one Lease object in the
 //! Kubernetes API.
 //!
-//! **Time.** Clocks lie: boards start in 1970, and nobody's wall clock says when another one wrote. So the Lease is judged by the
-//! reader's own monotonic clock alone. A holder stands under a *fence*: a moment after which it has no link unless it is moved on,
-//! counted from the **start** of the last call that confirmed it. Everybody else waits from the **answer** that first showed the
-//! Lease as it is, and takes it over with a write that the API refuses where the Lease changed meanwhile. Both count the same
-//! stretch, the holder from before it and the others from after it, and the fence ([`FENCE_SHORT`], [`FENCE_LONG`]) is a quarter and
-//! a sixth shorter than the wait ([`SHORT`], [`LONG`]): that is the room for clocks that run at different speeds. A holder that was
-//! stopped, suspended or cut off therefore finds its fence passed whatever it does first.
+//! **Time.** Clocks lie: boards start in 1970, and nobody's wall clock says when another one wrote.
+//! So the Lease is judged by the reader's own monotonic clock alone. A holder stands under a
+//! *fence*: a moment after which it has no link unless it is moved on, counted from the **start**
+//! of the last call that confirmed it. Everybody else waits from the **answer** that first showed
+//! the Lease as it is, and takes it over with a write that the API refuses where the Lease changed
+//! meanwhile. Both count the same stretch, the holder from before it and the others from after it,
+//! and the fence ([`FENCE_SHORT`], [`FENCE_LONG`]) is a quarter and a sixth shorter than the wait
+//! ([`SHORT`], [`LONG`]): that is the room for clocks that run at different speeds. A holder that
+//! was stopped, suspended or cut off therefore finds its fence passed whatever it does first.
 //!
-//! **Two gaits.** A holder that knows of rivals writes each [`RENEW`] and promises [`SHORT`]. One that knows of none writes
-//! **nothing**: flash wears. It only reads each [`CHECK`], and promises [`LONG`]. A rival announces itself in the Lease before it may
-//! take a quiet one over, and waits [`LONG`] from when that was written. A holder that lives sees it at its next reading and goes
-//! over to the short gait; one that cannot read any more reaches its fence, because every reading that did not show the rival began
-//! before the rival wrote. On the way from the long gait to the short one the fence is moved up **before** the write is sent, since
-//! its answer may be lost. Announcements are refreshed each [`REFRESH`] and forgotten after [`FORGET`], and a holder whose last rival
-//! is forgotten or has left is quiet again. What a holder writes changes its `beat`, whatever its wall clock says; announcements of
-//! others do not, so that they cannot keep a dead holder's Lease alive.
+//! **Two gaits.** A holder that knows of rivals writes each [`RENEW`] and promises [`SHORT`]. One
+//! that knows of none writes **nothing**: flash wears. It only reads each [`CHECK`], and promises
+//! [`LONG`]. A rival announces itself in the Lease before it may take a quiet one over, and waits
+//! [`LONG`] from when that was written. A holder that lives sees it at its next reading and goes
+//! over to the short gait; one that cannot read any more reaches its fence, because every reading
+//! that did not show the rival began before the rival wrote. On the way from the long gait to the
+//! short one the fence is moved up **before** the write is sent, since its answer may be lost.
+//! Announcements are refreshed each [`REFRESH`] and forgotten after [`FORGET`], and a holder whose
+//! last rival is forgotten or has left is quiet again. What a holder writes changes its `beat`,
+//! whatever its wall clock says; announcements of others do not, so that they cannot keep a dead
+//! holder's Lease alive.
 //!
-//! **No API.** A holder that knows of rivals, in this life or from its disk, is fenced. One that knows of none keeps its link, and one
-//! that starts takes it after a while: helping a box whose cluster is broken is what the link is for. The price: a **first** rival
-//! that starts while the holder cannot reach an API that the rival reaches takes over after [`LONG`], and both have a link until the
-//! holder reaches the API again. A board that starts in 1970 beside a cluster made yesterday cannot believe the API's certificate: that
-//! is no broken cluster, and it links only when its clock is set. An agent that may not use the Lease links as if it were alone, and says so.
+//! **No API.** A holder that knows of rivals, in this life or from its disk, is fenced. One that
+//! knows of none keeps its link, and one that starts takes it after a while: helping a box whose
+//! cluster is broken is what the link is for. The price: a **first** rival that starts while the
+//! holder cannot reach an API that the rival reaches takes over after [`LONG`], and both have a
+//! link until the holder reaches the API again. A board that starts in 1970 beside a cluster made
+//! yesterday cannot believe the API's certificate: that is no broken cluster, and it links only
+//! when its clock is set. An agent that may not use the Lease links as if it were alone, and says
+//! so.
 //!
-//! **Cost**, in calls an hour: 1 agent: 360 reads, no writes. 3 agents: the holder 900 writes, each of the others 1,030 reads and
-//! 1 write. **Take-over**, after an orderly stop: with the next look, 4 s at most; else 16 s and two round trips at most: the holder's last
-//! write is seen 4 s late, and is waited for 12 s.
+//! **Cost**, in calls an hour: 1 agent: 360 reads, no writes. 3 agents: the holder 900 writes, each
+//! of the others 1,030 reads and 1 write. **Take-over**, after an orderly stop: with the next look,
+//! 4 s at most; else 16 s and two round trips at most: the holder's last write is seen 4 s late,
+//! and is waited for 12 s.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -48,7 +57,8 @@ pub use record::{LONG, Party, Record, SHORT, Standby};
 pub const FENCE_SHORT: Duration = Duration::from_secs(9);
 /// Age of the start of its last call at which a holder without rivals gives up the link.
 pub const FENCE_LONG: Duration = Duration::from_secs(25);
-/// The longest that a call may take. A slow card gets all the time that there is between a write and the fence of the one before it.
+/// The longest that a call may take. A slow card gets all the time that there is between a write
+/// and the fence of the one before it.
 pub const CALL_WITHIN: Duration = Duration::from_secs(5);
 /// Between two writes of a holder with rivals.
 const RENEW: Duration = Duration::from_secs(4);
@@ -69,8 +79,8 @@ const REFRESH: Duration = Duration::from_secs(3600);
 const FORGET: Duration = Duration::from_secs(6 * 3600);
 /// Silence of the API after which an agent that stands by reports it.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Calls that a stopping agent makes at most to leave the Lease in order: a reading, a write that another one was faster than, and
-/// both again.
+/// Calls that a stopping agent makes at most to leave the Lease in order: a reading, a write that
+/// another one was faster than, and both again.
 const GOOD_BYES_MAX: u32 = 4;
 
 /// Settings of the election.
@@ -80,7 +90,8 @@ pub struct Settings {
     pub me: Party,
     /// True if rivals were known before the start.
     pub knows_rivals: bool,
-    /// Until when an agent that knows of no rivals waits for the first answer of the API before it links without it.
+    /// Until when an agent that knows of no rivals waits for the first answer of the API before it
+    /// links without it.
     pub ask_until: Mono,
 }
 
@@ -99,7 +110,8 @@ pub enum Input {
     Forbidden(String),
     /// No answer, or none that says anything; the text says why.
     Unanswered(String),
-    /// The API is there and cannot be believed, because this machine's clock is behind it. The text says so in detail.
+    /// The API is there and cannot be believed, because this machine's clock is behind it. The text
+    /// says so in detail.
     ClockBehind(String),
     /// Id of this cluster at the control plane.
     ClusterId(String),
@@ -203,7 +215,8 @@ pub struct Election {
     /// True if it must be read again before anything is written.
     is_stale: bool,
     watched: Option<Watched>,
-    /// Under which beat this agent's announcement stands in the Lease, and since when it surely does.
+    /// Under which beat this agent's announcement stands in the Lease, and since when it surely
+    /// does.
     announced: Option<(u64, Mono)>,
     next_beat: u64,
     /// Time when each rival's announcement was first seen as it is.
@@ -212,7 +225,8 @@ pub struct Election {
     renewed: Option<Mono>,
     /// The fence that the Lease gives.
     fence: Option<Mono>,
-    /// The fence without the Lease: of an agent that knows of no rivals and gets no answer, or that may not use it.
+    /// The fence without the Lease: of an agent that knows of no rivals and gets no answer, or that
+    /// may not use it.
     grace: Option<Mono>,
     asked: Option<(Ask, Mono)>,
     answered: Option<Mono>,
@@ -312,7 +326,8 @@ impl Election {
         }
     }
 
-    /// Takes what happened. What follows from it is asked for by the next calls of [`Election::poll`].
+    /// Takes what happened. What follows from it is asked for by the next calls of
+    /// [`Election::poll`].
     pub fn handle(&mut self, input: Input, now: Mono) {
         let before = self.state(now);
         let why = match input {
@@ -469,7 +484,8 @@ impl Election {
             age.is_none_or(|(_, since)| now.since(*since) < FORGET)
         });
         let next = self.held(record, rivals);
-        // The first write of a life makes void what an earlier life wrote that may still be under way: a release, perhaps.
+        // The first write of a life makes void what an earlier life wrote that may still be under
+        // way: a release, perhaps.
         let is_due = self
             .renewed
             .is_none_or(|began| !next.is_quiet() && now.since(began) >= RENEW);
@@ -490,7 +506,8 @@ impl Election {
         if self.is_registered {
             held.registered = me.cloned();
         } else if held.registered.as_ref() != me {
-            // This one is about to register. Whoever follows it, however soon, cannot know whether it did.
+            // This one is about to register. Whoever follows it, however soon, cannot know whether
+            // it did.
             held.registered = None;
         }
         held

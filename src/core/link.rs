@@ -721,7 +721,8 @@ impl Link {
                 endpoint: Endpoint::Gateway(_),
                 ..
             } => self.leave("registers again", now),
-            // The next dial goes there, or the one under way does, or the answer that is awaited is followed by another registration.
+            // The next dial goes there, or the one under way does, or the answer that is awaited is
+            // followed by another registration.
             State::Waiting { .. }
             | State::Refused { .. }
             | State::Dialing { .. }
@@ -761,7 +762,8 @@ impl Link {
             State::Registering {
                 is_fresh: false, ..
             } if is_unknown_cluster => {
-                // The id stays on disk until a success brings another: free text must not be able to erase it.
+                // The id stays on disk until a success brings another: free text must not be able
+                // to erase it.
                 self.log(format!("link: the control plane does not know this cluster ({said}); registering afresh"));
                 self.register(now, Freshness::Fresh);
             }
@@ -856,14 +858,16 @@ impl Link {
             self.gateway_failures = self.gateway_failures.saturating_add(1);
         }
         match failure {
-            // The controller may name another gateway; the rules will not change their mind about this one.
+            // The controller may name another gateway; the rules will not change their mind about
+            // this one.
             DialFailure::NotAdmitted => {
                 self.prefers_gateway = false;
                 let wait = self.retry_wait();
                 self.wait(wait, now);
             }
             DialFailure::Refused if was_gateway => {
-                // The gateway may only have lost sight of us: the controller decides whether the token is good.
+                // The gateway may only have lost sight of us: the controller decides whether the
+                // token is good.
                 self.prefers_gateway = false;
                 let wait = self.retry_wait();
                 self.wait(wait, now);
@@ -886,7 +890,8 @@ impl Link {
         }
     }
 
-    /// A gateway that fails again and again may have moved; a controller that fails says nothing about the gateway.
+    /// A gateway that fails again and again may have moved; a controller that fails says nothing
+    /// about the gateway.
     fn turn_to_other_endpoint(&mut self, was_gateway: bool) {
         if was_gateway && self.gateway_failures >= GATEWAY_FAILURES_MAX {
             self.prefers_gateway = false;
@@ -967,7 +972,8 @@ impl Link {
                 *until = now.mono;
                 self.refused.reset();
             }
-            // A link that is up was let in with the old token and stays; the new one is used from the next dial on.
+            // A link that is up was let in with the old token and stays; the new one is used from
+            // the next dial on.
             State::Dialing { .. }
             | State::Registering { .. }
             | State::Ready(_)

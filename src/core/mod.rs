@@ -1,4 +1,5 @@
-//! Decisions: pure functions and small machines. No clock, no I/O, no threads, no randomness of their own.
+//! Decisions: pure functions and small machines. No clock, no I/O, no threads, no randomness of
+//! their own.
 
 pub mod accept;
 pub mod access;

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// The name of a namespace that may be the agent's own: nothing else is in it, so that it can come and go with the agent.
+/// The name of a namespace that may be the agent's own: nothing else is in it, so that it can come
+/// and go with the agent.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct OwnNamespace(String);
 

@@ -225,7 +225,8 @@ impl Notifier {
             held.changed = now;
             if !self.notified.contains_key(&id) {
                 self.seen.remove(&id);
-                // Worth a word only where it could not be told: what passes in half a minute is of no interest.
+                // Worth a word only where it could not be told: what passes in half a minute is of
+                // no interest.
                 if self.failing.is_some()
                     && (self.missed.len() < MISSED_MAX || self.missed.contains_key(&id))
                 {
@@ -355,7 +356,8 @@ impl Notifier {
         open
     }
 
-    /// Twice as long with each telling of the last hour but the first two, which are a beginning and an end.
+    /// Twice as long with each telling of the last hour but the first two, which are a beginning
+    /// and an end.
     fn settle(&self, id: &str) -> Duration {
         let turns = self.turns.get(id).map_or(0, Vec::len);
         let doublings = u32::try_from(turns.saturating_sub(1)).unwrap_or(u32::MAX);

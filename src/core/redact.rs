@@ -8,7 +8,8 @@ use super::secret::Secret;
 const HIDDEN: &str = "(hidden)";
 /// A shorter text is a word that stands in many places.
 const KNOWN_BYTES_MIN: usize = 6;
-/// A shorter value behind a name that speaks of secrets is a number or a word of a sentence: `the token: 401`.
+/// A shorter value behind a name that speaks of secrets is a number or a word of a sentence: `the
+/// token: 401`.
 const VALUE_BYTES_MIN: usize = 6;
 
 /// Names whose value is a secret, wherever they stand in a longer one.
@@ -80,8 +81,8 @@ pub fn redacted(text: &str, known: &[Secret]) -> String {
     safe
 }
 
-/// Values that stand behind a name of a secret: `token = "x"`, `"password": "x"`, `PASSWORD=x`, `Authorization: Bearer x`,
-/// `--token x`.
+/// Values that stand behind a name of a secret: `token = "x"`, `"password": "x"`, `PASSWORD=x`,
+/// `Authorization: Bearer x`, `--token x`.
 fn values(line: &str) -> String {
     let mut safe = String::new();
     let mut rest = line;
@@ -112,10 +113,12 @@ fn is_option(name: &str) -> bool {
     name.trim_start_matches('-').len() < name.len()
 }
 
-/// Characters between an option and its value, in a command line, a list of words or a file of `/proc`.
+/// Characters between an option and its value, in a command line, a list of words or a file of
+/// `/proc`.
 const BETWEEN: &[char] = &[' ', '\t', '\0', '"', '\'', '\\', ','];
 
-/// Splits the text behind an option into separator, value and rest, where the value is the next word: `--token x`, `"--token", "x"`.
+/// Splits the text behind an option into separator, value and rest, where the value is the next
+/// word: `--token x`, `"--token", "x"`.
 fn argument(after: &str) -> (&str, &str, &str) {
     let value = after.trim_start_matches(BETWEEN);
     let (between, _) = after.split_at(after.len() - value.len());

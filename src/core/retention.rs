@@ -73,7 +73,8 @@ impl Level {
         }
     }
 
-    /// Pieces of this level that begin in the same span become one piece of the next. Single values become minutes piece by piece.
+    /// Pieces of this level that begin in the same span become one piece of the next. Single values
+    /// become minutes piece by piece.
     pub const fn span_ms(self) -> Option<i64> {
         match self {
             Self::Raw | Self::SixHours => None,
@@ -120,7 +121,8 @@ impl Level {
 pub struct Bounds {
     /// Minutes that each level is kept for.
     pub kept_minutes: [u64; 4],
-    /// Series that are known, ended ones included. Above it those that lasted an hour at most go first, then Pods, the oldest before newer ones.
+    /// Series that are known, ended ones included. Above it those that lasted an hour at most go
+    /// first, then Pods, the oldest before newer ones.
     pub series_max: usize,
     /// Boots that are known.
     pub boots_max: usize,
@@ -141,7 +143,8 @@ impl Default for Bounds {
             kept_minutes: Level::ALL.map(Level::kept_minutes),
             // Five times what is measured at once at most; a list of them takes 3 MB.
             series_max: 10_000,
-            // A boot every three minutes for two days, which is how long single values need their boot.
+            // A boot every three minutes for two days, which is how long single values need their
+            // boot.
             boots_max: 1_000,
         }
     }

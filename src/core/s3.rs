@@ -1,4 +1,5 @@
-//! Requests to servers of the S3 protocol: addresses of objects, and the signature of AWS (Signature Version 4).
+//! Requests to servers of the S3 protocol: addresses of objects, and the signature of AWS
+//! (Signature Version 4).
 //!
 //! Addresses are in path style (`https://server/bucket/object`), which all servers know.
 
@@ -161,7 +162,8 @@ mod tests {
         made.rsplit('=').next().unwrap().to_owned()
     }
 
-    /// The examples of "Authenticating Requests: Using the Authorization Header" in the API reference of Amazon S3.
+    /// The examples of "Authenticating Requests: Using the Authorization Header" in the API
+    /// reference of Amazon S3.
     #[test]
     fn requests_of_the_documentation_have_the_signatures_of_the_documentation() {
         let empty = ("x-amz-content-sha256", EMPTY);

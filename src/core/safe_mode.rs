@@ -12,7 +12,8 @@ use super::time::in_words;
 pub const CONDITION: &str = "agent.safe-mode";
 /// Early ends in a row before a start in safe mode.
 pub const EARLY_ENDS_MAX: u32 = 4;
-/// Running time after which a start has succeeded. What is done seldom (a flush, a look at the disk) was done several times by then.
+/// Running time after which a start has succeeded. What is done seldom (a flush, a look at the
+/// disk) was done several times by then.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(600);
 /// Time until the first try to run everything again; it doubles each time.
 const RETRY_FIRST: Duration = Duration::from_secs(3600);
@@ -77,7 +78,8 @@ impl Starts {
         (Self { count, ..self }, mode)
     }
 
-    /// The record with which the next start runs everything, and the one after it is in safe mode again unless that one succeeds.
+    /// The record with which the next start runs everything, and the one after it is in safe mode
+    /// again unless that one succeeds.
     #[must_use]
     pub const fn retry(self) -> Self {
         Self {

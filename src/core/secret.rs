@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A token or password. Only [`Secret::reveal`] gives the text, so that every place that uses it can be found.
+/// A token or password. Only [`Secret::reveal`] gives the text, so that every place that uses it
+/// can be found.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Secret(String);
 

@@ -1,7 +1,8 @@
 //! Stalls: disk jobs that wait for too long, and what follows from them.
 //!
-//! A job is known by a number and says nothing about time: it has waited as long as looks at it say. So a process that was stopped, or a
-//! machine that slept, does not take its own absence for a disk that hangs.
+//! A job is known by a number and says nothing about time: it has waited as long as looks at it
+//! say. So a process that was stopped, or a machine that slept, does not take its own absence for a
+//! disk that hangs.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,7 +21,8 @@ pub const CONDITIONS: [&str; 2] = [STORE, FILES];
 pub const FIX: &str = "dmesg | tail -n 40 says why; a card or a cable that hangs is about to fail: copy what matters and replace it \
     (where somebody froze the file system: sudo fsfreeze -u MOUNTPOINT)";
 
-/// Longest time that a look accounts for: whoever looks comes back after 3 s at most, unless it was held up itself.
+/// Longest time that a look accounts for: whoever looks comes back after 3 s at most, unless it was
+/// held up itself.
 const LOOK_MAX: Duration = Duration::from_secs(4);
 
 /// Kinds of work that may wait for a disk.
@@ -49,8 +51,9 @@ pub enum Job {
 }
 
 impl Job {
-    /// Time after which a job of this kind has stalled. A touch takes milliseconds, and seconds while a slow card writes; the samples of a
-    /// month are packed for many seconds on a small board, without any trouble of the disk.
+    /// Time after which a job of this kind has stalled. A touch takes milliseconds, and seconds
+    /// while a slow card writes; the samples of a month are packed for many seconds on a small
+    /// board, without any trouble of the disk.
     pub const fn patience(self) -> Duration {
         Duration::from_secs(match self {
             Self::Touch

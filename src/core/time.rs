@@ -30,7 +30,8 @@ impl Mono {
     }
 }
 
-/// A stamp of the wall clock in milliseconds since 1970-01-01T00:00:00Z. May jump and lie; never compare two for a deadline.
+/// A stamp of the wall clock in milliseconds since 1970-01-01T00:00:00Z. May jump and lie; never
+/// compare two for a deadline.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Wall(i64);
 
@@ -45,8 +46,8 @@ impl Wall {
         self.0
     }
 
-    /// RFC 3339 in UTC with milliseconds, as the wire and our API write it: `2026-06-16T05:50:28.123Z`.
-    /// Years outside 0..=9999 are clamped, so the text is always valid.
+    /// RFC 3339 in UTC with milliseconds, as the wire and our API write it:
+    /// `2026-06-16T05:50:28.123Z`. Years outside 0..=9999 are clamped, so the text is always valid.
     pub fn rfc3339(self) -> String {
         let millis = self.0.clamp(YEAR_0_MS, YEAR_9999_MS);
         let (seconds, fraction) = (millis.div_euclid(1000), millis.rem_euclid(1000));
@@ -127,8 +128,8 @@ fn offset_s(zone: &str) -> Option<i64> {
     (hours < 24 && minutes < 60 && clock.len() == 5).then_some(sign * (hours * 3600 + minutes * 60))
 }
 
-/// Days since 1970-01-01 to year, month, day of the proleptic Gregorian calendar. Eras of 400 years that begin in March, so
-/// that the leap day is the last day of a year.
+/// Days since 1970-01-01 to year, month, day of the proleptic Gregorian calendar. Eras of 400 years
+/// that begin in March, so that the leap day is the last day of a year.
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

@@ -57,8 +57,8 @@ pub struct ProxyUrl {
 }
 
 impl Url {
-    /// Reads `https://host[:port][/path][?query]` as the base of other URLs: without a slash at the end of its path. `wss` is `https` and
-    /// `ws` is `http`. The error says why not.
+    /// Reads `https://host[:port][/path][?query]` as the base of other URLs: without a slash at the
+    /// end of its path. `wss` is `https` and `ws` is `http`. The error says why not.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut url = Self::parse_exact(text)?;
         let end = url.path.trim_end_matches('/').len();
@@ -158,7 +158,8 @@ impl fmt::Display for Url {
 }
 
 impl ProxyUrl {
-    /// Reads `[http://][user:password@]host[:port][/]`, as curl does. The error says why not and repeats nothing of the text.
+    /// Reads `[http://][user:password@]host[:port][/]`, as curl does. The error says why not and
+    /// repeats nothing of the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
@@ -257,7 +258,8 @@ fn host_and_port(authority: &str, default_port: u16) -> Result<(String, u16), St
     Ok((host.to_owned(), port))
 }
 
-/// Undoes the %-encoding. `None` where it is wrong or gives a line end, which would end the header it goes into.
+/// Undoes the %-encoding. `None` where it is wrong or gives a line end, which would end the header
+/// it goes into.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

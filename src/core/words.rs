@@ -27,8 +27,9 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Returns whether a character commands the terminal or page that shows it: control characters, and those that change
-/// the direction of what stands around them or end a line in some programs and not in others.
+/// Returns whether a character commands the terminal or page that shows it: control characters, and
+/// those that change the direction of what stands around them or end a line in some programs and
+/// not in others.
 pub fn is_command(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -1,18 +1,25 @@
-//! One yamux session as a machine: which stream a byte belongs to, who may send how much, and what is answered.
+//! One yamux session as a machine: which stream a byte belongs to, who may send how much, and what
+//! is answered.
 //!
-//! It sees payloads only as ranges and lengths: [`Yamux::receive`] says which part of the input belongs to which stream,
-//! [`Yamux::write`] gives the header that goes in front of so many bytes. Nothing that a peer opens, sends, withholds or repeats
-//! ends the session, but a byte where a header should begin that is none: from there on the framing is lost.
+//! It sees payloads only as ranges and lengths: [`Yamux::receive`] says which part of the input
+//! belongs to which stream, [`Yamux::write`] gives the header that goes in front of so many bytes.
+//! Nothing that a peer opens, sends, withholds or repeats ends the session, but a byte where a
+//! header should begin that is none: from there on the framing is lost.
 //!
 //! Decisions where the protocol leaves room:
-//! * Over the limit of streams a SYN is answered with RST and counted. A stream takes its slot until [`Yamux::release`], also
-//!   after its end: a peer that opens and resets cannot pile up work faster than it is dropped.
-//! * A SYN for an id that is in use resets that stream: the two sides no longer agree on what the id names.
-//! * A peer that breaks the rules of one stream (more than its window, data after FIN, a window above 32 bits) loses that stream.
-//! * Payload for a stream that does not exist is skipped without being stored, however long it says it is, and answered with
-//!   one RST. A frame without payload for such a stream is what is left of one that has ended, and is not answered.
-//! * A stream that was finished here and then let go is forgotten as TCP does it: what it sent still goes out, and RST
-//!   answers only if more data comes, or if data lies here that nobody will read.
+//! * Over the limit of streams a SYN is answered with RST and counted. A stream takes its slot
+//!   until [`Yamux::release`], also after its end: a peer that opens and resets cannot pile up work
+//!   faster than it is dropped.
+//! * A SYN for an id that is in use resets that stream: the two sides no longer agree on what the
+//!   id names.
+//! * A peer that breaks the rules of one stream (more than its window, data after FIN, a window
+//!   above 32 bits) loses that stream.
+//! * Payload for a stream that does not exist is skipped without being stored, however long it says
+//!   it is, and answered with one RST. A frame without payload for such a stream is what is left of
+//!   one that has ended, and is not answered.
+//! * A stream that was finished here and then let go is forgotten as TCP does it: what it sent
+//!   still goes out, and RST answers only if more data comes, or if data lies here that nobody will
+//!   read.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -37,10 +44,11 @@ use frame::{Flags, HEADER_BYTES, Head, Header, Kind, Unreadable};
 use resets::Resets;
 use stream::Stream;
 
-/// The window of a stream in each direction: the protocol's initial one. Ours never grows, so that a peer that sends to a slow
-/// reader costs this much and no more; the peer tunes its own.
+/// The window of a stream in each direction: the protocol's initial one. Ours never grows, so that
+/// a peer that sends to a slow reader costs this much and no more; the peer tunes its own.
 pub const WINDOW: u32 = 256 * 1024;
-/// Payload of one frame at most, so that one message of bulk delays a small one by the time of 32 KiB.
+/// Payload of one frame at most, so that one message of bulk delays a small one by the time of 32
+/// KiB.
 pub const PAYLOAD_MAX: usize = 32 * 1024;
 /// Payload of one frame when many streams run.
 const PAYLOAD_MIN: usize = 4 * 1024;
@@ -135,8 +143,8 @@ impl Yamux {
         }
     }
 
-    /// Reads on. To be called with the rest of the input until there is no event: `used` bytes are dealt with, and the range of
-    /// an [`Event::Data`] is a range of *this* input.
+    /// Reads on. To be called with the rest of the input until there is no event: `used` bytes are
+    /// dealt with, and the range of an [`Event::Data`] is a range of *this* input.
     pub fn receive(&mut self, input: &[u8]) -> Received {
         let mut used = 0;
         loop {
@@ -191,7 +199,8 @@ impl Yamux {
         self.buffered -= usize::try_from(bytes).unwrap_or(0);
     }
 
-    /// Asks to send `wanted` bytes (more than 0) on a stream. A frame that is given out has to be sent, in this order.
+    /// Asks to send `wanted` bytes (more than 0) on a stream. A frame that is given out has to be
+    /// sent, in this order.
     pub fn write(&mut self, key: StreamKey, wanted: usize) -> Write {
         debug_assert!(wanted > 0, "an empty frame says nothing");
         let most = self.payload_max();
@@ -211,7 +220,8 @@ impl Yamux {
         Write::Frame(head, usize::try_from(length).unwrap_or(most))
     }
 
-    /// No more data from us: the frame that says so, to be sent after the data. `None` where that was said, or the stream is over.
+    /// No more data from us: the frame that says so, to be sent after the data. `None` where that
+    /// was said, or the stream is over.
     pub fn finish(&mut self, key: StreamKey) -> Option<Head> {
         let stream = alive(&mut self.streams, key).filter(|stream| !stream.finished_here)?;
         stream.finished_here = true;
@@ -243,8 +253,8 @@ impl Yamux {
         }
     }
 
-    /// The next frame that belongs to no lane: GoAway, pongs, resets, windows. They wait in small tables, not in a queue, so
-    /// that a peer that does not read does not make them grow.
+    /// The next frame that belongs to no lane: GoAway, pongs, resets, windows. They wait in small
+    /// tables, not in a queue, so that a peer that does not read does not make them grow.
     pub fn next_control(&mut self) -> Option<Head> {
         if std::mem::take(&mut self.says_go_away) {
             let code = GoAway::ProtocolError.code();
@@ -404,7 +414,8 @@ impl Yamux {
         self.streams.insert(id, Stream::new(serial));
         self.slots += 1;
         let key = StreamKey { serial, id };
-        // At once, not with the first data: a hashicorp peer ends the session when a stream is not acknowledged in 75 s.
+        // At once, not with the first data: a hashicorp peer ends the session when a stream is not
+        // acknowledged in 75 s.
         self.updates.insert(id);
         self.events.push_back(Event::Opened(key));
         Some(key)
@@ -449,8 +460,9 @@ impl Yamux {
         Some(Event::Data(key, at))
     }
 
-    /// Of the streams that hold about as much as the fullest, the one that was not read for the longest time. Not simply the
-    /// fullest: a stream that moves is full at some moment too, and one byte more should not cost it its life.
+    /// Of the streams that hold about as much as the fullest, the one that was not read for the
+    /// longest time. Not simply the fullest: a stream that moves is full at some moment too, and
+    /// one byte more should not cost it its life.
     fn stalled(&self) -> Option<StreamKey> {
         let most = self.streams.values().map(Stream::buffered).max()?;
         let (id, stream) = self

@@ -24,7 +24,8 @@ use crate::{
 /// The folder of the agent where no settings say otherwise.
 const STATE_DIR: &str = "/var/lib/pipeops-agent";
 
-/// This machine with these settings, or with what is wrong with them; `keeper` is the socket of the root helper.
+/// This machine with these settings, or with what is wrong with them; `keeper` is the socket of the
+/// root helper.
 pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path) -> Subject {
     let mut state_dir = PathBuf::from(STATE_DIR);
     let mut validity = Ok("valid".to_owned());

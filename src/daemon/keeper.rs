@@ -1,4 +1,5 @@
-//! The root helper as a process of its own: start, serve, stop. It shares nothing with the agent but the program.
+//! The root helper as a process of its own: start, serve, stop. It shares nothing with the agent
+//! but the program.
 
 use std::{ffi::OsStr, path::Path, time::Duration};
 

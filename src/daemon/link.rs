@@ -42,7 +42,8 @@ use crate::{
 const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Agent {
-    /// Finds out who this agent is and holds the link as that one, if there is a control plane, until it is told to stop.
+    /// Finds out who this agent is and holds the link as that one, if there is a control plane,
+    /// until it is told to stop.
     pub(super) async fn link(
         self: Rc<Self>,
         loaded: store::Loaded,
@@ -132,8 +133,8 @@ impl Agent {
         }
     }
 
-    /// Takes part in the election of the agent that links, where there is a cluster. The task ends, in order, when the sender is
-    /// dropped.
+    /// Takes part in the election of the agent that links, where there is a cluster. The task ends,
+    /// in order, when the sender is dropped.
     async fn take_part(
         &self,
         identity: &Identity,
@@ -169,7 +170,8 @@ impl Agent {
         Some((task, stop))
     }
 
-    /// Takes commands of the control plane. Their deadlines are judged by the clock that certificates are judged by.
+    /// Takes commands of the control plane. Their deadlines are judged by the clock that
+    /// certificates are judged by.
     fn edge_commands(&self) -> Rc<Commands> {
         let clock = self.network.clock();
         let executor = Rc::clone(&self.executor);
@@ -180,8 +182,8 @@ impl Agent {
         ))
     }
 
-    /// Keeps the control plane supplied with what it shows in place of a Kubernetes credential; with the first one already there, where it
-    /// could be had.
+    /// Keeps the control plane supplied with what it shows in place of a Kubernetes credential;
+    /// with the first one already there, where it could be had.
     async fn supply(self: &Rc<Self>, commands: &Sender<Command>) -> Option<Task<()>> {
         let delegate = Rc::clone(self.delegate.as_ref()?);
         let revocation = Rc::clone(self.revocation.as_ref()?);
@@ -201,7 +203,8 @@ impl Agent {
         }))
     }
 
-    /// Decides who this agent is, after the cluster was asked where that matters, and while no Go agent runs there.
+    /// Decides who this agent is, after the cluster was asked where that matters, and while no Go
+    /// agent runs there.
     async fn settle(&self, loaded: store::Loaded) -> Identity {
         let mut evidence = Evidence {
             database: loaded.database,
@@ -279,7 +282,8 @@ impl Agent {
         }
     }
 
-    /// Keeps on disk what the certificates of sessions prove about the time: that their first moment has been.
+    /// Keeps on disk what the certificates of sessions prove about the time: that their first
+    /// moment has been.
     fn certified(&self, recorded: Option<Wall>) -> uplink::Certified {
         let (store, clock) = (self.store.clone(), self.network.clock());
         let recorded = Rc::new(Cell::new(recorded));

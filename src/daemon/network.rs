@@ -1,4 +1,5 @@
-//! The dashboard for other machines: the port, its certificate while it lives, and the names of this machine.
+//! The dashboard for other machines: the port, its certificate while it lives, and the names of
+//! this machine.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -28,8 +29,8 @@ const CERTIFICATE: &str = "dashboard.certificate";
 const URLS_MAX: usize = 4;
 
 impl Agent {
-    /// Serves whoever reaches that address, by TLS alone. While there is no certificate it serves this machine, as it does unless it is
-    /// told otherwise.
+    /// Serves whoever reaches that address, by TLS alone. While there is no certificate it serves
+    /// this machine, as it does unless it is told otherwise.
     pub(super) async fn serve_network(&self, wanted: SocketAddr, site: Rc<Site>) {
         let origin = origin(&self.settings, wanted.ip());
         let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), wanted.port());

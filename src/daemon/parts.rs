@@ -131,7 +131,8 @@ impl Network {
         self.clock.now()
     }
 
-    /// Says whether the wall clock shows a time that cannot be. The sentence has no time of now in it, so that it stays the same.
+    /// Says whether the wall clock shows a time that cannot be. The sentence has no time of now in
+    /// it, so that it stays the same.
     pub(super) fn report_clock(&self, shared_state: &SharedState) {
         let passed = self.clock.floor();
         if !is_behind(wall(), passed) {
@@ -203,8 +204,8 @@ impl Network {
         })
     }
 
-    /// TLS with a server that a setting names, where it is encrypted. It is not shown the certificate that the control plane knows the agent by.
-    /// Reads certificates: blocking.
+    /// TLS with a server that a setting names, where it is encrypted. It is not shown the
+    /// certificate that the control plane knows the agent by. Reads certificates: blocking.
     pub(super) fn client_tls(&self, settings: &Settings, url: &Url) -> Result<Option<Tls>> {
         match url.security {
             Security::Tls => self.tls(settings, None).map(Some),
@@ -286,7 +287,8 @@ impl FoundCluster {
     /// Looks for it. Blocking.
     pub(super) fn read(named: Option<&Path>, around: &Surroundings) -> Option<Self> {
         let source = source(named, around)?;
-        // Unreadable now may be readable later (k3s writes its file at its start): the watch says what is wrong until then.
+        // Unreadable now may be readable later (k3s writes its file at its start): the watch says
+        // what is wrong until then.
         let server = kubeconfig::load(&source).ok().map(|cluster| cluster.server);
         Some(Self { source, server })
     }
@@ -439,7 +441,8 @@ pub(super) fn delivery(
     Rc::new(Delivery::new(records, me, shared_state, executor))
 }
 
-/// Permission to link and to change apps. Agents without a control plane do not share a cluster: nothing decides between them.
+/// Permission to link and to change apps. Agents without a control plane do not share a cluster:
+/// nothing decides between them.
 pub(super) fn lease_gate(settings: &Settings, client: Option<&Client>) -> Rc<LeaseGate> {
     let is_shared = settings.pipeops.control_plane.is_some() && client.is_some();
     Rc::new(LeaseGate::new(if is_shared {
@@ -523,7 +526,8 @@ pub(super) fn rights(
     Some(Rc::new(rights))
 }
 
-/// Access by the configuration. In safe mode nothing is let into the cluster, and without a control plane there is nobody to let in.
+/// Access by the configuration. In safe mode nothing is let into the cluster, and without a control
+/// plane there is nobody to let in.
 pub(super) fn configured(settings: &Settings, mode: Mode) -> Configured {
     let access = &settings.access;
     let (level, from, edit) = match mode {
@@ -585,8 +589,8 @@ pub(super) fn proxy(
     Proxy::audited(parts, audit_writer)
 }
 
-/// Name of this agent among others that have the same agent id: by their settings, or because several took over what the Go agent
-/// left in their cluster. Made once, and kept.
+/// Name of this agent among others that have the same agent id: by their settings, or because
+/// several took over what the Go agent left in their cluster. Made once, and kept.
 pub(super) async fn lease_name(store: &store::Handle, notes: &store::Notes) -> String {
     if let Some(name) = notes.get(lease::NOTE_NAME) {
         return name.to_owned();
@@ -614,7 +618,8 @@ pub(super) fn membership(identity: &Identity) -> Option<Membership> {
     })
 }
 
-/// Keeps an identity on disk. Where the disk refuses, the store keeps it in memory and says so itself; only a busy disk is asked again.
+/// Keeps an identity on disk. Where the disk refuses, the store keeps it in memory and says so
+/// itself; only a busy disk is asked again.
 pub(super) async fn keep(store: &store::Handle, identity: Identity) {
     for _ in 0..KEEP_TRIES {
         match store.keep_identity(identity.clone(), wall()).await {

@@ -1,4 +1,5 @@
-//! Files that the running agent reads again and again: certificates, tokens, passwords. In the blocking pool, because their disk may hang.
+//! Files that the running agent reads again and again: certificates, tokens, passwords. In the
+//! blocking pool, because their disk may hang.
 
 use std::rc::Rc;
 
@@ -27,8 +28,9 @@ impl Agent {
         self.jobs.run(Job::Certificate, read).await.flatten()
     }
 
-    /// Waits until a cluster appears on a machine that had none, and has the next start connect to it. It never returns where there is one,
-    /// or where no service manager would start the agent again.
+    /// Waits until a cluster appears on a machine that had none, and has the next start connect to
+    /// it. It never returns where there is one, or where no service manager would start the agent
+    /// again.
     pub(super) async fn meet_cluster(&self, start: &Start) {
         let around = &self.settings.surroundings;
         if self.cluster.is_some() || around.runtime_directory.is_none() {
@@ -64,7 +66,8 @@ impl Agent {
         }
     }
 
-    /// Speaks to a server that a setting names; what keeps it from being had is told under this condition.
+    /// Speaks to a server that a setting names; what keeps it from being had is told under this
+    /// condition.
     pub(super) async fn client(&self, url: &Url, unreached: &'static str) -> HttpClient {
         loop {
             let (network, settings) = (self.network.clone(), self.settings.clone());
@@ -83,7 +86,8 @@ impl Agent {
         }
     }
 
-    /// Credentials that the connectivity probe shows to the control plane; the token where it may be shown there.
+    /// Credentials that the connectivity probe shows to the control plane; the token where it may
+    /// be shown there.
     pub(super) fn for_diagnosis(
         self: &Rc<Self>,
         server: &ControlPlane,

@@ -1,7 +1,7 @@
 //! Record of starts in the runtime directory, for [`crate::core::safe_mode`].
 //!
-//! Only a service manager starts again what crashed, and it is what gives us that directory. A crash leaves the record; every other end
-//! removes it.
+//! Only a service manager starts again what crashed, and it is what gives us that directory. A
+//! crash leaves the record; every other end removes it.
 
 use std::{cell::Cell, path::PathBuf};
 
@@ -90,8 +90,8 @@ impl Start {
         );
     }
 
-    /// Waits until it is time to leave safe mode, and has the next start run everything. In normal mode it notes the success of this start,
-    /// and never returns.
+    /// Waits until it is time to leave safe mode, and has the next start run everything. In normal
+    /// mode it notes the success of this start, and never returns.
     pub(super) async fn watch(&self) {
         match self.mode {
             Mode::Normal => {
@@ -108,7 +108,8 @@ impl Start {
         }
     }
 
-    /// Removes the record: this start succeeded, or ends because somebody or the agent itself decided so.
+    /// Removes the record: this start succeeded, or ends because somebody or the agent itself
+    /// decided so.
     pub(super) fn forget(&self) {
         if let Some(path) = &self.path {
             // Nothing to remove: it succeeded before.

@@ -1,7 +1,8 @@
-//! The first moments: what is said on the socket and on the port of this machine, and to the service manager, while a disk holds up the start.
+//! The first moments: what is said on the socket and on the port of this machine, and to the
+//! service manager, while a disk holds up the start.
 //!
-//! It answers from memory. The socket and the port stay open when the whole agent takes over, so that nobody finds them closed; connections
-//! end, and clients come again.
+//! It answers from memory. The socket and the port stay open when the whole agent takes over, so
+//! that nobody finds them closed; connections end, and clients come again.
 
 use std::{
     cell::{Cell, RefCell},
@@ -80,7 +81,8 @@ impl Listeners {
     }
 }
 
-/// A listener that may still be opened now: two that are opened at a time would take the path from each other.
+/// A listener that may still be opened now: two that are opened at a time would take the path from
+/// each other.
 async fn taken(opened: Rc<OnceCell<Option<Server>>>) -> Option<Server> {
     opened.wait().await;
     Rc::into_inner(opened)?.into_inner().flatten()
@@ -100,7 +102,8 @@ impl Addresses {
         Self::new(known.socket.clone(), known.listen, known.shows_itself)
     }
 
-    /// Those of settings with a mistake: as they say where they could be understood, else as without them.
+    /// Those of settings with a mistake: as they say where they could be understood, else as
+    /// without them.
     pub(super) fn unusable(loaded: &Loaded, known: &Provisional) -> Self {
         let (listen, shows_itself) = loaded.page().unwrap_or((known.listen, known.shows_itself));
         Self::new(loaded.socket().to_owned(), listen, shows_itself)
@@ -151,15 +154,17 @@ impl Starting {
         }
     }
 
-    /// Watches over the disk until it is dropped; `directory` is the state directory, as soon as it is known.
+    /// Watches over the disk until it is dropped; `directory` is the state directory, as soon as it
+    /// is known.
     pub(super) fn watch(&self, directory: Option<PathBuf>) -> Task<()> {
         let state = Rc::clone(&self.shared_state);
         self.executor
             .spawn(stall::watch(self.jobs.clone(), directory, state))
     }
 
-    /// Waits for what the agent cannot begin without. There is no deadline: a disk that hangs may answer at any time, and until then the page,
-    /// `/readyz` and the service manager are told what is waited for. `None`: told to stop.
+    /// Waits for what the agent cannot begin without. There is no deadline: a disk that hangs may
+    /// answer at any time, and until then the page, `/readyz` and the service manager are told what
+    /// is waited for. `None`: told to stop.
     pub(super) async fn until<T>(
         &self,
         work: impl Future<Output = T>,
@@ -214,7 +219,8 @@ impl Starting {
         future::zip(future::zip(on_socket, on_port), reported).await;
     }
 
-    /// Listens, as soon as that can be, and answers. Why it cannot is told by the whole agent, which tries the same.
+    /// Listens, as soon as that can be, and answers. Why it cannot is told by the whole agent,
+    /// which tries the same.
     #[expect(clippy::infinite_loop, reason = "it serves until it is dropped")]
     async fn answer<A: Clone + PartialEq, F>(
         &self,
@@ -245,7 +251,8 @@ impl Starting {
         }
     }
 
-    /// Opens a listener in a task of its own, so that it comes to its end whatever becomes of this start.
+    /// Opens a listener in a task of its own, so that it comes to its end whatever becomes of this
+    /// start.
     fn opening(
         &self,
         bind: impl Future<Output = Result<Server>> + 'static,

@@ -1,7 +1,9 @@
-//! Settings with a mistake: under a service manager the agent stays up to say so, and waits until they are mended.
+//! Settings with a mistake: under a service manager the agent stays up to say so, and waits until
+//! they are mended.
 //!
-//! It shows its page to this machine only and its socket, out of memory. Nothing else begins: no link, no cluster, no databases, because the
-//! line that cannot be read may be the one that forbids it.
+//! It shows its page to this machine only and its socket, out of memory. Nothing else begins: no
+//! link, no cluster, no databases, because the line that cannot be read may be the one that forbids
+//! it.
 
 use std::{future::Future, time::Duration};
 
@@ -20,8 +22,8 @@ pub(crate) const CONDITION: &str = "agent.settings";
 /// Interval between looks at settings with a mistake. The files are short.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Reads the settings until they can be used. `None`: problems to stop. Without a service manager their mistakes are returned at once, to whoever
-/// typed the command.
+/// Reads the settings until they can be used. `None`: problems to stop. Without a service manager
+/// their mistakes are returned at once, to whoever typed the command.
 pub(super) async fn settings(
     sources: &Sources,
     known: &Provisional,

@@ -1,4 +1,5 @@
-//! The ways to the dashboard: the socket and the port. How other machines come in is in [`super::network`].
+//! The ways to the dashboard: the socket and the port. How other machines come in is in
+//! [`super::network`].
 
 use std::{net::SocketAddr, rc::Rc};
 

@@ -37,7 +37,8 @@ pub trait Answers: 'static {
     /// A connection was handed over.
     fn accepted(&self);
 
-    /// Answers a request in good form, of somebody who may. The server gives up the wait for it after [`super::ANSWER_WITHIN`].
+    /// Answers a request in good form, of somebody who may. The server gives up the wait for it
+    /// after [`super::ANSWER_WITHIN`].
     fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering;
 }
 
@@ -46,7 +47,8 @@ pub trait Answers: 'static {
 pub enum Away {
     /// All slots were taken, or this one was held by an idle connection that had to give it up.
     Full,
-    /// A head, or what comes before it on an encrypted connection, was begun and did not end in time.
+    /// A head, or what comes before it on an encrypted connection, was begun and did not end in
+    /// time.
     Slow,
     /// It is no HTTP, or more of it than is read.
     Unreadable,
@@ -96,7 +98,8 @@ impl Asked {
             .collect()
     }
 
-    /// A number in the query: `fallback` where it is missing, `None` where it is none or not within the bounds.
+    /// A number in the query: `fallback` where it is missing, `None` where it is none or not within
+    /// the bounds.
     pub fn number(
         &self,
         name: &str,

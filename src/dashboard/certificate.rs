@@ -109,7 +109,8 @@ pub struct Loaded {
 const UNUSABLE: &str = "the dashboard cannot use its certificate";
 
 impl Origin {
-    /// Reads the certificate, or makes it. Blocking, and some milliseconds of arithmetic: call it in the pool.
+    /// Reads the certificate, or makes it. Blocking, and some milliseconds of arithmetic: call it
+    /// in the pool.
     pub fn load(&self, time: Time) -> Result<Loaded> {
         let loaded = match self {
             Self::Files {
@@ -228,7 +229,8 @@ fn stranger(served: &Served, names: &[String]) -> Option<Error> {
     )))
 }
 
-/// The certificate in this file with its key; made where there is none, where it does not hold (much longer), or lacks one of the names.
+/// The certificate in this file with its key; made where there is none, where it does not hold
+/// (much longer), or lacks one of the names.
 fn own(file: &Path, names: &[String], addresses: &[IpAddr], time: Time) -> Result<Loaded> {
     let kept = files::read_if_there(file, FILE_BYTES_MAX)?;
     let before = kept

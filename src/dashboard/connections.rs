@@ -27,7 +27,8 @@ use super::{
 };
 use crate::executor::Executor;
 
-/// Connections at a time over one way, beside those whose answer flows; from other machines as many again.
+/// Connections at a time over one way, beside those whose answer flows; from other machines as many
+/// again.
 pub const CONNECTIONS_MAX: usize = 16;
 /// Maximum number of those for one other machine. A browser opens six.
 const OF_ONE_MAX: usize = 8;
@@ -43,7 +44,8 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Activity of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Activity {
-    /// It has no request yet, or no further one; the number says since when, in the order of such moments.
+    /// It has no request yet, or no further one; the number says since when, in the order of such
+    /// moments.
     Waits(u64),
     /// It has begun one since.
     Begins(u64),
@@ -112,7 +114,8 @@ impl Connections {
             // A flood, or one that would have to agree on keys to be told: closed without a word.
             Ok(_) => self.site.answers.turned_away(Away::Full),
         }
-        // Who was accepted gets a turn before the next one is: a thousand that say nothing must not push out one that does.
+        // Who was accepted gets a turn before the next one is: a thousand that say nothing must not
+        // push out one that does.
         smol::future::yield_now().await;
     }
 
@@ -209,7 +212,8 @@ async fn refuse(mut stream: Stream) {
         answer.bytes().len()
     );
     let answered = async {
-        // Heard before answered: a viewer that is still writing when its peer closes sees a broken pipe and not the answer.
+        // Heard before answered: a viewer that is still writing when its peer closes sees a broken
+        // pipe and not the answer.
         let mut request = [0; 1024];
         let _heard = stream.read(&mut request).await?;
         stream.write_all(head.as_bytes()).await?;
@@ -255,7 +259,8 @@ async fn converse(site: Rc<Site>, guest: Accepted, mark: Mark) {
         .header_read_timeout(HEAD_DEADLINE)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(FuturesIo::new(stream), service);
-    // A viewer that breaks off or sends nonsense is none of the agent's troubles; hyper has answered what it could.
+    // A viewer that breaks off or sends nonsense is none of the agent's troubles; hyper has
+    // answered what it could.
     let Err(error) = connection.await else {
         return;
     };
@@ -268,7 +273,8 @@ async fn converse(site: Rc<Site>, guest: Accepted, mark: Mark) {
     }
 }
 
-/// A connection that ends when its viewer does not read for [`READ_DEADLINE`], and that knows whether a request has begun.
+/// A connection that ends when its viewer does not read for [`READ_DEADLINE`], and that knows
+/// whether a request has begun.
 struct Watched {
     stream: Stream,
     doing: Rc<Cell<Activity>>,

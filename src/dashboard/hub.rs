@@ -138,8 +138,8 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A hub without news. `first_id` should be higher than any of the program that ran before, so that who comes back with one of its
-    /// numbers is told that something was missed.
+    /// A hub without news. `first_id` should be higher than any of the program that ran before, so
+    /// that who comes back with one of its numbers is told that something was missed.
     pub fn new(first_id: u64) -> Self {
         Self {
             ring: RefCell::default(),
@@ -179,8 +179,8 @@ impl Hub {
         .await;
     }
 
-    /// Nobody comes back any more: nothing is kept until somebody watches. Who comes with a number from before is told that it missed
-    /// something. While somebody watches, nothing happens.
+    /// Nobody comes back any more: nothing is kept until somebody watches. Who comes with a number
+    /// from before is told that it missed something. While somebody watches, nothing happens.
     pub fn rest(&self) {
         if self.viewers.get() > 0 || !self.is_kept.replace(false) {
             return;
@@ -190,7 +190,8 @@ impl Hub {
         self.last_id.set(self.last_id.get() + 1);
     }
 
-    /// Tells those who asked for the topic. `json` is one line. While nobody watches, it is not kept.
+    /// Tells those who asked for the topic. `json` is one line. While nobody watches, it is not
+    /// kept.
     pub fn publish(&self, topic: Topic, json: &str) {
         if !self.is_heard() {
             return;

@@ -17,7 +17,8 @@ mod server;
 mod site;
 mod socket;
 
-/// Name of the certificate that the dashboard makes for itself, with its key, in the agent's folder.
+/// Name of the certificate that the dashboard makes for itself, with its key, in the agent's
+/// folder.
 pub const OWN_FILE: &str = "dashboard.pem";
 
 pub use answers::{Answering, Answers, Asked, Away, Caller, From, Session};

@@ -24,8 +24,8 @@ struct PageData<'a> {
     status: Option<&'a Status>,
 }
 
-/// The page for this viewer. No status for somebody who may not see how the box is. It counts in what the page weighs, so it is packed for
-/// who reads gzip.
+/// The page for this viewer. No status for somebody who may not see how the box is. It counts in
+/// what the page weighs, so it is packed for who reads gzip.
 pub(super) fn page(session: &SessionReport, status: Option<&Status>, takes_gzip: bool) -> Reply {
     let mut begins_with = String::new();
     // The shapes have text keys and finite numbers only, so this does not fail.
@@ -136,7 +136,8 @@ fn capital(sentence: &str) -> String {
     }
 }
 
-/// Writes text into HTML, between tags or between quotes. Control characters and marks that turn text around are shown as what they are.
+/// Writes text into HTML, between tags or between quotes. Control characters and marks that turn
+/// text around are shown as what they are.
 fn escape(html: &mut String, text: &str) {
     for character in text.chars() {
         match character {

@@ -65,7 +65,8 @@ impl Reply {
         Self::of(kind, Content::Whole(Some(bytes.into())))
     }
 
-    /// 200 with a body that comes while its viewer reads: it is asked for more only when there is room.
+    /// 200 with a body that comes while its viewer reads: it is asked for more only when there is
+    /// room.
     pub fn flowing(kind: &'static str, flow: Flow) -> Self {
         Self::of(kind, Content::Flow(flow))
     }
@@ -117,7 +118,8 @@ impl Reply {
         self
     }
 
-    /// The same with one more header, in place of one of that name. A value that no header can hold is left out.
+    /// The same with one more header, in place of one of that name. A value that no header can hold
+    /// is left out.
     #[must_use]
     pub fn with(mut self, name: HeaderName, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {

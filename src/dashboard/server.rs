@@ -33,8 +33,9 @@ enum Listener {
 }
 
 impl Server {
-    /// Listens at the path of a Unix socket. Its directory is made where it is missing. A socket that a dead agent left is replaced;
-    /// one on which somebody answers is not. In the blocking pool: the path may be in the state directory, whose disk may hang.
+    /// Listens at the path of a Unix socket. Its directory is made where it is missing. A socket
+    /// that a dead agent left is replaced; one on which somebody answers is not. In the blocking
+    /// pool: the path may be in the state directory, whose disk may hang.
     pub async fn on_socket(path: &Path, jobs: &Jobs) -> Result<Self> {
         let path = path.to_owned();
         let bound = jobs.run(Job::Socket, move || Socket::bind(&path)).await;

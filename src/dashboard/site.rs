@@ -101,7 +101,8 @@ impl Site {
         }
     }
 
-    /// Lets other machines ask under these names, under those of the certificate, and by any address.
+    /// Lets other machines ask under these names, under those of the certificate, and by any
+    /// address.
     pub fn open_to_network(&self, names: Vec<String>, shown: Shown) {
         self.network.replace(Some(Network { names, shown }));
     }
@@ -188,7 +189,8 @@ impl Site {
             return Err(Reply::refusal(StatusCode::FORBIDDEN, error, None));
         };
         let headers = request.headers();
-        // The one form of a length that two readers could understand differently. Nobody needs it for a kilobyte.
+        // The one form of a length that two readers could understand differently. Nobody needs it
+        // for a kilobyte.
         if headers.contains_key(header::TRANSFER_ENCODING) {
             return Err(Reply::refusal(
                 StatusCode::LENGTH_REQUIRED,

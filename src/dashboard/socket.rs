@@ -29,14 +29,15 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Listens at `path`. Its directory is made where it is missing. A socket that a dead agent left is replaced; one on which
-    /// somebody answers is not.
+    /// Listens at `path`. Its directory is made where it is missing. A socket that a dead agent
+    /// left is replaced; one on which somebody answers is not.
     pub(super) fn bind(path: &Path) -> Result<Self> {
         let what = || format!("cannot listen on {}", path.display());
         let cannot = |error: io::Error| files::explain(what(), &error);
         make_directory(path).map_err(cannot)?;
         refuse_taken(path)?;
-        // Made beside it and renamed, so that it is never there with another mode, nor gone in between.
+        // Made beside it and renamed, so that it is never there with another mode, nor gone in
+        // between.
         let mut beside = path.to_owned().into_os_string();
         beside.push("~");
         let beside = PathBuf::from(beside);
@@ -78,7 +79,8 @@ fn make_directory(path: &Path) -> io::Result<()> {
     else {
         return Ok(());
     };
-    // The group may enter: it may use the socket. Not create_dir_all: a path that is missing altogether is a mistake.
+    // The group may enter: it may use the socket. Not create_dir_all: a path that is missing
+    // altogether is a mistake.
     match std::fs::DirBuilder::new().mode(0o750).create(directory) {
         Err(error) if !directory.is_dir() => Err(error),
         Ok(()) | Err(_) => Ok(()),

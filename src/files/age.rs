@@ -1,7 +1,8 @@
-//! Streams of age v1 in chunks of 64 KiB: encrypted while they are written, decrypted while they are read, in a fixed amount of memory.
+//! Streams of age v1 in chunks of 64 KiB: encrypted while they are written, decrypted while they
+//! are read, in a fixed amount of memory.
 //!
-//! A reader hands nothing out that was not authenticated, and ends with an error where the file was cut. [`crate::core::age`] has the
-//! format.
+//! A reader hands nothing out that was not authenticated, and ends with an error where the file was
+//! cut. [`crate::core::age`] has the format.
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 
@@ -157,7 +158,8 @@ impl<R: BufRead> Opener<R> {
         Ok(Ok(opener))
     }
 
-    /// Decrypts the next chunk, which begins with the byte that was read before. One byte more tells whether it is the last.
+    /// Decrypts the next chunk, which begins with the byte that was read before. One byte more
+    /// tells whether it is the last.
     fn advance(&mut self, first: Option<u8>) -> io::Result<()> {
         self.at = 0;
         self.chunk.clear();
@@ -289,7 +291,8 @@ mod tests {
             let identities = Identity::parse_file(identities).unwrap();
             let (end, text) = opened(&file, &identities);
             assert_eq!(Some(end), field("expect"), "{}", path.display());
-            // Of a last chunk with garbage behind it others hand out the text before they fail; here nothing comes out.
+            // Of a last chunk with garbage behind it others hand out the text before they fail;
+            // here nothing comes out.
             if let Some(hash) = field("payload").filter(|_| end == "success") {
                 let found = hex(digest(&SHA256, &text).as_ref());
                 assert_eq!(found, hash, "{}", path.display());

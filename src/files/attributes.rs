@@ -13,7 +13,8 @@ use rustix::fs::{XattrFlags, fsetxattr, lgetxattr, llistxattr};
 
 /// Maximum size of the list of names and of each value: the kernel's own limit for both.
 const BYTES_MAX: usize = 64 * 1024;
-/// Attributes that the kernel computes from the content. A copy of them would be wrong for another content.
+/// Attributes that the kernel computes from the content. A copy of them would be wrong for another
+/// content.
 const OF_CONTENT: [&str; 2] = ["security.ima", "security.evm"];
 
 /// Attributes of one file.
@@ -47,7 +48,8 @@ impl Attributes {
         })
     }
 
-    /// Gives them to an open file. Its content has to be there already: a write takes some of them away again.
+    /// Gives them to an open file. Its content has to be there already: a write takes some of them
+    /// away again.
     pub(super) fn give(&self, file: &File) -> io::Result<()> {
         if let Some(group) = self.group {
             std::os::unix::fs::fchown(file, None, Some(group))?;

@@ -1,4 +1,5 @@
-//! Copies of long files: hashed on the way, and at their place only when they are whole and what they should be.
+//! Copies of long files: hashed on the way, and at their place only when they are whole and what
+//! they should be.
 
 use std::{
     fs::{File, OpenOptions},
@@ -40,8 +41,9 @@ pub fn sum(path: &Path) -> Result<Option<Sum>> {
     }
 }
 
-/// Copies `from` to `to`, where it appears whole or not at all. With `sha256` it must have that one, else nothing is there. A file longer
-/// than `bytes_max` is refused. `told` hears of the bytes so far.
+/// Copies `from` to `to`, where it appears whole or not at all. With `sha256` it must have that
+/// one, else nothing is there. A file longer than `bytes_max` is refused. `told` hears of the bytes
+/// so far.
 pub fn copy(
     from: &Path,
     to: &Path,
@@ -89,7 +91,8 @@ pub fn copy(
     })
 }
 
-/// Passes all bytes on, and returns their sum. More than `bytes_max` are refused. `told` hears of the bytes so far.
+/// Passes all bytes on, and returns their sum. More than `bytes_max` are refused. `told` hears of
+/// the bytes so far.
 pub fn pass(
     mut from: impl Read,
     to: &mut dyn Write,

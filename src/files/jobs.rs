@@ -27,7 +27,8 @@ type Lock<T> = std::sync::Mutex<T>;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Time after which the caller of a job in the blocking pool goes on without it.
 const RUN_WITHIN: Duration = Duration::from_secs(10);
-/// Jobs of one kind that may be left behind in the blocking pool: each holds a thread for as long as its disk hangs.
+/// Jobs of one kind that may be left behind in the blocking pool: each holds a thread for as long
+/// as its disk hangs.
 const LEFT_MAX: usize = 3;
 
 /// The jobs that are under way. Clones share them.
@@ -101,7 +102,8 @@ impl Jobs {
         self.0.is_store_hung.load(Ordering::Relaxed)
     }
 
-    /// Waits until waiting for the state directory is pointless: for so long, or until it is known to hang.
+    /// Waits until waiting for the state directory is pointless: for so long, or until it is known
+    /// to hang.
     pub async fn give_up(&self, limit: Duration) -> GivenUp {
         let mut left = limit;
         while !self.is_store_hung() {
@@ -129,7 +131,8 @@ impl Jobs {
         }
     }
 
-    /// Does blocking work on files in the blocking pool. Fails where the disk does not answer in time; the work may go on then.
+    /// Does blocking work on files in the blocking pool. Fails where the disk does not answer in
+    /// time; the work may go on then.
     pub async fn run<T: Send + 'static>(
         &self,
         job: Job,
@@ -161,8 +164,9 @@ impl Jobs {
         done.or(late).await.ok_or_else(|| unanswered(job))
     }
 
-    /// Does blocking work on files in the blocking pool, for as long as it takes: for what nothing can begin without. A condition says what is
-    /// waited for, and who waits goes on to serve and to listen for the end.
+    /// Does blocking work on files in the blocking pool, for as long as it takes: for what nothing
+    /// can begin without. A condition says what is waited for, and who waits goes on to serve and
+    /// to listen for the end.
     pub async fn run_to_end<T: Send + 'static>(
         &self,
         job: Job,

@@ -38,8 +38,9 @@ pub const UNFINISHED: &str = ".unfinished";
 /// Name of a file that never exists.
 const NO_FILE: &str = ".touched";
 
-/// Comes back once the disk below `directory` answers, and writes nothing: a frozen file system holds up the removal even of a file that is
-/// not there, and a hung device the read of a block past the cache.
+/// Comes back once the disk below `directory` answers, and writes nothing: a frozen file system
+/// holds up the removal even of a file that is not there, and a hung device the read of a block
+/// past the cache.
 pub fn touch(directory: &Path, small_file: &str) {
     // A directory that is not there yet will be made in one that is.
     let there = directory.ancestors().find(|place| place.is_dir());
@@ -69,15 +70,17 @@ fn read_block(path: &Path) -> io::Result<()> {
 /// Alignment that every device takes.
 const BLOCK: usize = 4096;
 
-/// Puts `content` at `path`, so that a reader, or a power cut at any point, sees the old file or the new one and nothing between.
+/// Puts `content` at `path`, so that a reader, or a power cut at any point, sees the old file or
+/// the new one and nothing between.
 ///
-/// The new file gets exactly `mode`, whatever the umask is. The directory must exist. A symbolic link at `path` is replaced, not
-/// followed.
+/// The new file gets exactly `mode`, whatever the umask is. The directory must exist. A symbolic
+/// link at `path` is replaced, not followed.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     replace_with(path, content, &Attributes::of_mode(mode))
 }
 
-/// Like [`replace`], with more attributes than the mode. Where the file system or the kernel refuses one of them, the old file stays.
+/// Like [`replace`], with more attributes than the mode. Where the file system or the kernel
+/// refuses one of them, the old file stays.
 pub fn replace_with(path: &Path, content: &[u8], attributes: &Attributes) -> Result<()> {
     let what = || format!("cannot write {}", path.display());
     let (directory, name) = split(path).ok_or_else(|| Error::new(what()).why("not a file name"))?;
@@ -87,14 +90,15 @@ pub fn replace_with(path: &Path, content: &[u8], attributes: &Attributes) -> Res
         // Without this the new name may be lost with the power although the content is safe.
         .and_then(|()| sync_directory(directory));
     written.map_err(|error| {
-        // The first error is the one to tell; what cannot be removed now is removed by `remove_unfinished`.
+        // The first error is the one to tell; what cannot be removed now is removed by
+        // `remove_unfinished`.
         drop(std::fs::remove_file(&unfinished));
         explain(what(), &error)
     })
 }
 
-/// Like [`replace`], but the new file has the mode, owner and group of the old one, and a symbolic link stays one. Where there is no
-/// old file it gets `mode` and this owner, where one is given.
+/// Like [`replace`], but the new file has the mode, owner and group of the old one, and a symbolic
+/// link stays one. Where there is no old file it gets `mode` and this owner, where one is given.
 pub fn replace_as_it_was(
     path: &Path,
     content: &[u8],
@@ -108,13 +112,14 @@ pub fn replace_as_it_was(
     put(&path, content, mode, owner)
 }
 
-/// Like [`replace`] for a secret: only its owner may read it afterwards, whatever the mode of the old file was. `owner` is its user and
-/// group; without one they are those of the old file. A symbolic link stays one.
+/// Like [`replace`] for a secret: only its owner may read it afterwards, whatever the mode of the
+/// old file was. `owner` is its user and group; without one they are those of the old file. A
+/// symbolic link stays one.
 pub fn replace_secret(path: &Path, content: &[u8], owner: Option<(u32, u32)>) -> Result<()> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let old = std::fs::metadata(&path).ok();
-    // Root's file that a group reads, and no user is known who could own it in place of that: whoever reads it by that group is the
-    // agent.
+    // Root's file that a group reads, and no user is known who could own it in place of that:
+    // whoever reads it by that group is the agent.
     let is_by_group = |old: &Metadata| {
         owner.is_none() && old.uid() == 0 && old.gid() != 0 && old.mode() & 0o040 != 0
     };
@@ -146,7 +151,8 @@ fn put(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Res
     })
 }
 
-/// Removes what an interrupted [`replace`] of the files in `directory` left behind. Call it before the first write of a run.
+/// Removes what an interrupted [`replace`] of the files in `directory` left behind. Call it before
+/// the first write of a run.
 pub fn remove_unfinished(directory: &Path) -> Result<()> {
     let what = || format!("cannot tidy {}", directory.display());
     let entries = std::fs::read_dir(directory).map_err(|error| explain(what(), &error))?;
@@ -163,7 +169,8 @@ pub fn remove_unfinished(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes what an interrupted [`replace`] of this one file left behind, in a directory that others share.
+/// Removes what an interrupted [`replace`] of this one file left behind, in a directory that others
+/// share.
 pub fn remove_unfinished_of(path: &Path) -> Result<()> {
     let what = || format!("cannot tidy beside {}", path.display());
     let Some((directory, name)) = split(path) else {
@@ -189,7 +196,8 @@ pub fn remove_unfinished_of(path: &Path) -> Result<()> {
 
 /// Makes a directory that only its owner may enter, where it is missing.
 ///
-/// The parent must exist: if it is missing, somebody unmounted the data disk, and writing to the root disk would hide that.
+/// The parent must exist: if it is missing, somebody unmounted the data disk, and writing to the
+/// root disk would hide that.
 pub fn create_directory(path: &Path) -> Result<()> {
     let what = || format!("cannot create the directory {}", path.display());
     match DirBuilder::new().mode(0o700).create(path) {
@@ -221,8 +229,8 @@ pub fn read_if_there(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// A secret in `path` that others than its owner and root can read: the sentence and the fix. `None` where nobody else can, or where
-/// the file cannot be looked at.
+/// A secret in `path` that others than its owner and root can read: the sentence and the fix.
+/// `None` where nobody else can, or where the file cannot be looked at.
 pub fn exposed(path: &Path) -> Option<Error> {
     let found = std::fs::metadata(path).ok()?;
     let name = path.display();
@@ -241,8 +249,8 @@ pub fn exposed(path: &Path) -> Option<Error> {
     Some(Error::new(what).fix(fix))
 }
 
-/// Refuses a file or folder that another user than root could change or replace: it and all folders above have to be root's. Whoever
-/// controls one of them controls what is read here.
+/// Refuses a file or folder that another user than root could change or replace: it and all folders
+/// above have to be root's. Whoever controls one of them controls what is read here.
 pub fn only_roots(path: &Path) -> Result<()> {
     let name = path.display();
     let explained = |error: &io::Error| explain(format!("cannot read {name}"), error);
@@ -319,7 +327,8 @@ pub fn written_name(unfinished: &str) -> Option<&str> {
 /// A name of its own for each writer: two that share one could rename each other's half.
 fn unfinished_name(name: &std::ffi::OsStr) -> PathBuf {
     let mut bytes = [0_u8; 8];
-    // Without randomness the name is still exclusive by O_EXCL: the second writer fails instead of mixing.
+    // Without randomness the name is still exclusive by O_EXCL: the second writer fails instead of
+    // mixing.
     let _filled = SystemRandom::new().fill(&mut bytes).is_ok();
     let mut unfinished = OsString::from(".");
     unfinished.push(name);
@@ -341,7 +350,8 @@ fn write_new(path: &Path, content: &[u8], attributes: &Attributes) -> io::Result
 fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
     let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
     let mut content = Vec::new();
-    // One byte more tells a full file from a longer one. Sizes in /proc are 0, so the length is found by reading.
+    // One byte more tells a full file from a longer one. Sizes in /proc are 0, so the length is
+    // found by reading.
     File::open(path)?
         .take(limit.saturating_add(1))
         .read_to_end(&mut content)?;

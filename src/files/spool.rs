@@ -134,7 +134,8 @@ impl Spool {
 }
 
 impl SpoolFile {
-    /// Writes a piece at the end. A piece that fails or is dropped half-way still counts against the quota until the file goes.
+    /// Writes a piece at the end. A piece that fails or is dropped half-way still counts against
+    /// the quota until the file goes.
     pub async fn append(&mut self, piece: Bytes) -> Result<(), SpoolFailure> {
         let more = u64::try_from(piece.len()).unwrap_or(u64::MAX);
         let length = self.length.saturating_add(more);
@@ -181,8 +182,8 @@ impl Drop for SpoolFile {
     fn drop(&mut self) {
         self.used.set(self.used.get().saturating_sub(self.length));
         let file = self.file.take();
-        // The file has no name: the last one that closes it frees its blocks, which waits for a disk that hangs. A job that is dropped before
-        // it began is dropped by the pool.
+        // The file has no name: the last one that closes it frees its blocks, which waits for a
+        // disk that hangs. A job that is dropped before it began is dropped by the pool.
         drop(executor::unblock(move || drop(file)));
     }
 }
@@ -221,7 +222,8 @@ fn unnamed(directory: &Path) -> io::Result<File> {
         .custom_flags(OFlag::O_TMPFILE.bits())
         .open(directory);
     match without_name {
-        // Some file systems (overlayfs of older kernels, NFS, FAT) cannot: there the name is taken away at once.
+        // Some file systems (overlayfs of older kernels, NFS, FAT) cannot: there the name is taken
+        // away at once.
         Err(error)
             if matches!(
                 error.kind(),

@@ -1,6 +1,7 @@
 //! Archives in the ustar format: plain files with a name, a mode and a content, in order.
 //!
-//! It reads what it writes, and no more: links, devices and the extensions of GNU and pax are refused.
+//! It reads what it writes, and no more: links, devices and the extensions of GNU and pax are
+//! refused.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -55,7 +56,8 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Reads an archive: the content of an entry is read from here after [`Reader::advance`] returned it.
+/// Reads an archive: the content of an entry is read from here after [`Reader::advance`] returned
+/// it.
 #[derive(Debug)]
 pub struct Reader<R: Read> {
     from: R,

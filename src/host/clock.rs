@@ -12,7 +12,8 @@ use crate::{
     files,
 };
 
-/// Both clocks, now. `mono` counts through suspend, so that a deadline means the same before and after.
+/// Both clocks, now. `mono` counts through suspend, so that a deadline means the same before and
+/// after.
 pub fn now() -> Now {
     Now {
         mono: Mono::since_boot(read(ClockId::CLOCK_BOOTTIME)),
@@ -22,13 +23,14 @@ pub fn now() -> Now {
     }
 }
 
-/// Time since boot without the time that the machine was suspended. Only its difference to [`now`] is of use.
+/// Time since boot without the time that the machine was suspended. Only its difference to [`now`]
+/// is of use.
 pub fn awake() -> Duration {
     read(ClockId::CLOCK_MONOTONIC)
 }
 
-/// Waits until the clock has reached `deadline`, also where the machine slept in between: timers of the executor stand still in
-/// suspend, so the clock is asked again after each.
+/// Waits until the clock has reached `deadline`, also where the machine slept in between: timers of
+/// the executor stand still in suspend, so the clock is asked again after each.
 pub async fn until(deadline: Mono) {
     loop {
         let left = deadline.since(now().mono);
@@ -64,7 +66,8 @@ pub fn boot_id_below(root: &Path) -> Option<String> {
 }
 
 fn read(clock: ClockId) -> Duration {
-    // It fails only for a clock that the kernel does not have; both are older than any kernel that runs k3s.
+    // It fails only for a clock that the kernel does not have; both are older than any kernel that
+    // runs k3s.
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 

@@ -70,8 +70,9 @@ impl Ended {
     }
 }
 
-/// The program of that name below `root`, which is `/` or a tree that stands for it. An absolute path is one program of this machine; a
-/// tree has a program of its own in the place of it, so that what is written for a machine never runs on another.
+/// The program of that name below `root`, which is `/` or a tree that stands for it. An absolute
+/// path is one program of this machine; a tree has a program of its own in the place of it, so that
+/// what is written for a machine never runs on another.
 pub fn find(root: &Path, name: &str) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         let found = std::fs::metadata(path);
@@ -102,8 +103,9 @@ impl std::fmt::Debug for Surroundings<'_> {
     }
 }
 
-/// Runs the program of that name below `root` to its end, or to its deadline. An error says that it is not there, could not be started
-/// or did not end; how it ended is for the caller to judge. It blocks.
+/// Runs the program of that name below `root` to its end, or to its deadline. An error says that it
+/// is not there, could not be started or did not end; how it ended is for the caller to judge. It
+/// blocks.
 pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<Ended> {
     let nothing = Surroundings {
         variables: &[],
@@ -174,7 +176,8 @@ pub fn run_in(
     })
 }
 
-/// Starts it; where somebody is just writing its file, as a package that is updated does, a moment later.
+/// Starts it; where somebody is just writing its file, as a package that is updated does, a moment
+/// later.
 fn start(command: &mut Command) -> std::io::Result<Child> {
     for _ in 0..BUSY_TRIES {
         match command.spawn() {
@@ -214,7 +217,8 @@ fn follow(
         let pause = if is_silent { LOOK_AT_END } else { LOOK_EVERY };
         listen(streams, left.min(pause))?;
         if let Some(status) = child.try_wait()? {
-            // What it said before its end is still in the pipes; what its children say later is of no interest.
+            // What it said before its end is still in the pipes; what its children say later is of
+            // no interest.
             while listen(streams, Duration::ZERO)? {}
             return Ok(Followed::Ended(status));
         }

@@ -1,6 +1,7 @@
 //! Facts about the machine and its current state, read below a root path.
 //!
-//! Every fact may be missing: what cannot be read is `None`, never a guess. Every file is read with a cap.
+//! Every fact may be missing: what cannot be read is `None`, never a guess. Every file is read with
+//! a cap.
 
 use std::path::Path;
 
@@ -77,8 +78,8 @@ pub fn uptime_s(root: &Path) -> Option<u64> {
     procfs::stat::uptime_s(&text(root, "proc/uptime")?)
 }
 
-/// Size and free space of the file system that holds `path`. Never ask for one that comes over the network: a server that is
-/// gone would hold the call for ever.
+/// Size and free space of the file system that holds `path`. Never ask for one that comes over the
+/// network: a server that is gone would hold the call for ever.
 pub fn disk_space(path: &Path) -> Option<DiskSpace> {
     space(path).map(DiskSpace::from)
 }
@@ -115,7 +116,8 @@ pub(super) fn space(path: &Path) -> Option<Space> {
 /// Fingerprint of the machine, which tells it from a copy of its disk: hashes, so that serial
 /// numbers stay on the machine.
 ///
-/// The product's UUID of x86 machines is readable for root alone: the agent as an ordinary user knows the machine id only.
+/// The product's UUID of x86 machines is readable for root alone: the agent as an ordinary user
+/// knows the machine id only.
 pub fn fingerprint(root: &Path) -> Fingerprint {
     let machine = ["etc/machine-id", "var/lib/dbus/machine-id"]
         .into_iter()

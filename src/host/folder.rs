@@ -1,4 +1,5 @@
-//! Folder whose files and sub-folders are apps: the state of each, and manifests that nobody but root could have written.
+//! Folder whose files and sub-folders are apps: the state of each, and manifests that nobody but
+//! root could have written.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +27,8 @@ const ENTRIES_MAX: usize = 500;
 pub struct Entry {
     /// Its path; several where they name the same app.
     places: Vec<PathBuf>,
-    /// Digest of the times, sizes, rights and numbers of its files: one that was changed has another.
+    /// Digest of the times, sizes, rights and numbers of its files: one that was changed has
+    /// another.
     marks: String,
 }
 
@@ -39,7 +41,8 @@ pub struct Found {
     pub odd: Option<Error>,
 }
 
-/// Looks at the files and sub-folders. Hidden ones and files that hold no manifests are left out. It blocks.
+/// Looks at the files and sub-folders. Hidden ones and files that hold no manifests are left out.
+/// It blocks.
 ///
 /// # Errors
 /// The folder cannot be read, or is not root's alone.

@@ -1,7 +1,8 @@
 //! Git: the commit that a server has, and manifests in it, by the `git` of the system.
 //!
-//! Nothing is checked out and nothing is kept: files are read out of a repository that exists for one fetch. So no hook, filter, link or
-//! submodule of a repository can do anything, and no Secret in it stays on this disk.
+//! Nothing is checked out and nothing is kept: files are read out of a repository that exists for
+//! one fetch. So no hook, filter, link or submodule of a repository can do anything, and no Secret
+//! in it stays on this disk.
 
 use std::{
     cell::Cell,
@@ -30,7 +31,8 @@ use crate::{
     files,
 };
 
-/// The first version that reads no configuration but that which is named, and takes some from its environment.
+/// The first version that reads no configuration but that which is named, and takes some from its
+/// environment.
 const OLDEST: (u32, u32) = (2, 32);
 /// A question to a server. A slow line takes seconds for TLS.
 const ASK: Limits = Limits {
@@ -47,7 +49,8 @@ const READ: Limits = Limits {
     within: Duration::from_secs(20),
     output_bytes_max: MANIFESTS_BYTES_MAX + 1,
 };
-/// Bytes of one fetch on the disk. A repository of manifests has a hundredth of that; memory and cards are small.
+/// Bytes of one fetch on the disk. A repository of manifests has a hundredth of that; memory and
+/// cards are small.
 pub const FETCHED_BYTES_MAX: u64 = 64 << 20;
 /// The manifests of an app, as at the other doors.
 const MANIFESTS_BYTES_MAX: usize = 1 << 20;
@@ -58,7 +61,8 @@ const CREDENTIALS_BYTES_MAX: usize = 16 << 10;
 /// Folder of the certificates of the system, beside those of `tls.ca_file`.
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs";
 
-/// Settings of every call that change what git does: nothing of the repository runs, and memory stays small.
+/// Settings of every call that change what git does: nothing of the repository runs, and memory
+/// stays small.
 const SETTINGS: [&str; 18] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -80,7 +84,8 @@ const SETTINGS: [&str; 18] = [
     "submodule.recurse=false",
 ];
 
-/// Variables of every call: no configuration, attributes or questions of this machine, and two protocols.
+/// Variables of every call: no configuration, attributes or questions of this machine, and two
+/// protocols.
 const VARIABLES: [(&str, &str); 9] = [
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
@@ -228,7 +233,8 @@ impl Git {
         Ok(Content { commit, manifests })
     }
 
-    /// A repository with the credentials that the owner laid down for its host, and the file where they are looked for. It blocks.
+    /// A repository with the credentials that the owner laid down for its host, and the file where
+    /// they are looked for. It blocks.
     ///
     /// # Errors
     /// The file cannot be named to ssh.
@@ -281,7 +287,8 @@ impl Git {
         Ok(session)
     }
 
-    /// The line with which git starts ssh, by a shell: the pinned keys, one key of ours, and nothing else of this machine.
+    /// The line with which git starts ssh, by a shell: the pinned keys, one key of ours, and
+    /// nothing else of this machine.
     fn ssh(&self, of: &Repository) -> Result<String, Error> {
         let known_hosts = self.known_hosts.display().to_string();
         if !is_file(&known_hosts) {
@@ -416,7 +423,8 @@ impl Session<'_> {
         Ok(texts.join("\n---\n"))
     }
 
-    /// The file or folder that is meant. Each step has to be a plain folder: nothing leads out of the repository.
+    /// The file or folder that is meant. Each step has to be a plain folder: nothing leads out of
+    /// the repository.
     fn place(&self, commit: &str) -> Result<Item, Failure> {
         let mut place = Item {
             kind: ItemKind::Folder,

@@ -13,7 +13,8 @@ const BYTES_MAX: usize = 1 << 20;
 /// Files of one folder.
 const FILES_MAX: usize = 200;
 
-/// The manifests in a file, or in all .yaml, .yml and .json files of a folder, with three dashes between files.
+/// The manifests in a file, or in all .yaml, .yml and .json files of a folder, with three dashes
+/// between files.
 ///
 /// # Errors
 /// They cannot be read, or are too many.
@@ -44,7 +45,8 @@ pub fn manifests(place: &Path) -> Result<String> {
     Ok(all)
 }
 
-/// The files that hold the manifests of a place: the file itself, or those of the folder in the order of their names.
+/// The files that hold the manifests of a place: the file itself, or those of the folder in the
+/// order of their names.
 pub fn manifest_files(place: &Path) -> Result<Vec<PathBuf>> {
     if !place.is_dir() {
         return Ok(vec![place.to_owned()]);

@@ -15,8 +15,9 @@ const MADE: [&str; 12] = [
     "lxc",
 ];
 
-/// Addresses by which other machines in the network may reach this one: IPv4 first, and in the order of their interfaces, of which those of
-/// the board come before what was made later. None of containers, and none that is for one link only.
+/// Addresses by which other machines in the network may reach this one: IPv4 first, and in the
+/// order of their interfaces, of which those of the board come before what was made later. None of
+/// containers, and none that is for one link only.
 pub fn addresses() -> Vec<IpAddr> {
     let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let others = interfaces.filter(|interface| {
@@ -91,7 +92,8 @@ fn carrier(interfaces: &[(String, bool)]) -> Probe {
     }
 }
 
-/// Addresses of this machine that are not its own loopback, as the kernel lists them below a root path; `None` where it does not.
+/// Addresses of this machine that are not its own loopback, as the kernel lists them below a root
+/// path; `None` where it does not.
 pub fn all_addresses(root: &Path) -> Option<Vec<IpAddr>> {
     let v4 = text(root, "proc/net/fib_trie");
     let v6 = text(root, "proc/net/if_inet6");

@@ -22,7 +22,8 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// From the value of `NOTIFY_SOCKET`: a path, or `@` and an abstract name. Without one every call does nothing.
+    /// From the value of `NOTIFY_SOCKET`: a path, or `@` and an abstract name. Without one every
+    /// call does nothing.
     pub fn new(notify_socket: Option<&OsStr>) -> Self {
         let socket = notify_socket
             .filter(|value| !value.is_empty())

@@ -22,7 +22,8 @@ pub fn hex<const N: usize>() -> Result<String> {
     Ok(words::hex(&bytes::<N>()?))
 }
 
-/// A random number for [`crate::core::backoff::Backoff`]. Zero where the kernel has none: then the wait is the shortest one.
+/// A random number for [`crate::core::backoff::Backoff`]. Zero where the kernel has none: then the
+/// wait is the shortest one.
 pub fn jitter() -> u16 {
     bytes().map_or(0, u16::from_le_bytes)
 }

@@ -2,8 +2,9 @@
 
 use nix::unistd::{Group, User};
 
-/// Returns whether a process of this user and group is one of `names`: a user, or with `@` before it a group to which the user belongs.
-/// Reads the files of the system: call it in the blocking pool.
+/// Returns whether a process of this user and group is one of `names`: a user, or with `@` before
+/// it a group to which the user belongs. Reads the files of the system: call it in the blocking
+/// pool.
 pub fn is_one_of(names: &[String], (uid, gid): (u32, u32)) -> bool {
     let user = User::from_uid(uid.into()).ok().flatten();
     let is_meant = |name: &String| match name.strip_prefix('@') {

@@ -1,4 +1,5 @@
-//! The few things that the keeper does to a machine: how each is done, seen and taken back. Each may be done twice.
+//! The few things that the keeper does to a machine: how each is done, seen and taken back. Each
+//! may be done twice.
 
 use std::{
     fs::{DirBuilder, OpenOptions},

@@ -1,8 +1,10 @@
-//! Facts that only root can read, under the names that the doctor has for them: a closed list, whatever the agent would like to see.
+//! Facts that only root can read, under the names that the doctor has for them: a closed list,
+//! whatever the agent would like to see.
 //!
-//! A name is a path (the text of that file), a path with a slash at its end (the names in that folder), or a word and a path: `stat`
-//! (octal mode, user, group, bytes, time of the last change), `dates` (the first and the last moment of a certificate, in milliseconds). No key,
-//! token or password leaves this room: of what may hold one, only what is known to hold none.
+//! A name is a path (the text of that file), a path with a slash at its end (the names in that
+//! folder), or a word and a path: `stat` (octal mode, user, group, bytes, time of the last change),
+//! `dates` (the first and the last moment of a certificate, in milliseconds). No key, token or
+//! password leaves this room: of what may hold one, only what is known to hold none.
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt};
 
@@ -16,7 +18,8 @@ use crate::{
 };
 
 const KERNEL_LOG: &str = "/dev/kmsg";
-/// Files that are for root alone: their owner, mode and length, what is in a folder, until when a certificate is good.
+/// Files that are for root alone: their owner, mode and length, what is in a folder, until when a
+/// certificate is good.
 const NAMES: [&str; 27] = [
     KERNEL_LOG,
     "stat /etc/rancher/k3s/config.yaml",

@@ -1,7 +1,8 @@
 //! Journal of the keeper: a file for each change in a directory that only root can access, replaced
 //! whole before and after every step.
 //!
-//! It needs no database: changes are few, and a person who has nothing but a rescue shell can read them.
+//! It needs no database: changes are few, and a person who has nothing but a rescue shell can read
+//! them.
 
 use std::{
     fs::OpenOptions,
@@ -49,7 +50,8 @@ impl std::ops::Deref for LockedJournal {
 }
 
 impl Journal {
-    /// The journal in `directory`, which is made where it is missing. A directory that others could have written to is not believed.
+    /// The journal in `directory`, which is made where it is missing. A directory that others could
+    /// have written to is not believed.
     pub(super) fn open(directory: &Path) -> Result<Self> {
         files::create_directory(directory)?;
         let cannot = || format!("cannot use {}", directory.display());
@@ -180,8 +182,9 @@ impl LockedJournal {
         Ok(())
     }
 
-    /// Forgets the oldest changes that were taken back, or that have no way back and are over, such as repairs of k3s. What can be taken back is never
-    /// forgotten, nor is the newest: it has the last number.
+    /// Forgets the oldest changes that were taken back, or that have no way back and are over, such
+    /// as repairs of k3s. What can be taken back is never forgotten, nor is the newest: it has the
+    /// last number.
     pub(super) fn thin(&self) -> Result<()> {
         let is_past = |record: &Record| {
             let is_undone = record.outcome.as_deref() == Some(Outcome::Undone.as_str());
@@ -232,7 +235,8 @@ pub(super) mod cut {
         LEFT.get()
     }
 
-    /// Before a write that tells of what was just done. Before any other the disk is what it was after the last one.
+    /// Before a write that tells of what was just done. Before any other the disk is what it was
+    /// after the last one.
     pub(super) fn before(record: &Record) -> Result<()> {
         let words = [StepState::Acted.as_str(), StepState::Undone.as_str()];
         if record

@@ -1,8 +1,9 @@
-//! The root process: what the doctor's findings need root for. It repairs what is on a closed list, keeps a journal of it, takes it back,
-//! and reads what only root can read.
+//! The root process: what the doctor's findings need root for. It repairs what is on a closed list,
+//! keeps a journal of it, takes it back, and reads what only root can read.
 //!
-//! It speaks to no network and decides nothing that the agent could decide. It believes nothing that the agent says: a request names
-//! a check or a change, and everything else comes from the machine itself.
+//! It speaks to no network and decides nothing that the agent could decide. It believes nothing
+//! that the agent says: a request names a check or a change, and everything else comes from the
+//! machine itself.
 
 mod acts;
 mod inspect;
@@ -57,7 +58,8 @@ pub enum Reach {
 }
 
 impl Keeper {
-    /// A keeper of what is below `root`, which is `/` or a tree that stands for it, with its journal in `directory`.
+    /// A keeper of what is below `root`, which is `/` or a tree that stands for it, with its
+    /// journal in `directory`.
     pub fn new(root: &Path, directory: &Path) -> Self {
         Self {
             place: Place::new(root),
@@ -151,7 +153,8 @@ impl Keeper {
         self.go_on(journal, record)
     }
 
-    /// Takes a change back. What somebody else changed since is left alone, and so is all the rest then.
+    /// Takes a change back. What somebody else changed since is left alone, and so is all the rest
+    /// then.
     pub fn undo(&self, id: &str, who: &str) -> Result<Done> {
         let journal = self.open()?;
         self.settle(&journal)?;
@@ -322,7 +325,8 @@ impl Keeper {
     }
 }
 
-/// Refuses a file that others than root could have written, or put in the place of another: root does not take its settings from it.
+/// Refuses a file that others than root could have written, or put in the place of another: root
+/// does not take its settings from it.
 fn trust(path: &Path) -> Result<()> {
     Place::new(Path::new("/")).guard(&path.display().to_string())
 }
@@ -368,7 +372,8 @@ fn with_fix(error: &Error) -> String {
 }
 
 fn state(record: &Record, place: usize) -> Option<StepState> {
-    // A word that is not known is that of an interrupted write of another version: the step is done again.
+    // A word that is not known is that of an interrupted write of another version: the step is done
+    // again.
     let word = record.steps.get(place)?;
     Some(StepState::of(word).unwrap_or(StepState::Intended))
 }
@@ -435,7 +440,8 @@ fn summary(record: &Record) -> Done {
         (None, false) => record.does.clone(),
         (Some(why), false) => format!("it stopped halfway: {why}"),
     };
-    // A change that failed and was taken back is a failed fix, and a change that was taken back on demand a successful undo.
+    // A change that failed and was taken back is a failed fix, and a change that was taken back on
+    // demand a successful undo.
     let word = match (is_undone, &record.undone_by) {
         (true, None) => Outcome::Failed.as_str().to_owned(),
         (true, Some(_)) | (false, _) => outcome,

@@ -27,7 +27,8 @@ const RUN: Limits = Limits {
     output_bytes_max: 64 * 1024,
 };
 
-/// Words of dpkg, apt and dnf (which waits for another dnf, and not for rpm) about a lock that another one holds.
+/// Words of dpkg, apt and dnf (which waits for another dnf, and not for rpm) about a lock that
+/// another one holds.
 const LOCKED: [&str; 3] = [
     "locked by another process",
     "Could not get lock",
@@ -76,7 +77,8 @@ pub(super) fn before(found: &Found) -> Before {
     }
 }
 
-/// The attributes of a file as they were. One whose value is no Base64 was never written by this program.
+/// The attributes of a file as they were. One whose value is no Base64 was never written by this
+/// program.
 pub(super) fn attributes(before: &Before) -> Attributes {
     let extended = before
         .attributes
@@ -156,7 +158,8 @@ impl Place {
         self.run_unattended(&argv, RUN, &[])
     }
 
-    /// Runs a program that must end well, with these limits and variables. The error of one that found a lock may be tried again soon.
+    /// Runs a program that must end well, with these limits and variables. The error of one that
+    /// found a lock may be tried again soon.
     pub(super) fn run_unattended(
         &self,
         argv: &[&str],
@@ -213,11 +216,12 @@ impl Place {
         }))
     }
 
-    /// Refuses a path that somebody else than root could lead elsewhere: every folder on the way, and the file, must be root's, and
-    /// nobody else may write there.
+    /// Refuses a path that somebody else than root could lead elsewhere: every folder on the way,
+    /// and the file, must be root's, and nobody else may write there.
     pub(super) fn guard(&self, path: &str) -> Result<()> {
         let mut at = self.root.clone();
-        // In a folder like /tmp, where everybody makes things and nobody takes away another's, what is there counts, not what could be.
+        // In a folder like /tmp, where everybody makes things and nobody takes away another's, what
+        // is there counts, not what could be.
         let mut is_shared = false;
         for part in Path::new(path.trim_start_matches('/')) {
             if part == ".." {

@@ -1,6 +1,8 @@
-//! The socket of the keeper: a line in, a line out, one peer after the other, and only those that the kernel says may ask.
+//! The socket of the keeper: a line in, a line out, one peer after the other, and only those that
+//! the kernel says may ask.
 //!
-//! A job holds up everything else on purpose: two changes at once could not be told apart in the journal. Without a peer nothing runs.
+//! A job holds up everything else on purpose: two changes at once could not be told apart in the
+//! journal. Without a peer nothing runs.
 
 use std::{
     io,
@@ -83,7 +85,8 @@ struct Own {
 }
 
 impl Server {
-    /// Listens at `path`. Its folder is made where it is missing. A socket that a dead keeper left is replaced.
+    /// Listens at `path`. Its folder is made where it is missing. A socket that a dead keeper left
+    /// is replaced.
     pub fn bind(path: &Path, allowed: Allowed) -> Result<Self> {
         let cannot = |error: io::Error| {
             files::explain(format!("cannot listen on {}", path.display()), &error)
@@ -118,8 +121,8 @@ impl Server {
         })
     }
 
-    /// Listens on the standard input, where a service manager put a socket that listens (`StandardInput=socket`). It stays there for the
-    /// next start.
+    /// Listens on the standard input, where a service manager put a socket that listens
+    /// (`StandardInput=socket`). It stays there for the next start.
     pub fn inherited(allowed: Allowed) -> Result<Option<Self>> {
         let input = io::stdin();
         if getsockopt(&input.as_fd(), AcceptConn) != Ok(true) {
@@ -141,7 +144,8 @@ impl Server {
         }))
     }
 
-    /// Serves one peer after the other until nobody asked for `idle`; without that until it is dropped.
+    /// Serves one peer after the other until nobody asked for `idle`; without that until it is
+    /// dropped.
     pub async fn serve(&self, keeper: &Keeper, idle: Option<Duration>) {
         let mut accepts = Accepts::default();
         loop {

@@ -244,7 +244,8 @@ fn machines() -> [(&'static str, Tree, &'static str, &'static str); 9] {
 #[test]
 fn every_repair_is_done_once_and_taken_back_to_what_was_there() {
     for (check, tree, path, text) in machines() {
-        // Folders that a distribution has; what is missing beside them is made, and taken away again.
+        // Folders that a distribution has; what is missing beside them is made, and taken away
+        // again.
         for folder in ["etc/sysctl.d", "etc/modules-load.d", "etc/systemd"] {
             make(&tree.root().join(folder));
         }
@@ -535,7 +536,8 @@ fn changes_that_were_taken_back_are_forgotten_some_day_and_numbers_never_repeat(
     assert_eq!(keeper.changes().unwrap().len(), 100);
 }
 
-/// Every state in which a power cut can leave the journal, beside every state of the machine that goes with it.
+/// Every state in which a power cut can leave the journal, beside every state of the machine that
+/// goes with it.
 #[test]
 fn a_change_that_was_cut_off_anywhere_is_brought_to_its_end() {
     for make_tree in [pi, inotify, grub, modules, network_manager, clock, swap] {

@@ -4,8 +4,9 @@
 //! The new program and a copy of the running one are in root's directory, checked there. A service
 //! that exists for the time of the update runs that copy: it puts the new program in place, watches
 //! it, and keeps it or puts the previous one back, also after a power cut. The new program never
-//! runs for any of that; it is asked only for its version and its [`services`], before anything is changed. `update.json` is replaced before and after each step, and each may be done
-//! twice. Where a package manager owns the program, [`package`] puts it in place.
+//! runs for any of that; it is asked only for its version and its [`services`], before anything is
+//! changed. `update.json` is replaced before and after each step, and each may be done twice. Where
+//! a package manager owns the program, [`package`] puts it in place.
 
 use std::{
     fs,
@@ -110,7 +111,8 @@ impl Keeper {
         Ok(update.filter(|update| !ended(update)))
     }
 
-    /// Checks a new program in root's own directory, and has the service of the update carry it out.
+    /// Checks a new program in root's own directory, and has the service of the update carry it
+    /// out.
     pub fn stage_update(&self, new: &NewProgram) -> Result<()> {
         let _lock = self.open()?;
         // One whose service never began was cut off here.
@@ -131,7 +133,8 @@ impl Keeper {
             files::copy(from, to, 0o755, sha256, limits)
         };
         let previous = copy(&self.place.path(PROGRAM), &prev, None)?;
-        // That both run here: another processor, or a disk that may not hold programs, is noticed now.
+        // That both run here: another processor, or a disk that may not hold programs, is noticed
+        // now.
         self.try_program(&prev, &new.previous)?;
         if let Some(package) = &new.package {
             self.stage_packages(new, package)?;
@@ -165,7 +168,8 @@ impl Keeper {
         })
     }
 
-    /// Carries the update out that waits, or goes on with it. The service runs this, in the previous program.
+    /// Carries the update out that waits, or goes on with it. The service runs this, in the
+    /// previous program.
     pub fn finish_update(&self, watched: &dyn Watched) -> Result<()> {
         let Some(mut update) = self.update_under_way()? else {
             // One that was cut off before it was written down.

@@ -31,7 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Time that calls wait for the files while they have an earlier reading.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
-/// After a refusal the files are looked at again sooner, but a peer that refuses everything must not make us read all the time.
+/// After a refusal the files are looked at again sooner, but a peer that refuses everything must
+/// not make us read all the time.
 const LOOK_EVERY_REFUSED: Duration = Duration::from_secs(1);
 /// Settings of the client.
 #[derive(Clone, Debug)]
@@ -79,7 +80,8 @@ pub(super) struct Access {
     pub(super) proxy: Option<Proxy>,
     /// Idle connections that carry the client certificate.
     pub(super) agent_pool: Rc<Pool>,
-    /// Idle connections that do not: never mixed, because the API server believes the certificate before any token.
+    /// Idle connections that do not: never mixed, because the API server believes the certificate
+    /// before any token.
     pub(super) foreign_pool: Rc<Pool>,
 }
 
@@ -129,7 +131,8 @@ impl Updater {
         }
     }
 
-    /// The access of now. A file that cannot be read leaves the access that there was, because k3s may be writing it.
+    /// The access of now. A file that cannot be read leaves the access that there was, because k3s
+    /// may be writing it.
     ///
     /// # Errors
     /// [`Error::Unconfigured`] where there never was one.
@@ -205,7 +208,8 @@ impl Updater {
     }
 }
 
-/// Looks at the files and makes everything anew where one has changed; `None` where none has. Blocking.
+/// Looks at the files and makes everything anew where one has changed; `None` where none has.
+/// Blocking.
 fn look(
     source: &Source,
     proxies: &Proxies,
@@ -216,7 +220,8 @@ fn look(
     if !known.is_empty() && fingerprint(paths) == *known {
         return Ok(None);
     }
-    // The times are taken before the contents: a file that changes in between is then seen as changed at the next look.
+    // The times are taken before the contents: a file that changes in between is then seen as
+    // changed at the next look.
     let mut before = match source {
         Source::Files(files) => fingerprint(files.clone()),
         Source::K3s { own, admin } => fingerprint(vec![own.clone(), admin.clone()]),
@@ -305,7 +310,8 @@ fn proxy_of(url: &str, clock: Clock) -> Result<Proxy, net::Error> {
     Ok(Proxy::new(&url, tls))
 }
 
-/// Reads the `server` of a kubeconfig; `true` is TLS. Without a scheme it is plain, as kubectl reads it.
+/// Reads the `server` of a kubeconfig; `true` is TLS. Without a scheme it is plain, as kubectl
+/// reads it.
 fn server(text: &str) -> Result<(Server, bool), AgentError> {
     let bad = |why: &str| {
         AgentError::new(format!("the server of the kubeconfig is {text:?}"))

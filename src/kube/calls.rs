@@ -15,14 +15,16 @@ use crate::net::{Elapsed, deadline};
 use crate::wire::json::{self, Shape};
 use crate::wire::kube::{List, Status, Version};
 
-/// The time of one call, head and body. The API server gives up a list after 60 s; what takes half of that on a loaded board is
-/// tried again later.
+/// The time of one call, head and body. The API server gives up a list after 60 s; what takes half
+/// of that on a loaded board is tried again later.
 const CALL_WITHIN: Duration = Duration::from_secs(30);
 
-/// The largest answer held in memory. Objects are at most 1.5 MiB in the datastore; a page of 500 Pod heads takes 1 to 2 MB.
+/// The largest answer held in memory. Objects are at most 1.5 MiB in the datastore; a page of 500
+/// Pod heads takes 1 to 2 MB.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
-/// Pages of one list: 100,000 whole objects. A server that always names a next page must not keep us for ever.
+/// Pages of one list: 100,000 whole objects. A server that always names a next page must not keep
+/// us for ever.
 const PAGES_MAX: usize = 2000;
 
 /// The longest text of the API that is repeated in an error.
@@ -40,8 +42,8 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// Objects of one page, so that a page fits into [`BODY_BYTES_MAX`]: a head takes 2 to 3 KB, a node with its list of images
-    /// up to 30 KB, a Pod 5 to 15 KB.
+    /// Objects of one page, so that a page fits into [`BODY_BYTES_MAX`]: a head takes 2 to 3 KB, a
+    /// node with its list of images up to 30 KB, a Pod 5 to 15 KB.
     pub const fn page(self) -> usize {
         match self {
             Self::Whole => 50,
@@ -184,7 +186,8 @@ impl Client {
     /// Patches the object `path` as somebody else.
     ///
     /// # Errors
-    /// As [`Client::get`]; 409 where fields belong to others, or UID or resource version in the object are other ones.
+    /// As [`Client::get`]; 409 where fields belong to others, or UID or resource version in the
+    /// object are other ones.
     pub async fn patch_as<T: Serialize, R: Shape + Default>(
         &self,
         identity: &Identity,
@@ -255,8 +258,8 @@ impl Client {
         Ok(version.git_version)
     }
 
-    /// Reads a list page by page and gives each object to `each`, so that memory holds one page. Returns the resource version to
-    /// watch from. `path` may have a query.
+    /// Reads a list page by page and gives each object to `each`, so that memory holds one page.
+    /// Returns the resource version to watch from. `path` may have a query.
     ///
     /// # Errors
     /// As [`Client::get`]; 410 where the list took so long that its next page is gone.
@@ -298,7 +301,8 @@ impl Client {
         })
     }
 
-    /// Reads one page of a list: the first, or the one that `next` asks for. `path` may have a query.
+    /// Reads one page of a list: the first, or the one that `next` asks for. `path` may have a
+    /// query.
     ///
     /// # Errors
     /// As [`Client::get`]; 410 where the page is gone.

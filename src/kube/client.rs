@@ -114,12 +114,14 @@ impl Client {
         Rc::clone(&self.shared.heard)
     }
 
-    /// Sends a request and waits for the head of its answer; the body streams for as long as it is read. Path and query are taken
-    /// from the request's URI, host and credentials never are: `Host` and `Authorization` are set here, hop-by-hop headers are
-    /// removed. Dropping the future or the answer closes the connection.
+    /// Sends a request and waits for the head of its answer; the body streams for as long as it is
+    /// read. Path and query are taken from the request's URI, host and credentials never are:
+    /// `Host` and `Authorization` are set here, hop-by-hop headers are removed. Dropping the future
+    /// or the answer closes the connection.
     ///
     /// # Errors
-    /// What kept the head from coming within `head_deadline`. An HTTP status is never an error here.
+    /// What kept the head from coming within `head_deadline`. An HTTP status is never an error
+    /// here.
     pub async fn send(
         &self,
         mut request: Request<Body>,
@@ -147,7 +149,8 @@ impl Client {
         }
     }
 
-    /// Sends a request for an upgrade (`Upgrade` names the protocol) and gives the raw stream after 101.
+    /// Sends a request for an upgrade (`Upgrade` names the protocol) and gives the raw stream after
+    /// the answer 101.
     ///
     /// # Errors
     /// As [`Client::send`].
@@ -238,8 +241,8 @@ impl Client {
         Ok(self.shared.service_tls.get_or_init(|| tls))
     }
 
-    /// One request to its answer, with the two reasons to try a second time: what is on disk has changed, and a connection from the
-    /// pool had died unnoticed.
+    /// One request to its answer, with the two reasons to try a second time: what is on disk has
+    /// changed, and a connection from the pool had died unnoticed.
     async fn converse(
         &self,
         mut call: Call,
@@ -307,7 +310,8 @@ impl Client {
         };
         let unsent = failed.take_message();
         let error = failed.into_error();
-        // Not sent at all: hyper gives the request back. Sent and not answered: only where asking twice changes nothing.
+        // Not sent at all: hyper gives the request back. Sent and not answered: only where asking
+        // twice changes nothing.
         let retry = match (unsent, again) {
             (Some(unsent), _) if lease.is_reused => Some(unsent),
             (None, Some(parts)) if lease.is_reused && is_safe(&parts.method) => {
@@ -422,7 +426,8 @@ async fn switched(
     Ok(Upgraded::Switched(Box::new(parts), stream))
 }
 
-/// Removes what is for one connection only, but the wish for an upgrade, which is for the next one too.
+/// Removes what is for one connection only, but the wish for an upgrade, which is for the next one
+/// too.
 pub(super) fn keep_upgrade(request: &mut Request<Body>) -> Result<(), Error> {
     let Some(protocol) = request.headers().get(header::UPGRADE).cloned() else {
         return Err(Error::BadRequest(
@@ -441,7 +446,8 @@ fn is_safe(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD || method == Method::OPTIONS
 }
 
-/// The request as the API server gets it: path below the server's base, our `Host`, the identity's `Authorization` and no other.
+/// The request as the API server gets it: path below the server's base, our `Host`, the identity's
+/// `Authorization` and no other.
 fn addressed(
     mut request: Request<Body>,
     access: &Access,
@@ -484,7 +490,8 @@ fn addressed(
     Ok(request)
 }
 
-/// Removes the headers that are for one connection only, and those that `Connection` nominates (RFC 9110, 7.6.1).
+/// Removes the headers that are for one connection only, and those that `Connection` nominates (RFC
+/// 9110, 7.6.1).
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     const HOP_BY_HOP: [&str; 9] = [
         "connection",

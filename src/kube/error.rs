@@ -37,7 +37,8 @@ pub enum Error {
         call: String,
         /// The HTTP status.
         status: u16,
-        /// The machine-readable reason of a `Status` object: `NotFound`, `Expired`, `AlreadyExists`.
+        /// The machine-readable reason of a `Status` object: `NotFound`, `Expired`,
+        /// `AlreadyExists`.
         reason: String,
         /// Its text for people, shortened.
         message: String,
@@ -56,7 +57,8 @@ pub enum Error {
         /// Message of the parser.
         why: String,
     },
-    /// The request cannot be sent: a header, a path or a name that HTTP or Kubernetes does not allow.
+    /// The request cannot be sent: a header, a path or a name that HTTP or Kubernetes does not
+    /// allow.
     BadRequest(String),
     /// A service cannot be reached, for a reason that Kubernetes knows.
     Service {

@@ -13,7 +13,8 @@ pub const REFUSED: &str = "RefusedByAgent";
 /// Answer of a gate that is on its way.
 pub type Passing<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + 'a>>;
 
-/// Judge of requests. A refusal is an [`Error::Refused`] with the reason [`REFUSED`] and the gate's own words.
+/// Judge of requests. A refusal is an [`Error::Refused`] with the reason [`REFUSED`] and the gate's
+/// own words.
 pub trait Gate {
     /// Judges a request and sends it, if it may pass.
     fn send(&self, request: Request<Body>) -> Passing<'_, Response<Body>>;

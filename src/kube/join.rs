@@ -1,4 +1,5 @@
-//! First conversation with a server of k3s that this machine wants to join: its CA is compared with the token before anything is sent.
+//! First conversation with a server of k3s that this machine wants to join: its CA is compared with
+//! the token before anything is sent.
 
 use std::time::Duration;
 
@@ -164,7 +165,8 @@ async fn ask(
         let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
         while bytes.len() < ANSWER_BYTES_MAX && Answer::parse(&bytes, End::Open).is_none() {
             let read = match stream.read(&mut piece).await {
-                // A server may leave without a word of TLS: the length in the head says whether that was all.
+                // A server may leave without a word of TLS: the length in the head says whether
+                // that was all.
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => 0,
                 read => read?,
             };

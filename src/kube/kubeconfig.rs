@@ -1,8 +1,8 @@
 //! Address and credentials of the API server: kubeconfig files as kubectl merges them, and the
 //! service account inside a cluster.
 //!
-//! What cannot be honoured (exec plugins, impersonation, passwords) is refused with a fix; leaving it out silently could mean more
-//! rights than the owner meant to give.
+//! What cannot be honoured (exec plugins, impersonation, passwords) is refused with a fix; leaving
+//! it out silently could mean more rights than the owner meant to give.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -49,8 +49,9 @@ pub enum Source {
 }
 
 impl Source {
-    /// Chooses as kubectl does, then for k3s: the files of `KUBECONFIG` (colon list), else the service account of a Pod
-    /// (`KUBERNETES_SERVICE_HOST` and `_PORT`), else what k3s gave the agent, else k3s' own file.
+    /// Chooses as kubectl does, then for k3s: the files of `KUBECONFIG` (colon list), else the
+    /// service account of a Pod (`KUBERNETES_SERVICE_HOST` and `_PORT`), else what k3s gave the
+    /// agent, else k3s' own file.
     pub fn choose(
         kubeconfig: Option<&str>,
         service_host: Option<&str>,
@@ -470,7 +471,8 @@ fn parse(text: &str) -> std::result::Result<Kubeconfig, String> {
     if value.is_null() {
         return Ok(Kubeconfig::default());
     }
-    // The values of a kubeconfig are secrets, so serde's text, which may quote them, is cut at the first quote.
+    // The values of a kubeconfig are secrets, so serde's text, which may quote them, is cut at the
+    // first quote.
     let text = value.to_string();
     drop(value);
     json::shape(text.as_bytes()).map_err(|error| {

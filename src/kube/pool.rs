@@ -20,11 +20,12 @@ use super::heard::Heard;
 use crate::net::{Stream, deadline};
 use crate::{executor::Executor, net::Body};
 
-/// Idle connections kept. The agent has a few calls at a time, a busy proxy 8 short ones (house rules); more than that are opened
-/// in a burst and closed again.
+/// Idle connections kept. The agent has a few calls at a time, a busy proxy 8 short ones (house
+/// rules); more than that are opened in a burst and closed again.
 const IDLE_MAX: usize = 8;
 
-/// The sweeper comes this often; an idle connection survives one visit and not the second, so it stays between 30 and 60 s.
+/// The sweeper comes this often; an idle connection survives one visit and not the second, so it
+/// stays between 30 and 60 s.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
 /// Time from the end of an answer until a connection is ready. It is one turn of its task; more
@@ -77,7 +78,8 @@ impl Drop for Counted {
 }
 
 impl Pool {
-    /// An empty pool. `open` counts the connections that live, in use or idle; `heard` takes the time of each byte that comes.
+    /// An empty pool. `open` counts the connections that live, in use or idle; `heard` takes the
+    /// time of each byte that comes.
     pub(super) fn new(executor: Rc<Executor>, open: Rc<Cell<usize>>, heard: Rc<Heard>) -> Rc<Self> {
         Rc::new(Self {
             executor,
@@ -118,7 +120,8 @@ impl Pool {
             .await?;
         let counted = Counted::new(&self.open);
         let task = self.executor.spawn(async move {
-            // Its error is told to the sender and to the body, which say it where a caller can do something.
+            // Its error is told to the sender and to the body, which say it where a caller can do
+            // something.
             if let Err(error) = connection.with_upgrades().await {
                 log::trace!("kube: a connection ended: {error}");
             }
@@ -150,7 +153,8 @@ impl Pool {
     }
 }
 
-/// Closes what has been idle for long; ends when nothing is idle, so that a quiet agent is not woken up.
+/// Closes what has been idle for long; ends when nothing is idle, so that a quiet agent is not
+/// woken up.
 async fn sweep(pool: Weak<Pool>) {
     loop {
         smol::Timer::after(SWEEP_EVERY).await;

@@ -29,8 +29,8 @@ const NODE_STATS: &str = include_str!("rbac/node-stats.yaml");
 /// Types of Services that everybody may make, as the manifest lists them.
 const SERVICE_TYPES: &str = "['ClusterIP', 'ExternalName']";
 
-/// Names of objects that belong to the whole cluster. Where the accounts are in another namespace, its name follows theirs, so that
-/// two agents in one cluster do not change each other's.
+/// Names of objects that belong to the whole cluster. Where the accounts are in another namespace,
+/// its name follows theirs, so that two agents in one cluster do not change each other's.
 const WIDE: [&str; 8] = [
     "pipeops-agent-cluster",
     "pipeops-agent-lock",
@@ -61,7 +61,8 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The manifest for accounts in this namespace. `pod_security` is what a managed namespace must enforce.
+    /// The manifest for accounts in this namespace. `pod_security` is what a managed namespace must
+    /// enforce.
     pub const fn new(namespace: OwnNamespace, pod_security: PodSecurity, reach: Reach) -> Self {
         Self {
             namespace,

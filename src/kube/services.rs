@@ -26,10 +26,12 @@ use crate::wire::kube::{EndpointSlice, Service, ServicePort};
 /// The time for a connection to a Pod.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
-/// The time for a straight connection where there is another way. Pods are on the same network or one hop away.
+/// The time for a straight connection where there is another way. Pods are on the same network or
+/// one hop away.
 const DIRECT_WITHIN: Duration = Duration::from_secs(2);
 
-/// Addresses kept of one service. One connection needs one; the rest are for those that do not answer.
+/// Addresses kept of one service. One connection needs one; the rest are for those that do not
+/// answer.
 const ADDRESSES_MAX: usize = 16;
 
 /// Pods behind one service that are looked at, one after another.
@@ -58,7 +60,8 @@ pub struct Address {
     pub port: u16,
     /// Its Pods, in the order in which to try them.
     pub pods: Vec<Pod>,
-    /// Under whose identity the API server is asked for a way to a Pod that this host cannot reach; `None`: not at all.
+    /// Under whose identity the API server is asked for a way to a Pod that this host cannot reach;
+    /// `None`: not at all.
     pub forward_as: Option<Identity>,
 }
 
@@ -138,7 +141,8 @@ impl Client {
         })
     }
 
-    /// Names of all Pods behind a service, ready or not: the API server's own proxy chooses one of them.
+    /// Names of all Pods behind a service, ready or not: the API server's own proxy chooses one of
+    /// them.
     ///
     /// # Errors
     /// What the API says; or an address behind it is none of a Pod in its namespace.
@@ -207,7 +211,8 @@ impl Client {
 }
 
 impl Client {
-    /// A connection to one of the Pods: straight, or by way of the API server where the network of the Pods is out of reach.
+    /// A connection to one of the Pods: straight, or by way of the API server where the network of
+    /// the Pods is out of reach.
     async fn reach(&self, address: &Address) -> Result<Stream, Error> {
         let shown = address.shown();
         let pods: Vec<SocketAddr> = address.pods.iter().map(|pod| pod.address).collect();
@@ -247,8 +252,8 @@ fn out_of_reach(shown: &str, error: &net::Error) -> Error {
     )
 }
 
-/// Sends a request to a service over a connection of its own. As [`Client::send`], but `Host` and `Authorization` are the caller's;
-/// without a `Host`, the service's name in the cluster.
+/// Sends a request to a service over a connection of its own. As [`Client::send`], but `Host` and
+/// `Authorization` are the caller's; without a `Host`, the service's name in the cluster.
 ///
 /// # Errors
 /// As [`Client::send`].
@@ -440,8 +445,8 @@ pub fn is_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte))
 }
 
-/// Addresses that no Pod has, but that would lead us to this host itself or to a cloud's metadata service. The API server refuses
-/// them in endpoints as well; this does not rely on it.
+/// Addresses that no Pod has, but that would lead us to this host itself or to a cloud's metadata
+/// service. The API server refuses them in endpoints as well; this does not rely on it.
 fn is_of_a_pod(address: IpAddr) -> bool {
     let is_link_local = match address.to_canonical() {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),

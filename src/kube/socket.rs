@@ -17,14 +17,15 @@ use super::services::{self, Address, Scheme};
 use super::upgraded::{Upgraded, UpgradedStream};
 use crate::net::Body;
 
-/// The largest message. exec sends at most 32 KiB; applications seldom more than a megabyte, and the largest message of the link
-/// is 32 MiB with base64 in it.
+/// The largest message. exec sends at most 32 KiB; applications seldom more than a megabyte, and
+/// the largest message of the link is 32 MiB with base64 in it.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 /// Size of the read buffer; the default of 128 KiB would be most of an idle exec's memory.
 const READ_BUFFER_BYTES: usize = 8 * 1024;
 
-/// Written and not yet taken by the kernel: more than one largest message would mean that the caller does not wait.
+/// Written and not yet taken by the kernel: more than one largest message would mean that the
+/// caller does not wait.
 const WRITE_BUFFER_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
 /// Subprotocols offered at once. The API server knows five.
@@ -144,7 +145,8 @@ fn handshake(ask: &Ask<'_>, key: &str) -> Result<Request<Body>, Error> {
         )));
     }
     if !ask.protocols.is_empty() {
-        // A subprotocol is a token, like a header's name: a comma or a space in one would make two of it.
+        // A subprotocol is a token, like a header's name: a comma or a space in one would make two
+        // of it.
         if let Some(odd) = ask
             .protocols
             .iter()

@@ -25,15 +25,17 @@ use crate::wire::kube::{HeadOnly, Object, Status};
 /// The time for the head of a watch.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
 
-/// The longest silence of a watch. The API server sends a bookmark each minute; half of that again for a loaded board. Where it
-/// sends none (no watch cache), a quiet watch is resumed each time, which costs one small request.
+/// The longest silence of a watch. The API server sends a bookmark each minute; half of that again
+/// for a loaded board. Where it sends none (no watch cache), a quiet watch is resumed each time,
+/// which costs one small request.
 const SILENCE_MAX: Duration = Duration::from_secs(90);
 
 /// Timeout that the server is asked for. It would choose 5 to 10 min itself; with this, both ends
 /// agree.
 const LIFETIME_S: u32 = 540;
 
-/// The longest line. An object is at most 1.5 MiB in the datastore, and JSON is longer than what is stored there.
+/// The longest line. An object is at most 1.5 MiB in the datastore, and JSON is longer than what is
+/// stored there.
 const LINE_BYTES_MAX: usize = 4 << 20;
 
 /// Maximum size of a buffer between two lines: one large object must not stay in memory for ever.
@@ -151,15 +153,16 @@ impl<T: Versioned> Watch<T> {
             if lines > 0 {
                 backoff.reset();
             }
-            // Also after a watch that ended well: a server that ends every watch at once must not be asked in a loop.
+            // Also after a watch that ended well: a server that ends every watch at once must not
+            // be asked in a loop.
             let wait = backoff.next(fastrand::u16(..));
             // No deadline passes here: the wait is cut short where the API server answers again.
             let _waited = deadline(wait, heard.chance(chances)).await;
         }
     }
 
-    /// The list where there is nothing to resume from, then one watch to its end, counting its lines. Leaves in `version` where to
-    /// resume. The caller waits between rounds.
+    /// The list where there is nothing to resume from, then one watch to its end, counting its
+    /// lines. Leaves in `version` where to resume. The caller waits between rounds.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -223,7 +226,8 @@ impl<T: Versioned> Watch<T> {
         let heard = client.heard();
         loop {
             let next = async { Some(reader.next().await) };
-            // What comes over a connection that was silent may come minutes late: it is resumed over another one.
+            // What comes over a connection that was silent may come minutes late: it is resumed
+            // over another one.
             let silenced = async {
                 heard.silenced().await;
                 None
@@ -231,7 +235,8 @@ impl<T: Versioned> Watch<T> {
             let next = smol::future::or(next, silenced);
             let line = match deadline(SILENCE_MAX, next).await {
                 Ok(Some(Ok(Some(line)))) => line,
-                // Cut, silent, or ended by the server: the same, for the version says where to go on.
+                // Cut, silent, or ended by the server: the same, for the version says where to go
+                // on.
                 Ok(None | Some(Ok(None) | Err(Cut::Broken))) | Err(Elapsed(_)) => {
                     return Ok(End::Over);
                 }
@@ -354,7 +359,8 @@ impl Lines {
         }
     }
 
-    /// The next line without its end. What comes after the last end of a line is half an event and is left out.
+    /// The next line without its end. What comes after the last end of a line is half an event and
+    /// is left out.
     async fn next(&mut self) -> Result<Option<&[u8]>, Cut> {
         self.buffer.drain(..self.taken);
         self.taken = 0;

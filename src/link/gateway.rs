@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl Caller {
-    /// The addresses of `target` that may be dialled; `None` where nothing has to be checked here: the settings name the target, or
-    /// `proxy` looks it up.
+    /// The addresses of `target` that may be dialled; `None` where nothing has to be checked here:
+    /// the settings name the target, or `proxy` looks it up.
     ///
     /// # Errors
     /// The look-up failed, or no address is admitted.
@@ -32,7 +32,8 @@ impl Caller {
         let gateway = origin(target);
         let by_text = Class::of_text(&gateway.host);
         if proxy.is_some() {
-            // Names that a proxy looks up count as public, the control plane's own like the gateway's.
+            // Names that a proxy looks up count as public, the control plane's own like the
+            // gateway's.
             let controller = Class::of_text(&self.gateways.controller.host);
             let [class, controller] =
                 [by_text, controller].map(|known| known.unwrap_or(Class::Public));
@@ -75,7 +76,8 @@ impl Caller {
         }
     }
 
-    /// The class that all addresses of the control plane have in common, as far as this machine knows them.
+    /// The class that all addresses of the control plane have in common, as far as this machine
+    /// knows them.
     async fn class_of_controller(&self, limit: Duration) -> Option<Class> {
         let controller = &self.gateways.controller;
         let peer = Peer::new(&controller.host, controller.port);

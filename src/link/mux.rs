@@ -1,11 +1,14 @@
-//! yamux over the binary messages of one session: [`Mux::receive`] takes what comes, frames go out through lanes.
+//! yamux over the binary messages of one session: [`Mux::receive`] takes what comes, frames go out
+//! through lanes.
 //!
-//! Each stream has a lane of its own, so the bulk of one delays no other and no small answer; what belongs to no stream's data
-//! (windows, resets, pongs) has one too, which is always small. A [`MuxStream`] is an ordinary `AsyncRead` and `AsyncWrite`.
+//! Each stream has a lane of its own, so the bulk of one delays no other and no small answer; what
+//! belongs to no stream's data (windows, resets, pongs) has one too, which is always small. A
+//! [`MuxStream`] is an ordinary `AsyncRead` and `AsyncWrite`.
 //!
-//! It is not `Send`, like the outlet and everything else that lives on the one executor thread. hyper asks for `Send` only in
-//! `with_upgrades()`, which hands a stream to another task; a server that ends with `without_shutdown()` gets its stream back in
-//! the same task after a 101, and needs neither a lock nor a second copy of the bytes.
+//! It is not `Send`, like the outlet and everything else that lives on the one executor thread.
+//! hyper asks for `Send` only in `with_upgrades()`, which hands a stream to another task; a server
+//! that ends with `without_shutdown()` gets its stream back in the same task after a 101, and needs
+//! neither a lock nor a second copy of the bytes.
 
 use std::{
     cell::RefCell,
@@ -34,7 +37,8 @@ pub use stream::{HeaderError, MuxStream, StreamWatch};
 
 use inbox::Inbox;
 
-/// Control frames of one message at most: 341 of them, so that a wave of resets is a few messages and not thousands.
+/// Control frames of one message at most: 341 of them, so that a wave of resets is a few messages
+/// and not thousands.
 const CONTROL_MESSAGE_BYTES: usize = 4 * 1024;
 /// Bytes through one control lane before it is replaced. A lane turns into bulk at 64 KiB, and a
 /// window update that waits behind bulk stops a stream that could run.
@@ -98,7 +102,8 @@ struct Port {
     end: Option<End>,
     /// `None` before the stream is accepted, and after it was closed.
     lane: Option<Lane>,
-    /// A frame that has no room in the lane yet. The driver moves it, so that a writer may go away after its write.
+    /// A frame that has no room in the lane yet. The driver moves it, so that a writer may go away
+    /// after its write.
     held: Option<Bytes>,
     is_accepted: bool,
     reader: Option<Waker>,
@@ -245,7 +250,8 @@ impl State {
         };
         debug_assert!(port.held.is_none(), "one frame is held at a time");
         port.held = Some(frame);
-        // Room is reported to the driver: it is there as long as the session, the writer may be gone.
+        // Room is reported to the driver: it is there as long as the session, the writer may be
+        // gone.
         let waker = self.driver.clone().unwrap_or_else(|| Waker::noop().clone());
         match port.flush(&mut Context::from_waker(&waker)) {
             Poll::Ready(Ok(())) => Ok(()),
@@ -389,7 +395,8 @@ impl Mux {
         .await
     }
 
-    /// Moves frames into their lanes until the mux is over; says why. One task runs this as long as the session lives.
+    /// Moves frames into their lanes until the mux is over; says why. One task runs this as long as
+    /// the session lives.
     pub async fn drive(&self) -> Over {
         let mut control = ControlLane::new(&self.outlet);
         let over = poll_fn(|context| {

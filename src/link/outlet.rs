@@ -121,7 +121,8 @@ impl Outlet {
         Self::default()
     }
 
-    /// Queues a control message in front of all answers. Where even these do not get out any more the session is dead, and lost here.
+    /// Queues a control message in front of all answers. Where even these do not get out any more
+    /// the session is dead, and lost here.
     pub fn control(&self, text: String) {
         let mut shared = self.shared.borrow_mut();
         if shared.is_lost {
@@ -190,7 +191,8 @@ impl Outlet {
     }
 }
 
-/// The way out for one exchange. Dropping it drops what is still queued; [`Lane::finish`] lets that go out.
+/// The way out for one exchange. Dropping it drops what is still queued; [`Lane::finish`] lets that
+/// go out.
 pub struct Lane {
     id: LaneId,
     shared: Rc<RefCell<Shared>>,

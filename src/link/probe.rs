@@ -24,8 +24,8 @@ use crate::{
 const STEP_WITHIN: Duration = Duration::from_secs(3);
 /// The head of an answer at most.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// The clock is fine as long as it differs by no more than this from the control plane's: its stamp has whole seconds, and is some
-/// seconds old on a slow line.
+/// The clock is fine as long as it differs by no more than this from the control plane's: its stamp
+/// has whole seconds, and is some seconds old on a slow line.
 const CLOCK_FINE: Duration = Duration::from_secs(30);
 /// Beyond this certificates and tokens begin to fail.
 const CLOCK_BROKEN: Duration = Duration::from_secs(300);
@@ -185,7 +185,8 @@ impl Attempt<'_> {
 const fn blame(error: &net::Error) -> Side {
     match (&error.kind, error.phase) {
         (Kind::Unusable(_), _) | (_, Phase::Settings) => Side::Node,
-        // A certificate of the future: boards without a battery have old clocks. One that ended is more often the server's.
+        // A certificate of the future: boards without a battery have old clocks. One that ended is
+        // more often the server's.
         (Kind::CertificateNotYetValid { .. } | Kind::ClientCertificateRefused(_), _) => Side::Node,
         (Kind::ConnectionRefused | Kind::CertificateExpired { .. }, _) => Side::ControlPlane,
         (Kind::WrongName(_) | Kind::BadCertificate(_), _) => Side::ControlPlane,

@@ -32,7 +32,8 @@ use super::outlet::{Frame, Outlet, Part};
 use crate::core::time::Wall;
 use crate::net::{Stream, deadline};
 
-/// A larger inbound message ends the session. The largest legitimate one is a request body in base64.
+/// A larger inbound message ends the session. The largest legitimate one is a request body in
+/// base64.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Frames that one turn may write: a fast socket must not keep the reader from its turn.
 const FRAMES_A_TURN: usize = 16;
@@ -68,7 +69,8 @@ pub enum Event {
 pub struct Ending {
     /// For the log and the status.
     pub why: String,
-    /// The close code and reason that the peer is owed, where it broke the rules and can still hear us.
+    /// The close code and reason that the peer is owed, where it broke the rules and can still hear
+    /// us.
     pub owed: Option<(u16, &'static str)>,
 }
 
@@ -169,7 +171,8 @@ impl Session {
         self.is_ping_due = true;
     }
 
-    /// The next thing that comes in. While waiting for it, what is in the outlet goes out. Cancel-safe.
+    /// The next thing that comes in. While waiting for it, what is in the outlet goes out.
+    /// Cancel-safe.
     pub async fn next(&mut self) -> Event {
         poll_fn(|context| self.poll(context)).await
     }
@@ -194,9 +197,11 @@ impl Session {
         self.poll_in(context)
     }
 
-    /// Writes what the outlet has, as far as the socket takes it. Ready only with the end of the session.
+    /// Writes what the outlet has, as far as the socket takes it. Ready only with the end of the
+    /// session.
     ///
-    /// Every way to `Pending` leaves a waker behind: with the socket where it is full, with the outlet where that is empty.
+    /// Every way to `Pending` leaves a waker behind: with the socket where it is full, with the
+    /// outlet where that is empty.
     fn poll_out(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
         for _ in 0..FRAMES_A_TURN {
             // A socket that is full is flushed by this call, and wakes us when there is room again.

@@ -11,8 +11,9 @@ use http_body_util::{BodyExt, Empty, Full};
 pub use hyper::body::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
-/// A body of a request or an answer. Not `Send`: everything runs on one thread. Dropping the body of an answer closes its
-/// connection, unless it was read to its end; back-pressure is not polling it.
+/// A body of a request or an answer. Not `Send`: everything runs on one thread. Dropping the body
+/// of an answer closes its connection, unless it was read to its end; back-pressure is not polling
+/// it.
 pub struct Body(Pin<Box<dyn HttpBody<Data = Bytes, Error = io::Error>>>);
 
 impl Body {

@@ -17,8 +17,9 @@ use super::tls::Tls;
 use super::{Elapsed, Error, Kind, Phase, Stream, deadline};
 use crate::executor;
 
-/// Look-ups that may be outstanding at once. A look-up holds a thread of the blocking pool until libc gives up (5 s a name server
-/// and attempt), so without a bound a network without DNS would take the whole pool.
+/// Look-ups that may be outstanding at once. A look-up holds a thread of the blocking pool until
+/// libc gives up (5 s a name server and attempt), so without a bound a network without DNS would
+/// take the whole pool.
 const LOOKUPS_MAX: usize = 2;
 
 /// Head start of an address before the next one is tried in parallel (RFC 8305 recommends 250 ms).
@@ -35,8 +36,8 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// Socket options of the connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SocketOptions {
-    /// Bytes that may wait unsent in the kernel (TCP_NOTSENT_LOWAT). The link sets 16 KiB: what waits in the kernel has left our
-    /// priorities.
+    /// Bytes that may wait unsent in the kernel (TCP_NOTSENT_LOWAT). The link sets 16 KiB: what
+    /// waits in the kernel has left our priorities.
     pub unsent_bytes_max: Option<u32>,
     /// Maximum time that sent bytes may stay unacknowledged before the connection is dead
     /// (TCP_USER_TIMEOUT); the kernel's default is about 15 min.
@@ -54,8 +55,8 @@ pub struct Route<'a> {
     pub tls: Option<&'a Tls>,
     /// Options of the TCP socket.
     pub options: SocketOptions,
-    /// Addresses of the target that were looked up and checked: they are dialled, and nothing is looked up again. A proxy looks the
-    /// name up itself.
+    /// Addresses of the target that were looked up and checked: they are dialled, and nothing is
+    /// looked up again. A proxy looks the name up itself.
     pub addresses: Option<&'a [SocketAddr]>,
 }
 
@@ -115,13 +116,15 @@ impl Default for Dialer {
 }
 
 impl Dialer {
-    /// Connects along `route`; `limit` is for everything together. Dropping the future ends every attempt.
+    /// Connects along `route`; `limit` is for everything together. Dropping the future ends every
+    /// attempt.
     ///
     /// # Errors
     /// What went wrong and in which phase; at the deadline, the phase that was not over.
     pub async fn dial(&self, route: &Route<'_>, limit: Duration) -> Result<Stream, Error> {
         let phase = Cell::new(Phase::Dns);
-        // Boxed: a handshake takes 20 KB that whoever waits for an answer later must not carry along.
+        // Boxed: a handshake takes 20 KB that whoever waits for an answer later must not carry
+        // along.
         match deadline(limit, Box::pin(self.connect(route, &phase))).await {
             Ok(done) => done,
             Err(Elapsed(limit)) => Err(Error::new(
@@ -132,7 +135,8 @@ impl Dialer {
         }
     }
 
-    /// Connects to whichever of `addresses` answers first, in their order, plain; `name` is for the error.
+    /// Connects to whichever of `addresses` answers first, in their order, plain; `name` is for the
+    /// error.
     ///
     /// # Errors
     /// Why the first address failed, or the deadline.
@@ -210,7 +214,8 @@ impl Dialer {
         }
         let unknown =
             |why: String| Error::new(Phase::Dns, Kind::UnknownHost(why), target.authority());
-        // The permit travels into the blocking job and comes back when libc does: dropping our wait cannot end the look-up.
+        // The permit travels into the blocking job and comes back when libc does: dropping our wait
+        // cannot end the look-up.
         let permit = self.lookups.acquire_arc().await;
         let (host, port) = (target.host.clone(), target.port);
         let found = executor::unblock(move || {
@@ -227,7 +232,8 @@ impl Dialer {
     }
 }
 
-/// Takes turns between the families, beginning with the one that the resolver prefers (RFC 6724), and drops repetitions.
+/// Takes turns between the families, beginning with the one that the resolver prefers (RFC 6724),
+/// and drops repetitions.
 fn alternate(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first_is_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
     let (preferred, other): (Vec<_>, Vec<_>) = found
@@ -258,8 +264,8 @@ enum Step {
     TimeForTheNext,
 }
 
-/// Tries the addresses side by side, each with a head start over the next; a failure starts the next at once. The first
-/// connection wins and the other attempts are dropped.
+/// Tries the addresses side by side, each with a head start over the next; a failure starts the
+/// next at once. The first connection wins and the other attempts are dropped.
 async fn race(addresses: &[SocketAddr]) -> io::Result<Async<TcpStream>> {
     let mut waiting = addresses.iter();
     let mut running: Vec<Attempt> = Vec::new();
@@ -275,7 +281,8 @@ async fn race(addresses: &[SocketAddr]) -> io::Result<Async<TcpStream>> {
         }
         match step(&mut running, &mut stagger).await {
             Step::Connected(tcp) => return Ok(tcp),
-            // The first failure is that of the preferred address, so it is the one that a person should read.
+            // The first failure is that of the preferred address, so it is the one that a person
+            // should read.
             Step::Failed(error) => {
                 first_failure.get_or_insert(error);
             }
@@ -299,7 +306,8 @@ async fn step(running: &mut Vec<Attempt>, stagger: &mut smol::Timer) -> Step {
     .await
 }
 
-/// Small messages must not wait for each other (TCP_NODELAY), and a peer that lost its power must be noticed (keep-alive).
+/// Small messages must not wait for each other (TCP_NODELAY), and a peer that lost its power must
+/// be noticed (keep-alive).
 fn prepare(tcp: &Async<TcpStream>, options: SocketOptions) -> io::Result<()> {
     let socket = socket2::SockRef::from(tcp.get_ref());
     socket.set_tcp_nodelay(true)?;
@@ -357,7 +365,8 @@ mod tests {
             let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let refused = gone.local_addr().unwrap();
             drop(gone);
-            // 192.0.2.0/24 is for documentation: it answers nothing, or the route is missing; both must not end the race.
+            // 192.0.2.0/24 is for documentation: it answers nothing, or the route is missing; both
+            // must not end the race.
             let silent = "192.0.2.1:9".parse().unwrap();
             let alive = alive.local_addr().unwrap();
             let all = [silent, refused, alive];

@@ -1,4 +1,5 @@
-//! Heads of HTTP/1.1 answers that are read without an HTTP client: of proxies, of probes, of the agent's own socket.
+//! Heads of HTTP/1.1 answers that are read without an HTTP client: of proxies, of probes, of the
+//! agent's own socket.
 
 /// More headers than any of these answers has.
 const HEADERS_MAX: usize = 100;
@@ -14,7 +15,8 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads a head, or as much as came of it. `None` where it has no valid status line, or a line that is not one of HTTP.
+    /// Reads a head, or as much as came of it. `None` where it has no valid status line, or a line
+    /// that is not one of HTTP.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut answer = httparse::Response::new(&mut headers);

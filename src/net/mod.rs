@@ -22,7 +22,8 @@ pub use body::{Body, Bytes};
 pub use error::{Error, Kind, Phase};
 pub use stream::{Carrier, Stream};
 
-/// The time was over before the future was ready. The future has been dropped, which ends what it was doing.
+/// The time was over before the future was ready. The future has been dropped, which ends what it
+/// was doing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Elapsed(
     /// The time it was given.

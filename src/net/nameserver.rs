@@ -18,14 +18,15 @@ const SERVERS: u8 = 2;
 /// Answer of a server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Answer {
-    /// The response code: 0 is fine, 2 is a server that cannot look anything up itself, 3 is no such name, 5 is refused.
+    /// The response code: 0 is fine, 2 is a server that cannot look anything up itself, 3 is no
+    /// such name, 5 is refused.
     pub code: u8,
     /// Number of records.
     pub records: u16,
 }
 
-/// Asks a server for the addresses of `name`; for the servers of the root where the name is `.`. It is asked twice, because a packet may
-/// get lost.
+/// Asks a server for the addresses of `name`; for the servers of the root where the name is `.`. It
+/// is asked twice, because a packet may get lost.
 ///
 /// # Errors
 /// Why there is no answer, in words.

@@ -197,7 +197,8 @@ pub(super) async fn tunnel(
     let broken = |error: std::io::Error| Error::from_io(Phase::Proxy, &error, &authority);
     let garbage =
         |why: &str| Error::new(Phase::Proxy, Kind::ProxyGarbage(why.to_owned()), &authority);
-    // The authority comes from settings or from the control plane: it must not be able to write a second header.
+    // The authority comes from settings or from the control plane: it must not be able to write a
+    // second header.
     if !authority.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(Error::unusable(
             format!("{authority:?} behind a proxy"),
@@ -214,8 +215,8 @@ pub(super) async fn tunnel(
     stream.write_all(head.as_bytes()).await.map_err(broken)?;
     stream.flush().await.map_err(broken)?;
     let mut answer = Vec::new();
-    // A byte at a time: what follows the head belongs to the protocol inside. It is one head a connection, and it comes from the
-    // kernel's buffer.
+    // A byte at a time: what follows the head belongs to the protocol inside. It is one head a
+    // connection, and it comes from the kernel's buffer.
     while !answer.ends_with(b"\r\n\r\n") {
         if answer.len() >= HEAD_BYTES_MAX {
             return Err(garbage("its answer is longer than 8 KiB"));

@@ -15,7 +15,8 @@ use smol::io::{AsyncRead, AsyncWrite};
 
 use super::Error;
 
-/// Sessions that are remembered, so that a browser's next connection is cheap. Each takes about 1 KB.
+/// Sessions that are remembered, so that a browser's next connection is cheap. Each takes about 1
+/// KB.
 const SESSIONS_MAX: usize = 32;
 
 /// A certificate with its key, ready to be shown. Cheap to clone.
@@ -33,7 +34,8 @@ impl fmt::Debug for Served {
 }
 
 impl Served {
-    /// From PEM: the certificate with those between it and its authority, and its key. One text may have both.
+    /// From PEM: the certificate with those between it and its authority, and its key. One text may
+    /// have both.
     ///
     /// # Errors
     /// A certificate or key that cannot be used, or that do not belong together.
@@ -70,7 +72,8 @@ impl Served {
         })
     }
 
-    /// SHA-256 of the certificate, as browsers and `openssl x509 -fingerprint -sha256` show it: `AB:CD:…`.
+    /// SHA-256 of the certificate, as browsers and `openssl x509 -fingerprint -sha256` show it:
+    /// `AB:CD:…`.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

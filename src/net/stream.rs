@@ -11,7 +11,8 @@ use rustls::pki_types::CertificateDer;
 use smol::io::{AsyncRead, AsyncWrite};
 use smol::net::TcpStream;
 
-/// A connection as the parties see it. `Send` and `Unpin`, because an upgraded HTTP connection must be.
+/// A connection as the parties see it. `Send` and `Unpin`, because an upgraded HTTP connection must
+/// be.
 #[derive(Debug)]
 pub enum Stream {
     /// TCP.
@@ -63,8 +64,9 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buffer),
-            // Many peers (all Go programs) end the connection without TLS' close_notify. The protocols above say themselves
-            // where a message ends, so a missing one is the end of the stream and not an error.
+            // Many peers (all Go programs) end the connection without TLS' close_notify. The
+            // protocols above say themselves where a message ends, so a missing one is the end of
+            // the stream and not an error.
             Self::Tls(tls) => match Pin::new(tls.as_mut()).poll_read(cx, buffer) {
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     Poll::Ready(Ok(0))

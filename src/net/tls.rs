@@ -19,7 +19,8 @@ use super::target::Target;
 use super::{Error, Kind, Phase, Stream};
 use crate::core::time::Wall;
 
-/// Sessions kept for resumption by one configuration. Each talks to one host, seldom to a second one; a session takes about 1 KB.
+/// Sessions kept for resumption by one configuration. Each talks to one host, seldom to a second
+/// one; a session takes about 1 KB.
 const SESSIONS_MAX: usize = 8;
 
 /// A file of certificates or a key is a few KB; the largest bundle of a distribution is 250 KB.
@@ -32,9 +33,10 @@ pub fn build_date() -> Wall {
     Wall::from_millis(seconds.saturating_mul(1000))
 }
 
-/// The clock that certificates are checked with: the latest of the wall clock, the build date and the first moment of the certificates
-/// that were verified before. A handshake proves no more than that moment.
-/// A board without a battery wakes up in 1970, and without this it could not link, so nobody could set its clock either.
+/// The clock that certificates are checked with: the latest of the wall clock, the build date and
+/// the first moment of the certificates that were verified before. A handshake proves no more than
+/// that moment. A board without a battery wakes up in 1970, and without this it could not link, so
+/// nobody could set its clock either.
 #[derive(Clone, Copy)]
 pub struct Clock {
     wall: fn() -> Wall,
@@ -42,8 +44,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock over `wall` (the reader of host::clock) that never shows less than the build date or `recorded`, the time in
-    /// the record on disk.
+    /// A clock over `wall` (the reader of host::clock) that never shows less than the build date or
+    /// `recorded`, the time in the record on disk.
     pub fn new(wall: fn() -> Wall, recorded: Wall) -> Self {
         Self {
             wall,
@@ -156,7 +158,8 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Builds TLS from its settings. With [`Roots::System`] this reads files: call it in the blocking pool.
+    /// Builds TLS from its settings. With [`Roots::System`] this reads files: call it in the
+    /// blocking pool.
     ///
     /// # Errors
     /// A certificate, key or name that cannot be used; the error names it.

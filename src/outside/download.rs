@@ -1,6 +1,7 @@
 //! Downloads: short texts, and files of a known length and hash, which go on where they were cut.
 //!
-//! Only the address that is named is asked: a redirect is followed only for a file whose hash is known, and only to https.
+//! Only the address that is named is asked: a redirect is followed only for a file whose hash is
+//! known, and only to https.
 
 use std::{
     fs::{File, OpenOptions},

@@ -18,7 +18,8 @@ use crate::{
     net::{Bytes, deadline, dial::Target},
 };
 
-/// Everything from the look-up of the name to the head of the answer. A request has 32 KiB: half a minute is enough at 10 kbit/s.
+/// Everything from the look-up of the name to the head of the answer. A request has 32 KiB: half a
+/// minute is enough at 10 kbit/s.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(40);
 /// Deadline for the body of an answer, and its maximum size: it is a sentence, if anything.
 const WORDS_WITHIN: Duration = Duration::from_secs(5);
@@ -135,7 +136,8 @@ impl HttpClient {
                 Err(error) if dial_error(&error).is_some() => {
                     return Err(self.broken(wording, &error));
                 }
-                // It was closed meanwhile. What did arrive may be sent twice: who keeps a connection takes the same again.
+                // It was closed meanwhile. What did arrive may be sent twice: who keeps a
+                // connection takes the same again.
                 Err(_) => {}
             }
         }
@@ -215,7 +217,8 @@ impl Answered {
     }
 }
 
-/// The beginning of an answer's body, for people, and whether that was all of it. Who does not end an answer has answered all the same.
+/// The beginning of an answer's body, for people, and whether that was all of it. Who does not end
+/// an answer has answered all the same.
 fn words(mut body: Body) -> (String, bool) {
     let mut read = Vec::new();
     let bytes_max = u64::try_from(WORDS_BYTES_MAX).unwrap_or(u64::MAX);

@@ -28,7 +28,8 @@ pub struct Receiver(pub HttpClient);
 pub enum Answer {
     /// It has the samples.
     Taken,
-    /// It does not take this request, now or later, and says why: a sample in it is too old, or there are too many.
+    /// It does not take this request, now or later, and says why: a sample in it is too old, or
+    /// there are too many.
     Refused(String),
     /// It cannot take anything now; with how long to wait, where it said so.
     Busy(Error, Option<Duration>),
@@ -62,7 +63,8 @@ impl Receiver {
         let error = self.failure().why(said.clone());
         match answered.status.as_u16() {
             200..=299 => Answer::Taken,
-            // Thanos says 409 of samples out of order; 413 is a request that is too large, and a part of it is not.
+            // Thanos says 409 of samples out of order; 413 is a request that is too large, and a
+            // part of it is not.
             400 | 409 | 413 | 422 => Answer::Refused(said),
             408 | 425 | 429 | 500..=599 => {
                 Answer::Busy(error.retry(Retry::Later), answered.retry_after())

@@ -1,7 +1,7 @@
 //! Client of a server of the S3 protocol: lists, writes and removes objects of one bucket.
 //!
-//! Every request is signed with the hash of its body, so that the server refuses what was changed or cut on the way. Redirects are not
-//! followed.
+//! Every request is signed with the hash of its body, so that the server refuses what was changed
+//! or cut on the way. Redirects are not followed.
 
 use std::{
     fs::File,
@@ -328,7 +328,8 @@ async fn converse(
     .await
 }
 
-/// The body of an answer, up to the most that is read. What is longer is cut, and then of no form that is understood.
+/// The body of an answer, up to the most that is read. What is longer is cut, and then of no form
+/// that is understood.
 fn read(body: Body) -> std::result::Result<Vec<u8>, Broken> {
     let mut read = Vec::new();
     let ended = body

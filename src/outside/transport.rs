@@ -1,7 +1,7 @@
 //! Transport of HTTP calls: ureq over connections of our own dialler.
 //!
-//! ureq blocks, so its calls run in the blocking pool. A connection waits for its socket, for ureq's
-//! deadline and for the end of its [`Calls`] at once: dropping those ends a call within
+//! ureq blocks, so its calls run in the blocking pool. A connection waits for its socket, for
+//! ureq's deadline and for the end of its [`Calls`] at once: dropping those ends a call within
 //! milliseconds, whatever it waits for.
 
 use std::{fmt, io, time::Duration};

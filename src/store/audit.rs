@@ -60,7 +60,8 @@ pub struct AuditRow {
 pub(super) struct Waiting {
     next: i64,
     rows: VecDeque<(i64, Wall, Entry)>,
-    /// Ends by the number of their row. One without an outcome is that of a row whose end nobody knows.
+    /// Ends by the number of their row. One without an outcome is that of a row whose end nobody
+    /// knows.
     ends: VecDeque<(i64, Option<String>, Effect)>,
     sums: VecDeque<Sum>,
     lost: u64,
@@ -71,8 +72,8 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Nothing waits. Numbers begin with the time, above those of a database that cannot be read now, and are put behind the
-    /// newest one when it can.
+    /// Nothing waits. Numbers begin with the time, above those of a database that cannot be read
+    /// now, and are put behind the newest one when it can.
     pub(super) fn new(now: Wall) -> Self {
         Self {
             next: now.millis().max(1).saturating_mul(1024),
@@ -118,8 +119,9 @@ impl Waiting {
             .extend(old.map(|(number, _)| (number, None, Effect::default())));
     }
 
-    /// Drops the ends of rows for which there was no room. The others stay: a row on disk without its end would be kept for ever. They are as
-    /// many as calls ran when the disk went, and as rows wait.
+    /// Drops the ends of rows for which there was no room. The others stay: a row on disk without
+    /// its end would be kept for ever. They are as many as calls ran when the disk went, and as
+    /// rows wait.
     fn forget_ends(&mut self) {
         let first = self.rows.front().map_or(i64::MAX, |(number, _, _)| *number);
         let written = self.written;
@@ -163,14 +165,14 @@ impl Waiting {
 }
 
 impl Handle {
-    /// Writes a row before its effect. Where the disk cannot be written the row waits in memory: this machine must stay reachable
-    /// for the person who mends its disk.
+    /// Writes a row before its effect. Where the disk cannot be written the row waits in memory:
+    /// this machine must stay reachable for the person who mends its disk.
     pub async fn audit_begin(&self, entry: Entry, now: Wall) -> Result<Ticket, Failure> {
         self.queue(begin(entry, now)).await
     }
 
-    /// As [`Handle::audit_begin`], for a call that does not go on without its row: a disk that hangs is not asked, and a row that nobody
-    /// waited for gets its end.
+    /// As [`Handle::audit_begin`], for a call that does not go on without its row: a disk that
+    /// hangs is not asked, and a row that nobody waited for gets its end.
     pub async fn audit_begin_call(&self, entry: Entry, now: Wall) -> Result<Ticket, Failure> {
         if self.is_hung() {
             return Err(Failure::Hung);
@@ -267,7 +269,8 @@ pub(super) fn settle(disk: &mut Disk) {
     disk.audit.bound();
 }
 
-/// Numbers the rows that an earlier process left without an end: it will not come any more. Only before the first row of this process.
+/// Numbers the rows that an earlier process left without an end: it will not come any more. Only
+/// before the first row of this process.
 pub(super) fn end_old_rows(transaction: &Transaction<'_>) -> Result<(), Refusal> {
     let last = last(transaction)?;
     transaction.execute(
@@ -351,7 +354,8 @@ pub(super) fn newest(connection: &Connection) -> rusqlite::Result<i64> {
     })
 }
 
-/// Removes the oldest over the quota, in the order in which they ended: the newest stays, and with it the last sequence.
+/// Removes the oldest over the quota, in the order in which they ended: the newest stays, and with
+/// it the last sequence.
 pub(super) fn prune(transaction: &Transaction<'_>) -> Result<(), Refusal> {
     transaction.execute(
         "DELETE FROM audit WHERE sequence <=
@@ -413,7 +417,8 @@ fn verdict_of(word: &str) -> Verdict {
     Verdict::of(word).unwrap_or(Verdict::Refused)
 }
 
-/// SQLite's integers have a sign, and a sum that overflows would be refused for ever. A petabyte is as good as more.
+/// SQLite's integers have a sign, and a sum that overflows would be refused for ever. A petabyte is
+/// as good as more.
 fn column(count: u64) -> i64 {
     i64::try_from(count.min(1 << 50)).unwrap_or(0)
 }

@@ -1,4 +1,5 @@
-//! Commands of the control plane that were accepted: remembered by their ids, so that none is carried out twice.
+//! Commands of the control plane that were accepted: remembered by their ids, so that none is
+//! carried out twice.
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
@@ -134,7 +135,8 @@ mod tests {
         let seen = |id: &str, issued| block_on(handle.seen_command(id, at(issued))).unwrap();
         assert_eq!(seen("c4", 4), Seen::Forgotten);
         assert_eq!(seen("c900", 900), Seen::Before);
-        // What is late and was never heard of is still new, as long as none of its age was forgotten.
+        // What is late and was never heard of is still new, as long as none of its age was
+        // forgotten.
         assert_eq!(seen("late", 6), Seen::Never);
         assert_eq!(seen("late", 5), Seen::Forgotten);
         block_on(store.close()).unwrap();

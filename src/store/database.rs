@@ -136,9 +136,11 @@ impl Database {
         self.has_removed_damaged
     }
 
-    /// Writes the database anew without what is free in it, which takes as much room as it has then. `false`: somebody reads it now.
+    /// Writes the database anew without what is free in it, which takes as much room as it has
+    /// then. `false`: somebody reads it now.
     ///
-    /// The new file takes the place of the old one in one step, and only where no log is left that belongs to the old one.
+    /// The new file takes the place of the old one in one step, and only where no log is left that
+    /// belongs to the old one.
     pub(super) fn rebuild(&mut self) -> std::result::Result<bool, Failure> {
         let path = self.path();
         let new = self
@@ -178,7 +180,8 @@ impl Database {
         &mut self,
         work: impl Fn(&Transaction<'_>) -> std::result::Result<T, Refusal>,
     ) -> std::result::Result<T, Failure> {
-        // Mended at most three times: by a new look at what seemed damaged, by moving it aside, by giving up the reserve.
+        // Mended at most three times: by a new look at what seemed damaged, by moving it aside, by
+        // giving up the reserve.
         for attempt in 0..4 {
             let refusal = match transact(self.connection()?, &work) {
                 Ok(value) => {
@@ -283,8 +286,8 @@ impl Database {
         self.home = Home::Away(error);
     }
 
-    /// Opens it again where it is not open or the last write failed: after an I/O error the connection's idea of the files may be wrong.
-    /// Returns whether it was opened now.
+    /// Opens it again where it is not open or the last write failed: after an I/O error the
+    /// connection's idea of the files may be wrong. Returns whether it was opened now.
     pub(super) fn recover(&mut self) -> bool {
         let is_due = self.trouble.is_some() || matches!(self.home, Home::Away(_));
         if is_due {
@@ -339,7 +342,8 @@ impl Database {
         if !trouble::is_damage(error) {
             return trouble::is_full(error, &self.directory) && self.give_up_reserve();
         }
-        // SQLite says "corrupt" for a read that failed, too: only what is damaged at a second look is given up.
+        // SQLite says "corrupt" for a read that failed, too: only what is damaged at a second look
+        // is given up.
         if attempt > 0 {
             self.home = Home::Away(Error::new("being replaced"));
             if let Err(error) = self.move_aside() {
@@ -393,7 +397,8 @@ impl Database {
     }
 }
 
-/// Writes a compact copy, and lets go of the log. `false`: another program has the database open, and so the log.
+/// Writes a compact copy, and lets go of the log. `false`: another program has the database open,
+/// and so the log.
 fn make_compact(connection: &Connection, new: &Path) -> rusqlite::Result<bool> {
     let cannot = |error: std::io::Error| rusqlite::Error::ToSqlConversionFailure(Box::new(error));
     // Made here, so that it never has another mode; SQLite takes an empty file.
@@ -407,7 +412,8 @@ fn make_compact(connection: &Connection, new: &Path) -> rusqlite::Result<bool> {
     let name = new.to_string_lossy();
     connection.execute("VACUUM INTO ?1", [name.as_ref()])?;
     file.sync_all().map_err(cannot)?;
-    // A log that stayed would be taken for one of the new file. Without other readers this removes it.
+    // A log that stayed would be taken for one of the new file. Without other readers this removes
+    // it.
     let mode = connection.pragma_update_and_check(None, "journal_mode", "DELETE", |row| {
         row.get::<_, String>(0)
     });
@@ -431,7 +437,8 @@ fn transact<T>(
 }
 
 fn open(path: &Path, form: &Form) -> rusqlite::Result<Home> {
-    // Made here and not by SQLite, so that it never has another mode, whatever the umask is. The log gets the same.
+    // Made here and not by SQLite, so that it never has another mode, whatever the umask is. The
+    // log gets the same.
     let made = OpenOptions::new()
         .write(true)
         .create(true)
@@ -469,7 +476,8 @@ fn check(connection: &Connection) -> rusqlite::Result<()> {
     if verdict == "ok" {
         return Ok(());
     }
-    // A page that could not be read now is not a damaged one: the database must not be given up for a passing error.
+    // A page that could not be read now is not a damaged one: the database must not be given up for
+    // a passing error.
     let code = if verdict.contains("error code=") {
         rusqlite::ffi::SQLITE_IOERR
     } else {

@@ -52,7 +52,8 @@ const OTHER_IDENTITY: &str = "store.other-identity";
 static FORM: Form = Form {
     file: DATABASE,
     migrations: &schema::STATE,
-    // FULL: what was answered is on disk after a power cut. 256 pages: the log stays at about 1 MiB.
+    // FULL: what was answered is on disk after a power cut. 256 pages: the log stays at about 1
+    // MiB.
     pragmas: "PRAGMA journal_mode = WAL;
          PRAGMA synchronous = FULL;
          PRAGMA foreign_keys = ON;
@@ -82,7 +83,8 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Opens what is there. `report` gets what the small files say before anything is written, where an identity is among them.
+    /// Opens what is there. `report` gets what the small files say before anything is written,
+    /// where an identity is among them.
     pub(super) fn open(
         directory: PathBuf,
         lock: Option<Flock<File>>,

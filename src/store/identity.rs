@@ -132,7 +132,8 @@ pub(super) fn settle(disk: &mut Disk) -> Option<Error> {
     trouble
 }
 
-/// The identity in the file. A missing or damaged one is none; the error is that a newer program wrote it.
+/// The identity in the file. A missing or damaged one is none; the error is that a newer program
+/// wrote it.
 pub(super) fn read_file(directory: &Path) -> Result<Option<Identity>> {
     let path = directory.join(IDENTITY);
     let Ok(Some(content)) = files::read_if_there(&path, FILE_BYTES_MAX) else {

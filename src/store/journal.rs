@@ -1,4 +1,5 @@
-//! The change journal on disk: an intent before the first step, each step before its act, the outcome before its report.
+//! The change journal on disk: an intent before the first step, each step before its act, the
+//! outcome before its report.
 
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
@@ -13,7 +14,8 @@ use crate::core::{
 
 /// Finished changes that are kept.
 const FINISHED_MAX: i64 = 200;
-/// Unfinished changes that there may be. One is under way at a time; more are left where a kind of change was given up by a newer version.
+/// Unfinished changes that there may be. One is under way at a time; more are left where a kind of
+/// change was given up by a newer version.
 const UNFINISHED_MAX: i64 = 256;
 /// Unfinished changes of one list: each may have an intent of a megabyte.
 const UNFINISHED_LIST_MAX: u32 = 64;
@@ -32,7 +34,8 @@ pub enum Begun {
 }
 
 impl Handle {
-    /// Writes the intent of the change that holds the lock. To begin the same id twice begins it once.
+    /// Writes the intent of the change that holds the lock. To begin the same id twice begins it
+    /// once.
     pub async fn begin_change(
         &self,
         lock: &ChangeLock,
@@ -48,8 +51,8 @@ impl Handle {
         .await
     }
 
-    /// Writes that the step at `position` is about to act, and how it is taken back. Positions follow each other without a gap;
-    /// a step that is on disk already is left as it is.
+    /// Writes that the step at `position` is about to act, and how it is taken back. Positions
+    /// follow each other without a gap; a step that is on disk already is left as it is.
     pub async fn intend_step(
         &self,
         lock: &ChangeLock,
@@ -90,7 +93,8 @@ impl Handle {
             .await
     }
 
-    /// The oldest changes that were begun and have no outcome, 64 at most: what a start goes on with. Once those are over, the next ones come.
+    /// The oldest changes that were begun and have no outcome, 64 at most: what a start goes on
+    /// with. Once those are over, the next ones come.
     pub async fn unfinished_changes(&self) -> Result<Vec<Change>, Failure> {
         self.call(|disk| {
             list(
@@ -239,8 +243,8 @@ fn finish(
     Ok(())
 }
 
-/// Removes the oldest finished changes over the quota, in the order in which they ended: the newest stays, and with it the last sequence.
-/// Unfinished ones stay.
+/// Removes the oldest finished changes over the quota, in the order in which they ended: the newest
+/// stays, and with it the last sequence. Unfinished ones stay.
 pub(super) fn prune(transaction: &Transaction<'_>) -> Result<(), Refusal> {
     transaction.execute(
         "DELETE FROM change WHERE sequence <=

@@ -133,8 +133,9 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Waits for what is on disk: for everything, or, where the disk hangs, for what the small files say about this agent. While they cannot be
-    /// read, and where there is no identity among them, it waits on: nobody knows then who this agent is.
+    /// Waits for what is on disk: for everything, or, where the disk hangs, for what the small
+    /// files say about this agent. While they cannot be read, and where there is no identity among
+    /// them, it waits on: nobody knows then who this agent is.
     pub async fn loaded(self) -> Result<Loaded> {
         let files = match self.next().await? {
             Found::Everything(loaded) => {
@@ -192,7 +193,8 @@ pub struct Handle {
 impl Store {
     /// Opens what is in `directory`, which is made where it is missing (its parent is not).
     ///
-    /// Fails only where another agent uses that directory, or no thread can be had. Everything else is a condition.
+    /// Fails only where another agent uses that directory, or no thread can be had. Everything else
+    /// is a condition.
     #[cfg(feature = "internals")]
     pub async fn open(directory: impl Into<PathBuf>, now: Wall) -> Result<(Self, Loaded)> {
         let (store, opening) = Self::begin(directory, now, Jobs::default())?;
@@ -204,8 +206,8 @@ impl Store {
         Ok((store, loaded))
     }
 
-    /// Begins to open what is in `directory`, and waits for nothing: what is asked before it is open waits in the queue. What the thread does
-    /// stands in the list of `jobs`.
+    /// Begins to open what is in `directory`, and waits for nothing: what is asked before it is
+    /// open waits in the queue. What the thread does stands in the list of `jobs`.
     pub fn begin(directory: impl Into<PathBuf>, now: Wall, jobs: Jobs) -> Result<(Self, Opening)> {
         let directory = directory.into();
         let open = move |found: &Sender<Result<Found>>| {
@@ -239,20 +241,23 @@ impl Store {
         }
     }
 
-    /// Writes what is queued, copies the log into the database and ends the thread. Later calls are told `Closed`.
+    /// Writes what is queued, copies the log into the database and ends the thread. Later calls are
+    /// told `Closed`.
     pub async fn close(self) -> std::result::Result<(), Failure> {
         self.thread.close().await
     }
 }
 
 impl Handle {
-    /// Looks after the disk: writes what waits, opens again what was broken, thins what is over its quota. Call it every half minute.
-    /// Returns all conditions that hold; those of [`CONDITIONS`] that are not among them do not.
+    /// Looks after the disk: writes what waits, opens again what was broken, thins what is over its
+    /// quota. Call it every half minute. Returns all conditions that hold; those of [`CONDITIONS`]
+    /// that are not among them do not.
     pub async fn tend(&self, now: Wall) -> std::result::Result<Vec<Condition>, Failure> {
         self.call(move |disk| Ok(disk.tend(now))).await
     }
 
-    /// Returns whether the disk is known to hang: then nothing that has to be on disk first can begin.
+    /// Returns whether the disk is known to hang: then nothing that has to be on disk first can
+    /// begin.
     pub fn is_hung(&self) -> bool {
         self.post.is_hung()
     }
@@ -270,7 +275,8 @@ impl Handle {
         self.post.call(job).await
     }
 
-    /// Hands over something that must not get lost: it is done when the disk answers again, whoever waits for it.
+    /// Hands over something that must not get lost: it is done when the disk answers again, whoever
+    /// waits for it.
     async fn queue<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Disk) -> std::result::Result<T, Failure> + Send + 'static,
@@ -303,7 +309,8 @@ fn locked(directory: &std::path::Path) -> Result<Option<Flock<std::fs::File>>> {
     lock(directory)
 }
 
-/// Two agents on one directory would each undo what the other writes. The lock goes with the process, however that ends.
+/// Two agents on one directory would each undo what the other writes. The lock goes with the
+/// process, however that ends.
 fn lock(directory: &std::path::Path) -> Result<Option<Flock<std::fs::File>>> {
     let Ok(opened) = std::fs::File::open(directory) else {
         // It is not there: nobody uses it.

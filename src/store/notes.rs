@@ -34,8 +34,8 @@ impl Notes {
 }
 
 impl Handle {
-    /// Keeps a word under a name, or forgets it. On disk when this returns; after an error it is kept in memory, and the next word
-    /// that is kept writes it too.
+    /// Keeps a word under a name, or forgets it. On disk when this returns; after an error it is
+    /// kept in memory, and the next word that is kept writes it too.
     pub async fn keep_note(
         &self,
         name: &'static str,

@@ -17,8 +17,8 @@ pub(super) struct Copies {
     pub(super) bytes: u64,
 }
 
-/// Renames the database `file` and its log. Returns whether it is still there: of what was moved, the oldest go until the rest is within
-/// bounds, and it may be larger than that alone.
+/// Renames the database `file` and its log. Returns whether it is still there: of what was moved,
+/// the oldest go until the rest is within bounds, and it may be larger than that alone.
 pub(super) fn move_aside(directory: &Path, file: &str, kept: Copies, wall: Wall) -> Result<bool> {
     let stamp: String = wall
         .rfc3339()

@@ -69,7 +69,8 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<usize> {
     number(connection, "user_version")
 }
 
-/// Returns whether a program of that schema may use a file: one that has it, or a later one that only added to it.
+/// Returns whether a program of that schema may use a file: one that has it, or a later one that
+/// only added to it.
 pub(super) fn is_usable(connection: &Connection, program: usize) -> rusqlite::Result<bool> {
     let file = version(connection)?;
     let lowest = number(connection, "application_id")?;

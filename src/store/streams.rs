@@ -25,7 +25,8 @@ impl Handle {
             .await
     }
 
-    /// The first records of a range, as far as they fit into so many bytes: at least one. What was thinned is said as a gap.
+    /// The first records of a range, as far as they fit into so many bytes: at least one. What was
+    /// thinned is said as a gap.
     pub async fn read(
         &self,
         stream: Stream,

@@ -16,7 +16,8 @@ use crate::{
     files::{GivenUp, Jobs},
 };
 
-/// Calls that wait for a thread at most; more are told `Busy`. One takes 5 to 50 ms on an SD card, so the last of 64 waits 3 s.
+/// Calls that wait for a thread at most; more are told `Busy`. One takes 5 to 50 ms on an SD card,
+/// so the last of 64 waits 3 s.
 const QUEUE: usize = 64;
 /// Parts in which a thread reports what it finds while it opens.
 const FINDINGS: usize = 2;
@@ -82,8 +83,9 @@ impl<T> fmt::Debug for Thread<T> {
 }
 
 impl<T: Owned + 'static> Thread<T> {
-    /// Starts a thread that opens what it owns, and reports what it finds meanwhile, in [`FINDINGS`] parts at most. What is asked before it is
-    /// open waits in the queue. The thread ends where nothing can be opened.
+    /// Starts a thread that opens what it owns, and reports what it finds meanwhile, in
+    /// [`FINDINGS`] parts at most. What is asked before it is open waits in the queue. The thread
+    /// ends where nothing can be opened.
     pub(super) fn start<L: Send + 'static>(
         name: &str,
         listed: Listed,
@@ -158,7 +160,8 @@ impl<T: 'static> Post<T> {
         self.queue(job).await
     }
 
-    /// Queues a job and waits for its answer. Where the disk hangs nobody waits for it, and it is done once the disk answers.
+    /// Queues a job and waits for its answer. Where the disk hangs nobody waits for it, and it is
+    /// done once the disk answers.
     pub(super) async fn queue<A: Send + 'static>(
         &self,
         job: impl FnOnce(&mut T) -> std::result::Result<A, Failure> + Send + 'static,

@@ -1,7 +1,8 @@
 //! Shared state of all components: each task reports its part, the status and the heartbeat read
 //! it.
 //!
-//! It keeps no history; what began and ended is counted until somebody takes it. One thread runs everything, so the cells are borrowed for the length of a call only.
+//! It keeps no history; what began and ended is counted until somebody takes it. One thread runs
+//! everything, so the cells are borrowed for the length of a call only.
 
 use std::cell::{Cell, RefCell};
 use std::{io, net::IpAddr, rc::Rc, time::Duration};
@@ -166,7 +167,8 @@ pub struct SharedState {
     pub dashboard: RefCell<DashboardView>,
     /// Written by the task that copies backups of k3s; `None`: none are copied.
     pub copies: RefCell<Option<CopiesView>>,
-    /// k3s as root's watch saw it last; `None`: nobody watches. Shown, and nothing is decided by it.
+    /// k3s as root's watch saw it last; `None`: nobody watches. Shown, and nothing is decided by
+    /// it.
     pub k3s: RefCell<Option<K3sStatus>>,
     /// Rejected connections, counted by the server of the dashboard.
     pub turned_away: Cell<TurnedAway>,
@@ -205,7 +207,8 @@ impl SharedState {
         }
     }
 
-    /// Counts a connection to the dashboard that the kernel refused to hand over; returns the time until the next try.
+    /// Counts a connection to the dashboard that the kernel refused to hand over; returns the time
+    /// until the next try.
     pub fn accept_failed(&self, error: &io::Error) -> Duration {
         self.accept_errors
             .set(self.accept_errors.get().saturating_add(1));
@@ -286,7 +289,8 @@ impl SharedState {
         }
     }
 
-    /// Takes out which conditions began and ended, and whatever else happened to this agent; `how` says up to where.
+    /// Takes out which conditions began and ended, and whatever else happened to this agent; `how`
+    /// says up to where.
     pub fn take_events(&self, how: impl FnOnce(&mut Tally) -> Vec<Event>) -> Vec<Event> {
         how(&mut self.happened.borrow_mut())
     }
@@ -309,7 +313,8 @@ impl SharedState {
         self.happened.borrow_mut().add(what, self.now().wall, 1);
     }
 
-    /// Shows the conditions of one reporter that always says all of them: those of `ids` that are not among them do not hold.
+    /// Shows the conditions of one reporter that always says all of them: those of `ids` that are
+    /// not among them do not hold.
     pub fn show_all(&self, ids: &[&'static str], holding: Vec<Condition>) {
         for id in ids {
             if !holding.iter().any(|condition| condition.id == *id) {

@@ -218,7 +218,8 @@ pub struct Access {
 pub struct Dashboard {
     /// Its addresses for browsers, the best first; none: it is on the socket alone.
     pub urls: Vec<String>,
-    /// SHA-256 of its certificate, as browsers and openssl show it; `null`: only this machine reaches it.
+    /// SHA-256 of its certificate, as browsers and openssl show it; `null`: only this machine
+    /// reaches it.
     pub fingerprint: Option<String>,
     /// Until when the certificate holds: RFC 3339 in UTC.
     pub until: Option<String>,
@@ -305,7 +306,8 @@ pub fn stamp(wall: Wall) -> String {
     wall.rfc3339()
 }
 
-/// A share as the API writes it: percent with one decimal, between 0 and 100. `None` where it is not a number.
+/// A share as the API writes it: percent with one decimal, between 0 and 100. `None` where it is
+/// not a number.
 pub fn percent(share: f64) -> Option<f64> {
     share
         .is_finite()

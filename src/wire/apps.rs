@@ -1,7 +1,7 @@
 //! Records and revisions of apps, as they lie in Secrets of the agent's namespace.
 //!
-//! Secrets, because a revision holds the values of the Secrets that it deploys; and in that namespace, because the account of the control
-//! plane has no rights there.
+//! Secrets, because a revision holds the values of the Secrets that it deploys; and in that
+//! namespace, because the account of the control plane has no rights there.
 
 use std::{
     collections::BTreeMap,

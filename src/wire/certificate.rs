@@ -59,7 +59,8 @@ pub fn to_be_signed(fields: &Fields<'_>) -> Vec<u8> {
         .collect();
     let common_name = [COMMON_NAME, &tagged(0x0c, &[common_name.as_bytes()])];
     let name = sequence(&[&tagged(0x31, &[&sequence(&common_name)])]);
-    // The highest bit is the sign, and the first byte is not to be 0: it is a positive number without leading zeros.
+    // The highest bit is the sign, and the first byte is not to be 0: it is a positive number
+    // without leading zeros.
     let mut serial = fields.serial;
     serial[0] = serial[0] & 0x3f | 0x40;
     sequence(&[

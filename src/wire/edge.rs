@@ -44,7 +44,8 @@ pub fn rows(rows: &[Row]) -> Vec<u8> {
 
 fn line(row: &Row) -> String {
     let (sequence, at) = (row.sequence, row.at.rfc3339());
-    // What a failing disk made of a body must not make a message that no receiver can read, and that is sent again for ever.
+    // What a failing disk made of a body must not make a message that no receiver can read, and
+    // that is sent again for ever.
     let is_object = json::read::<Map<String, Value>>(&row.body).is_ok();
     if is_object && !row.body.contains(['\r', '\n']) {
         let body = &row.body;

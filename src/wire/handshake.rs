@@ -42,8 +42,8 @@ impl Target {
         Self::of(api_url, path_and_query, ChosenBy::Owner)
     }
 
-    /// The gateway's endpoint. A query and a fragment of the URL are dropped: the control plane chose them, and gateways need none. The
-    /// error says what is wrong with the URL.
+    /// The gateway's endpoint. A query and a fragment of the URL are dropped: the control plane
+    /// chose them, and gateways need none. The error says what is wrong with the URL.
     pub fn gateway(url: &str, cluster_uuid: &str, agent_version: &str) -> Result<Self, String> {
         let base = url.trim().split(['?', '#']).next().unwrap_or_default();
         let url = Url::parse_exact(base)?;

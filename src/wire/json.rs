@@ -16,7 +16,8 @@ use serde::{
 };
 use serde_json::Value;
 
-/// Reads a text by the reader of bytes: with a reader of texts beside it, its code would be in the program twice.
+/// Reads a text by the reader of bytes: with a reader of texts beside it, its code would be in the
+/// program twice.
 ///
 /// # Errors
 /// What [`serde_json`] says of a text that is not of this shape.
@@ -94,7 +95,8 @@ pub trait Optional {
     fn some(&mut self) -> Place<'_>;
 }
 
-/// Names the fields of a struct that is read from JSON: all of them, each with its name there where that is another.
+/// Names the fields of a struct that is read from JSON: all of them, each with its name there where
+/// that is another.
 macro_rules! fields {
     ($shape:ident { $($field:ident $(: $name:literal)?),* $(,)? }) => {
         impl $crate::wire::json::Fields for $shape {

@@ -34,7 +34,8 @@ fields!(Ask {
     change
 });
 
-/// The answer to `inspect`: what was found, under the names that the doctor has for it. Never a key, a token or a password.
+/// The answer to `inspect`: what was found, under the names that the doctor has for it. Never a
+/// key, a token or a password.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Inspection {
     /// A text for each name; `null`: there is no such thing. What could not be read is absent.
@@ -98,7 +99,8 @@ fields!(Done {
     remains
 });
 
-/// A change as the keeper keeps it: one file each, written before the first effect and after every step.
+/// A change as the keeper keeps it: one file each, written before the first effect and after every
+/// step.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Record {
     /// Its place in the order of changes, from 1.
@@ -130,7 +132,8 @@ pub struct Record {
     /// Command that takes it back in place of `undo`, where that is another one.
     #[serde(default)]
     pub opposite: Option<String>,
-    /// What is waited for after the last act of a repair, and since when; the change is done otherwise, and holds nothing else up.
+    /// What is waited for after the last act of a repair, and since when; the change is done
+    /// otherwise, and holds nothing else up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
 }
@@ -421,7 +424,8 @@ pub struct K3sStatus {
     pub certificate_ends: Option<String>,
     /// Backups in the usual directory, the newest first.
     pub backups: Vec<BackupEntry>,
-    /// Copies of them elsewhere, by the agent, in the answer of `k3s status` only; none if no setting asks for them, or if no agent answers.
+    /// Copies of them elsewhere, by the agent, in the answer of `k3s status` only; none if no
+    /// setting asks for them, or if no agent answers.
     pub copies: Option<Copies>,
     /// Volumes on this machine, which are in no backup.
     pub volumes: Vec<Volume>,

@@ -138,8 +138,8 @@ fn short(text: &str) -> String {
     printable.take(NAME_CHARS_MAX).collect()
 }
 
-/// The object, as far as a write changes it: the whole of it for a new one, else a merge patch that the API refuses where the object
-/// is not in the state that is named.
+/// The object, as far as a write changes it: the whole of it for a new one, else a merge patch that
+/// the API refuses where the object is not in the state that is named.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Write {

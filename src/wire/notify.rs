@@ -155,7 +155,8 @@ fn text(message: &Message) -> String {
     lines.join("\n")
 }
 
-/// Names and sentences may hold what others chose: no sign in them ends a line or moves a cursor, and none is endless.
+/// Names and sentences may hold what others chose: no sign in them ends a line or moves a cursor,
+/// and none is endless.
 fn plain(text: &str) -> String {
     let signs = text
         .chars()

@@ -17,7 +17,8 @@ struct EventRecord<'a> {
     count: u32,
 }
 
-/// An event: `{"source","severity","subject","reason","message","first","last","count"}`, times by RFC 3339.
+/// An event: `{"source","severity","subject","reason","message","first","last","count"}`, times by
+/// RFC 3339.
 pub fn event(event: &Event) -> String {
     text(&EventRecord {
         source: event.what.source.as_str(),

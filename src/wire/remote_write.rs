@@ -53,7 +53,8 @@ struct Timeseries<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// Requests with these samples. `labels` are added to every series that has none of the same name.
+    /// Requests with these samples. `labels` are added to every series that has none of the same
+    /// name.
     pub fn new(samples: &'a Samples, labels: &BTreeMap<String, String>) -> Self {
         let series: BTreeMap<u32, &Series> = samples
             .series
@@ -114,7 +115,8 @@ impl<'a> Requests<'a> {
     }
 }
 
-/// The body of a request without samples: whoever takes it is a receiver, whatever it thinks of our samples.
+/// The body of a request without samples: whoever takes it is a receiver, whatever it thinks of our
+/// samples.
 pub fn empty_body() -> Vec<u8> {
     compressed(&[])
 }
@@ -128,7 +130,8 @@ fn labels_of(series: &Series, more: &BTreeMap<String, String>) -> Vec<u8> {
     labels.extend(series.key.labels());
     labels.insert("__name__", series.key.name());
     let mut all = Vec::new();
-    // An empty label is none, for Prometheus; a receiver may refuse one that is written all the same.
+    // An empty label is none, for Prometheus; a receiver may refuse one that is written all the
+    // same.
     for (name, value) in labels.into_iter().filter(|(_, value)| !value.is_empty()) {
         let mut label = Vec::new();
         put_bytes(&mut label, NAME, name.as_bytes());

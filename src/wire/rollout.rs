@@ -1,4 +1,5 @@
-//! Recordings of rollouts: a line of JSON for the scope, then one for each observation that differs from the one before.
+//! Recordings of rollouts: a line of JSON for the scope, then one for each observation that differs
+//! from the one before.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -49,7 +50,8 @@ impl Recorder {
         json!({"at_ms": at_ms, "set": [], "gone": []}).to_string()
     }
 
-    /// The line of an observation; `None` where nothing has changed. `seen` is `None` if the cluster could not be seen.
+    /// The line of an observation; `None` where nothing has changed. `seen` is `None` if the
+    /// cluster could not be seen.
     pub fn line(&mut self, at: Duration, seen: Option<&Observation>) -> Option<String> {
         let at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
         let line = match (seen, &self.last) {
@@ -124,7 +126,8 @@ fn finding(found: Option<&Finding>) -> Value {
 pub struct Recording {
     /// Objects and times.
     pub scope: Scope,
-    /// Observations, each from its moment until the next one; `None` if the cluster could not be seen.
+    /// Observations, each from its moment until the next one; `None` if the cluster could not be
+    /// seen.
     pub frames: Vec<(Mono, Option<Observation>)>,
 }
 

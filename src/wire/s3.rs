@@ -1,6 +1,7 @@
 //! Answers of servers of the S3 protocol: a page of a list of objects, and refusals.
 //!
-//! They are XML of one fixed form, of which a few elements are read; an answer of another form is none.
+//! They are XML of one fixed form, of which a few elements are read; an answer of another form is
+//! none.
 
 /// Page of a list.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -164,7 +164,8 @@ mod tests {
             for bit in 0..8 {
                 let mut flipped = content.clone();
                 flipped[place] ^= 1 << bit;
-                // Where the text still means the same (white space outside the identity), the same is read.
+                // Where the text still means the same (white space outside the identity), the same
+                // is read.
                 if let Ok(read) = read_identity(&flipped) {
                     assert_eq!(read, identity(), "{place} {bit}");
                 }

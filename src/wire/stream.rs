@@ -1,9 +1,11 @@
-//! The header that begins every stream, all big-endian: `u8 version · u8 kind · u16 port · u16 n + n bytes service ·
-//! u16 n + n bytes namespace · u16 n + n bytes id` (docs/protocol.md, Stream header).
+//! The header that begins every stream, all big-endian: `u8 version · u8 kind · u16 port · u16 n +
+//! n bytes service · u16 n + n bytes namespace · u16 n + n bytes id` (docs/protocol.md, Stream
+//! header).
 //!
-//! Version 1 knows TCP and UDP; nothing goes back before the payload. Version 2 adds HTTP, and a status byte in front of what a
-//! TCP or UDP target says. The reader takes the bytes as they come and refuses at the first byte that makes a header impossible:
-//! a length is judged before what it announces is stored.
+//! Version 1 knows TCP and UDP; nothing goes back before the payload. Version 2 adds HTTP, and a
+//! status byte in front of what a TCP or UDP target says. The reader takes the bytes as they come
+//! and refuses at the first byte that makes a header impossible: a length is judged before what it
+//! announces is stored.
 
 use std::{fmt, num::NonZeroU16};
 
@@ -19,7 +21,8 @@ pub struct Header {
     pub version: Version,
     /// Target of its bytes.
     pub target: Target,
-    /// The peer's name for what it opened the stream for, for the log: printable ASCII, may be empty.
+    /// The peer's name for what it opened the stream for, for the log: printable ASCII, may be
+    /// empty.
     pub id: String,
 }
 

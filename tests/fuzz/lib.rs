@@ -183,8 +183,8 @@ pub fn dashboard_request(line: &str) {
     }
 }
 
-/// Asserts what holds of every byte of the control plane: messages, yamux frames, and the headers of
-/// streams, which mean the same in one piece and in many.
+/// Asserts what holds of every byte of the control plane: messages, yamux frames, and the headers
+/// of streams, which mean the same in one piece and in many.
 pub fn control_plane_bytes(data: &[u8]) {
     use core::yamux::{Settings, Yamux};
     use pipeops_agent::wire::{control, stream::HeaderReader};
@@ -225,7 +225,8 @@ pub fn control_plane_bytes(data: &[u8]) {
     assert_eq!((used, whole), (at, in_pieces));
 }
 
-/// Asserts what holds of every manifest: what is read lies in one namespace, under a path of its own.
+/// Asserts what holds of every manifest: what is read lies in one namespace, under a path of its
+/// own.
 pub fn manifests(text: &str) {
     let Ok(manifests) = core::apps::parse(text, Some("shop")) else {
         return;
@@ -248,7 +249,8 @@ pub fn manifests(text: &str) {
     }
 }
 
-/// Asserts what holds of every block of series: one that can be read is written and read as the same.
+/// Asserts what holds of every block of series: one that can be read is written and read as the
+/// same.
 pub fn block(data: &[u8]) {
     use core::series::block::Block;
 

@@ -1,5 +1,5 @@
-//! What holds of every request, whatever its letters. The properties and the fuzz targets try to break it; both have the agent's `core`
-//! as `crate::core`.
+//! What holds of every request, whatever its letters. The properties and the fuzz targets try to
+//! break it; both have the agent's `core` as `crate::core`.
 
 use super::model::{Info, request_info};
 use crate::core::policy::{Attributes, Level, Object, Rules, Terms, Verb, decide};
@@ -33,7 +33,8 @@ fn what_is_sent_is_what_was_judged(call: &Call, sent: &KubePath, resolved: Optio
     }
 }
 
-/// What the API server would make of the path as it was asked for, where nothing is wrong with it, is what it makes of the one that is sent.
+/// What the API server would make of the path as it was asked for, where nothing is wrong with it,
+/// is what it makes of the one that is sent.
 fn a_sound_path_keeps_its_meaning(asked: &Asked, call: &Call, resolved: Option<&Info>) {
     let path = &asked.path;
     let is_whole = path.starts_with('/') && !path.contains('?');
@@ -118,7 +119,8 @@ pub(crate) fn decided(level: Level, call: &Call) -> Option<Terms> {
     decide(&rules, call).ok()
 }
 
-/// The agent's reading in the words of the model, but for the name in a selector, which the model does not read.
+/// The agent's reading in the words of the model, but for the name in a selector, which the model
+/// does not read.
 fn read(method: &str, path: &KubePath, query: &str) -> Option<Info> {
     let mut info = Info {
         path: unescaped(path.as_str()),

@@ -1,5 +1,5 @@
-//! Requests, ordinary and hostile, each with what the policy makes of it. The policy's own tests, those against a real API server and the
-//! fuzz targets read them.
+//! Requests, ordinary and hostile, each with what the policy makes of it. The policy's own tests,
+//! those against a real API server and the fuzz targets read them.
 
 /// One line of a list.
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
-//! What Go's `net/url` and kube-apiserver 1.34 make of the request line that they receive, written down once more from their rules and
-//! sharing nothing with the agent: the tests compare the agent's reading with it.
+//! What Go's `net/url` and kube-apiserver 1.34 make of the request line that they receive, written
+//! down once more from their rules and sharing nothing with the agent: the tests compare the
+//! agent's reading with it.
 
 /// The API server's `RequestInfo`, as far as it authorises by it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

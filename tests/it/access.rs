@@ -1,4 +1,5 @@
-//! The owner's side of the policy, with the real program: what is set here holds at once, against the link, and after a restart.
+//! The owner's side of the policy, with the real program: what is set here holds at once, against
+//! the link, and after a restart.
 
 pub(crate) mod api;
 mod labels;
@@ -24,7 +25,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// An agent under `managed` between a control plane that uses this carrier and an API server of our own.
+    /// An agent under `managed` between a control plane that uses this carrier and an API server of
+    /// our own.
     fn linked(streams: Streams) -> Self {
         let mut plane = Plane::start(Options::default()).unwrap();
         plane.set(|behaviour| behaviour.streams = streams);
@@ -378,7 +380,8 @@ fn what_was_asked_is_counted_and_what_was_refused_comes_with_what_would_allow_it
     assert!(!told.contains("fix: rm"), "{told}");
 }
 
-/// Requests, and the exit codes of `access test` under `read-only`, `managed` and `full`: 0 permitted, 1 refused, 2 it depends.
+/// Requests, and the exit codes of `access test` under `read-only`, `managed` and `full`: 0
+/// permitted, 1 refused, 2 it depends.
 const TABLE: &[(&str, [i32; 3])] = &[
     ("GET /version", [0, 0, 0]),
     ("GET /api/v1/pods?watch=1", [0, 0, 0]),

@@ -1,7 +1,9 @@
-//! The accounts of one agent in the shared cluster, made as its users make them: with what the program prints.
+//! The accounts of one agent in the shared cluster, made as its users make them: with what the
+//! program prints.
 //!
-//! Every set has a namespace of its own, and the API server judges each set by itself. So tests of different levels run side by side
-//! and none stands in another's way; a test that changes its set changes nobody else's.
+//! Every set has a namespace of its own, and the API server judges each set by itself. So tests of
+//! different levels run side by side and none stands in another's way; a test that changes its set
+//! changes nobody else's.
 
 use std::{
     path::PathBuf,

@@ -65,14 +65,16 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     Command::new(program)
 }
 
-/// The program that is tested: the one that was built with the tests, or the one of `PIPEOPS_TEST_AGENT` that figures are taken of.
+/// The program that is tested: the one that was built with the tests, or the one of
+/// `PIPEOPS_TEST_AGENT` that figures are taken of.
 pub(crate) fn program() -> PathBuf {
     let other = std::env::var_os("PIPEOPS_TEST_AGENT");
     other.map_or_else(|| env!("CARGO_BIN_EXE_pipeops-agent").into(), PathBuf::from)
 }
 
-/// The program in another place, for every user. Another process writes it: one that another test is just starting would hold a file that
-/// is written here, and what is held for writing cannot be started.
+/// The program in another place, for every user. Another process writes it: one that another test
+/// is just starting would hold a file that is written here, and what is held for writing cannot be
+/// started.
 pub(crate) fn copy_program(place: &Path) {
     let copied = command("install")
         .args(["-m", "755"])
@@ -300,7 +302,8 @@ impl Agent {
         })
     }
 
-    /// Runs a command of the same program with the same environment: its exit code and what it printed.
+    /// Runs a command of the same program with the same environment: its exit code and what it
+    /// printed.
     pub(crate) fn cli(&self, arguments: &[&str]) -> (i32, String) {
         self.cli_of(command(self.program()), arguments)
     }

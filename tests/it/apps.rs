@@ -1,5 +1,5 @@
-//! Apps on the real cluster, by the command line as root: deployed under the account that root lets in, judged, explained, and never
-//! more than what is ours.
+//! Apps on the real cluster, by the command line as root: deployed under the account that root lets
+//! in, judged, explained, and never more than what is ours.
 
 mod command;
 mod command_git;
@@ -401,7 +401,8 @@ fn what_kubectl_made_is_adopted_on_demand() {
     assert!(!bench.objects("configmaps").contains("settings"));
 }
 
-/// The state after a power cut between the write of an object and the note of its UID, with somebody who forges the second object.
+/// The state after a power cut between the write of an object and the note of its UID, with
+/// somebody who forges the second object.
 fn forged_nonces_are_worth_nothing(bench: &Bench, map: &str) {
     let named = |name: &str| map.replace("settings", name);
     let (code, said) = bench.apply("cut", &named("first"));
@@ -520,7 +521,8 @@ fn a_kill_and_missing_rights_only_delay_a_change() {
         "{.data}{.metadata.managedFields[*].operation}",
     );
     assert_eq!(kept, r#"{"a":"b"}Apply"#);
-    // Rights that are taken away meanwhile are what is missing, not the API; and watches that are open are cut.
+    // Rights that are taken away meanwhile are what is missing, not the API; and watches that are
+    // open are cut.
     kubectl(&[
         "-n",
         &bench.namespace,
@@ -785,7 +787,8 @@ fn a_job_that_failed_runs_again_and_never_counts_as_good() {
         (&json!(2), &json!("job.failed"))
     );
     assert_ne!(bench.get("job/once", "{.metadata.uid}"), uid);
-    // Content that was kept by a change that was cut off before it was accepted is not deployed in place of what is asked for.
+    // Content that was kept by a change that was cut off before it was accepted is not deployed in
+    // place of what is asked for.
     let secret = |number: u64| format!("pipeops-app.once.r{number}");
     let own = bench.accounts.namespace();
     let kept = kubectl(&["-n", own, "get", "secret", &secret(2), "-o", "json"]);

@@ -402,7 +402,8 @@ fn served(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": [pod, service]})
 }
 
-/// A managed namespace with a Pod `good` and a Pod `bad`, both older than its labels, with a Service before each.
+/// A managed namespace with a Pod `good` and a Pod `bad`, both older than its labels, with a
+/// Service before each.
 fn with_old_pods() -> Option<Bench> {
     let bench = Bench::at("managed")?;
     let shop = bench.managed.as_str();

@@ -19,7 +19,8 @@ use crate::{
 const USER: u32 = 4_321;
 const OTHER: u32 = 4_322;
 
-/// A desktop whose browser writes down how it was started, reads its file, and stays until it is told to go.
+/// A desktop whose browser writes down how it was started, reads its file, and stays until it is
+/// told to go.
 struct Desktop {
     folder: tempfile::TempDir,
 }

@@ -1,4 +1,5 @@
-//! An API server's side of one HTTP request, by hand: for servers of a few lines, whose connections have one request each.
+//! An API server's side of one HTTP request, by hand: for servers of a few lines, whose connections
+//! have one request each.
 
 use std::{
     io::{BufRead, Write},

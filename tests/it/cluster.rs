@@ -1,7 +1,8 @@
-//! The test clusters: one real Kubernetes for all tests of this process that leave it as it is, another one for those that break theirs,
-//! each brought up by the first test that needs it.
+//! The test clusters: one real Kubernetes for all tests of this process that leave it as it is,
+//! another one for those that break theirs, each brought up by the first test that needs it.
 //!
-//! Where none can be had, a test says why and ends; whoever runs the tests decides whether that is a failure.
+//! Where none can be had, a test says why and ends; whoever runs the tests decides whether that is
+//! a failure.
 
 use std::{
     cell::Cell,
@@ -74,7 +75,8 @@ pub(crate) fn variable(name: &str) -> String {
         .to_owned()
 }
 
-/// The administrator's kubectl, which must succeed; returns what it printed. A namespace that it makes can take Pods.
+/// The administrator's kubectl, which must succeed; returns what it printed. A namespace that it
+/// makes can take Pods.
 pub(crate) fn kubectl(arguments: &[&str]) -> String {
     let text = run(arguments);
     if let ["create", "namespace", name, ..] = arguments {
@@ -90,7 +92,8 @@ pub(crate) fn kubectl(arguments: &[&str]) -> String {
     text
 }
 
-/// Deletes a namespace at the end of a test, without waiting for it, and whether or not the cluster still answers.
+/// Deletes a namespace at the end of a test, without waiting for it, and whether or not the cluster
+/// still answers.
 pub(crate) fn leave(namespace: &str) {
     let delete = ["delete", "namespace", namespace];
     crate::agent::command(variable("KUBECTL"))
@@ -157,7 +160,8 @@ pub(crate) fn calm() -> Option<Held> {
     Some(Held(None))
 }
 
-/// The cluster for one test that breaks it, or counts what goes on there; `None` where there is none.
+/// The cluster for one test that breaks it, or counts what goes on there; `None` where there is
+/// none.
 pub(crate) fn alone() -> Option<Held> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock_blocking();

@@ -1,6 +1,8 @@
-//! Contracts with the outside: names, types and defaults of everything that leaves the program, as files in `tests/data/contract`.
+//! Contracts with the outside: names, types and defaults of everything that leaves the program, as
+//! files in `tests/data/contract`.
 //!
-//! A change of one of these files is a change that somebody outside can notice. `UPDATE_EXPECT=1` writes them again.
+//! A change of one of these files is a change that somebody outside can notice. `UPDATE_EXPECT=1`
+//! writes them again.
 
 mod commands;
 mod disk;
@@ -24,8 +26,8 @@ fn hold(name: &str, lines: impl IntoIterator<Item = String>) {
     expect_test::expect_file![path.join(name)].assert_eq(&text);
 }
 
-/// The names and types of a JSON value, a line for each leaf; elements of a list are taken together. `name` knows objects that are
-/// described elsewhere.
+/// The names and types of a JSON value, a line for each leaf; elements of a list are taken
+/// together. `name` knows objects that are described elsewhere.
 fn describe(
     value: &Value,
     path: &str,

@@ -1,4 +1,5 @@
-//! Copies of backups of k3s in a bucket, on a server that checks signatures by an implementation of its own, and misbehaves.
+//! Copies of backups of k3s in a bucket, on a server that checks signatures by an implementation of
+//! its own, and misbehaves.
 
 use std::{
     io::{BufRead, BufReader},

@@ -1,4 +1,5 @@
-//! What the control plane is given in place of a Kubernetes credential, told by the registrations that it gets.
+//! What the control plane is given in place of a Kubernetes credential, told by the registrations
+//! that it gets.
 
 use std::{
     io::BufReader,
@@ -20,10 +21,12 @@ use crate::{
 /// Registrations, dials and tokens that last seconds instead of minutes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Promise after access became stricter: the API server believes a token for 10 s that it has seen before.
+/// Promise after access became stricter: the API server believes a token for 10 s that it has seen
+/// before.
 const WORTHLESS_WITHIN: Duration = Duration::from_secs(15);
 
-/// An API server as far as a new agent asks it: no earlier installation, and tokens that last this long. It ends with the test's process.
+/// An API server as far as a new agent asks it: no earlier installation, and tokens that last this
+/// long. It ends with the test's process.
 #[expect(
     clippy::disallowed_methods,
     reason = "a server of a few lines; it ends with the process of the tests"
@@ -122,7 +125,8 @@ fn a_handle_is_given_once_and_means_the_same_after_a_restart() {
         "the gateway knows it: nothing to say"
     );
 
-    // Lost: the control plane holds something that means nothing any more, so it hears of the new one first.
+    // Lost: the control plane holds something that means nothing any more, so it hears of the new
+    // one first.
     agent.stop();
     std::fs::remove_file(agent.state("notes.json")).unwrap();
     agent.start();

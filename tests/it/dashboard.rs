@@ -27,7 +27,8 @@ use smol::{
     net::{TcpStream, unix::UnixStream},
 };
 
-/// What stands behind the server: it counts how often its status was asked for, and remembers a level.
+/// What stands behind the server: it counts how often its status was asked for, and remembers a
+/// level.
 #[derive(Default)]
 struct Agent {
     asked: Cell<u64>,

@@ -46,7 +46,8 @@ fn an_agent_without_descriptors_says_so_once_does_not_spin_and_goes_on() {
         log.contains("the dashboard cannot accept connections")
             .then_some(())
     });
-    // Nothing else shows that time passes while nobody can connect: a heartbeat of the link, which is 30 s apart, would be too long.
+    // Nothing else shows that time passes while nobody can connect: a heartbeat of the link, which
+    // is 30 s apart, would be too long.
     waiting
         .set_read_timeout(Some(std::time::Duration::from_secs(3)))
         .unwrap();

@@ -1,4 +1,5 @@
-//! The commands in the README and the documentation: each one is understood by the program, and those that only look are run against an agent.
+//! The commands in the README and the documentation: each one is understood by the program, and
+//! those that only look are run against an agent.
 
 use std::{fs, path::Path};
 

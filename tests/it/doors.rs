@@ -1,4 +1,5 @@
-//! The dashboard of the running agent, by whoever comes: with a key, without one, and with bad intentions.
+//! The dashboard of the running agent, by whoever comes: with a key, without one, and with bad
+//! intentions.
 
 use std::{
     io::{ErrorKind, Read, Write},

@@ -1,4 +1,5 @@
-//! `docs/faults.md`: every fault of k3s that is looked for, from its table. `UPDATE_EXPECT=1` writes it.
+//! `docs/faults.md`: every fault of k3s that is looked for, from its table. `UPDATE_EXPECT=1`
+//! writes it.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! Commands that go on and commands that ask, against a running agent: in a pipe, at a terminal, when the agent is killed, when nobody reads
-//! any more, and with names that are meant to harm.
+//! Commands that go on and commands that ask, against a running agent: in a pipe, at a terminal,
+//! when the agent is killed, when nobody reads any more, and with names that are meant to harm.
 
 mod cluster;
 mod terminal;

@@ -1,5 +1,5 @@
-//! `k3s install` and `k3s upgrade` over the network: a server of releases on loopback, with TLS, that behaves and misbehaves. The machine
-//! is a folder.
+//! `k3s install` and `k3s upgrade` over the network: a server of releases on loopback, with TLS,
+//! that behaves and misbehaves. The machine is a folder.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -204,7 +204,8 @@ struct Server {
     requests: AtomicU32,
 }
 
-/// Serves the index with the signature of `key`, and leaves all else to `answer`, while `work` runs.
+/// Serves the index with the signature of `key`, and leaves all else to `answer`, while `work`
+/// runs.
 fn served(
     index: &str,
     key: u8,
@@ -612,7 +613,8 @@ fn the_index_that_is_made_for_releases_is_read() {
 /// The credential of a token, which nobody but its server may see.
 const CREDENTIAL: &str = "abc123.0123456789abcdef";
 
-/// A server of k3s that says this of its time, and takes the credential or not. Returns what it says of a token was seen, too.
+/// A server of k3s that says this of its time, and takes the credential or not. Returns what it
+/// says of a token was seen, too.
 fn joined(
     machine: &Machine,
     (date, is_known, is_own): (&str, bool, bool),

@@ -1,5 +1,5 @@
-//! The root helper as a real process of root, on a tree that stands for a machine: who is served, what a kill at any moment leaves behind,
-//! what it does at rest.
+//! The root helper as a real process of root, on a tree that stands for a machine: who is served,
+//! what a kill at any moment leaves behind, what it does at rest.
 
 use std::{
     collections::BTreeMap,
@@ -483,7 +483,8 @@ fn a_socket_that_a_killed_helper_left_is_replaced_and_one_that_answers_is_not() 
     assert!(helper.ask(r#"{"verb":"changes"}"#).is_some());
 }
 
-/// Lets the helper do a fix while a system call does this at its nth time; says whether that happened.
+/// Lets the helper do a fix while a system call does this at its nth time; says whether that
+/// happened.
 fn disturbed(helper: &mut Helper, call: &str, what: &str, time: usize) -> bool {
     let trace = helper.path("trace");
     let inject = format!("inject={call}:{what}:when={time}");
@@ -554,7 +555,8 @@ fn a_kill_or_an_io_error_at_any_step_leaves_a_way_on_and_a_way_back() {
         ("rename", "error=EIO"),
         ("fsync", "error=ENOSPC"),
     ] {
-        // Each record is one rename and two fsyncs: of the latter every third time is as good as all.
+        // Each record is one rename and two fsyncs: of the latter every third time is as good as
+        // all.
         let step = if call == "fsync" { 3 } else { 1 };
         for time in (1..200).step_by(step) {
             let name = format!("{call} {what} at {time}");

@@ -60,7 +60,8 @@ fn in_another_time(agent: Agent, library: &Path, shift: &str) -> Agent {
         .with("FAKETIME_DONT_FAKE_MONOTONIC", "1")
 }
 
-/// Whether a program that `unshare -T` starts lives in another time: older kernels give that to its children only.
+/// Whether a program that `unshare -T` starts lives in another time: older kernels give that to its
+/// children only.
 fn can_shift_boot() -> bool {
     let [unshare, more @ ..] = SHIFTED_BOOT;
     let own = std::fs::read_link("/proc/self/ns/time").ok();
@@ -269,7 +270,8 @@ fn three_agents_have_one_link_whatever_happens_to_the_holder() {
     );
 }
 
-/// The shifts arrived, where this machine can do them: without them nothing here says that clocks mean nothing.
+/// The shifts arrived, where this machine can do them: without them nothing here says that clocks
+/// mean nothing.
 fn the_clocks_differ(bench: &Bench) {
     let time_of = |agent: &Agent| {
         std::fs::read_link(format!("/proc/{}/ns/time", agent.pid())).expect("its namespace of time")
@@ -333,8 +335,8 @@ fn clocks_in_the_lease_mean_nothing(bench: &Bench) {
     assert_eq!(bench.session().number, before.number);
 }
 
-/// A board without a clock may be one of several that serve a healthy cluster: it does not take a certificate of the future for a
-/// cluster without an API.
+/// A board without a clock may be one of several that serve a healthy cluster: it does not take a
+/// certificate of the future for a cluster without an API.
 #[test]
 #[expect(
     clippy::disallowed_methods,

@@ -1,4 +1,5 @@
-//! What viewers of the running agent are told as it happens, held against what the lists of the same things say.
+//! What viewers of the running agent are told as it happens, held against what the lists of the
+//! same things say.
 
 use std::{
     io::{Read, Write},

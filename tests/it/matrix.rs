@@ -1,4 +1,5 @@
-//! What stock kubectl may do through the link: each level against verbs, resources and namespaces, on a real API server.
+//! What stock kubectl may do through the link: each level against verbs, resources and namespaces,
+//! on a real API server.
 
 use serde_json::json;
 
@@ -12,7 +13,8 @@ use crate::{
 /// The levels, in the order of the columns.
 const LEVELS: [&str; 4] = ["full", "managed", "read-only", "off"];
 
-/// A command and, for each level, whether it works. `SHOP` is a managed namespace with a Pod `shell` and a ConfigMap `there`; `fixtures` is somebody else's.
+/// A command and, for each level, whether it works. `SHOP` is a managed namespace with a Pod
+/// `shell` and a ConfigMap `there`; `fixtures` is somebody else's.
 const MATRIX: &[(&str, [bool; 4])] = &[
     ("get --raw /version", [true, true, true, false]),
     ("get nodes", [true, true, true, false]),
@@ -114,8 +116,9 @@ const MATRIX: &[(&str, [bool; 4])] = &[
     ),
 ];
 
-/// Whether a command failed because somebody refused it: any other failure, of the link for one, proves nothing about the level. kubectl
-/// keeps the agent's sentence to itself where it asks what there is at all, so it counts whether the agent refused something meanwhile.
+/// Whether a command failed because somebody refused it: any other failure, of the link for one,
+/// proves nothing about the level. kubectl keeps the agent's sentence to itself where it asks what
+/// there is at all, so it counts whether the agent refused something meanwhile.
 fn is_refusal(level: &str, by_agent: bool, said: &str) -> bool {
     let is_told = said.contains("refused by the agent: ") || said.contains("(Forbidden)");
     match level {

@@ -1,4 +1,5 @@
-//! The streams of a session, against two foreign implementations of yamux and against frames made by hand.
+//! The streams of a session, against two foreign implementations of yamux and against frames made
+//! by hand.
 
 mod bench;
 mod by_hand;

@@ -1,5 +1,6 @@
-//! The dashboard for other machines: the machine asks itself by an address that is not of the loopback interface, so that the agent
-//! takes it for another one. curl and openssl are the counterparts.
+//! The dashboard for other machines: the machine asks itself by an address that is not of the
+//! loopback interface, so that the agent takes it for another one. curl and openssl are the
+//! counterparts.
 
 use std::{
     io::Read,
@@ -37,7 +38,8 @@ impl Heard {
     }
 }
 
-/// An agent that is to listen everywhere, not started yet, and an address of this machine. `None`: said why it is skipped.
+/// An agent that is to listen everywhere, not started yet, and an address of this machine. `None`:
+/// said why it is skipped.
 fn machine() -> Option<(Plane, Agent, IpAddr)> {
     if !has("curl") || !has("openssl") {
         return None;
@@ -410,7 +412,8 @@ fn a_certificate_of_the_user_is_shown_and_renewed_and_one_that_is_wrong_harms_no
     doctor_says(&mut agent, &wrong);
 }
 
-/// The doctor says of the certificate what the agent says, with and without it, and so does an agent that starts.
+/// The doctor says of the certificate what the agent says, with and without it, and so does an
+/// agent that starts.
 fn doctor_says(agent: &mut Agent, wrong: &Value) {
     let sentence = &wrong["sentence"];
     let beginning = "the dashboard cannot use its certificate: ";

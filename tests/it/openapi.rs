@@ -1,4 +1,5 @@
-//! The description of the local API, held against the table of routes, against the shapes, and by schemathesis against a running agent.
+//! The description of the local API, held against the table of routes, against the shapes, and by
+//! schemathesis against a running agent.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
-//! `docs/operate.md`: every condition and every check of the doctor. Its checks come from their table, its conditions from the list here, which
-//! has exactly those of the program. `UPDATE_EXPECT=1` writes it.
+//! `docs/operate.md`: every condition and every check of the doctor. Its checks come from their
+//! table, its conditions from the list here, which has exactly those of the program.
+//! `UPDATE_EXPECT=1` writes it.
 
 use std::fmt::Write as _;
 
@@ -35,7 +36,8 @@ const NOTES: [&str; 6] = [
     "notify.told",
 ];
 
-/// Conditions that share their name with a setting or a check, or are alone in their family: the list of names does not have them.
+/// Conditions that share their name with a setting or a check, or are alone in their family: the
+/// list of names does not have them.
 const BESIDE: [&str; 10] = [
     "agent.settings",
     "apps.drift",

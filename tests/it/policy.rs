@@ -1,5 +1,6 @@
-//! What the policy judges is what a real API server resolves: an account without rights asks for everything on the lists of
-//! `tests/hostile`, and the refusals tell what the API server took each request for.
+//! What the policy judges is what a real API server resolves: an account without rights asks for
+//! everything on the lists of `tests/hostile`, and the refusals tell what the API server took each
+//! request for.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -49,7 +50,8 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(Client) -> F) {
     smol::block_on(executor.run(deadline(WITHIN, test))).expect("the test took too long");
 }
 
-/// A request of the lists as it would be sent; `None` where it makes no sense, or its headers are what matters.
+/// A request of the lists as it would be sent; `None` where it makes no sense, or its headers are
+/// what matters.
 fn sent(case: &Case) -> Option<Call> {
     let is_nonsense = [case.read_only, case.managed].contains(&"bad");
     if is_nonsense || case.service.is_some() || !case.headers.is_empty() {
@@ -163,7 +165,8 @@ fn a_real_api_server_takes_each_request_for_what_was_judged() {
     });
 }
 
-/// The policy looks at the namespace of the path; that the body's is the same is the API server's business.
+/// The policy looks at the namespace of the path; that the body's is the same is the API server's
+/// business.
 #[test]
 fn a_real_api_server_refuses_a_body_of_another_namespace() {
     let Some(_guard) = calm() else { return };
@@ -203,7 +206,8 @@ fn a_real_api_server_refuses_a_body_of_another_namespace() {
     });
 }
 
-/// Whether the roles of the control plane's account allow this, as the API server's authoriser says.
+/// Whether the roles of the control plane's account allow this, as the API server's authoriser
+/// says.
 async fn is_granted(client: &Client, account: &str, object: &Object<'_>) -> bool {
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
@@ -230,7 +234,8 @@ async fn is_granted(client: &Client, account: &str, object: &Object<'_>) -> bool
 /// What only the agent's policy can tell apart, or what it leaves to the owner's roles.
 fn is_beyond_roles(case: &Case, call: &Call, object: &Object<'_>) -> bool {
     let is_read = ["GET", "HEAD"].contains(&call.method.as_str());
-    // Roles see neither the form of a request, nor its method below /watch/, nor what follows a subresource.
+    // Roles see neither the form of a request, nor its method below /watch/, nor what follows a
+    // subresource.
     case.is_websocket
         || object.has_more
         || (object.verb == Verb::Watch && !is_read)
@@ -239,11 +244,13 @@ fn is_beyond_roles(case: &Case, call: &Call, object: &Object<'_>) -> bool {
         // They read all of a group, subresources that it does not have included.
         || (object.group == "apps" && object.subresource == "exec")
         || (object.resource == "secrets" && object.subresource == "status")
-        // APIs that nobody knows: in managed namespaces the policy leaves them to roles that an owner may add.
+        // APIs that nobody knows: in managed namespaces the policy leaves them to roles that an
+        // owner may add.
         || ["core", "example.com", "helm.cattle.io"].contains(&object.group.as_ref())
 }
 
-/// The second lock is the roles that the account has: they must let through what the policy permits, and refuse what it refuses.
+/// The second lock is the roles that the account has: they must let through what the policy
+/// permits, and refuse what it refuses.
 #[test]
 fn the_roles_of_the_account_say_the_same_as_the_policy() {
     let Some(_guard) = calm() else { return };

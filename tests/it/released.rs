@@ -1,8 +1,10 @@
-//! Files of earlier versions: the state, configuration and keeper's journal of each version in `tests/data/released` are opened by this one;
-//! and where the files are of a later version, they are left as they are and the page stays up.
+//! Files of earlier versions: the state, configuration and keeper's journal of each version in
+//! `tests/data/released` are opened by this one; and where the files are of a later version, they
+//! are left as they are and the page stays up.
 //!
-//! A folder there is made once, of a machine that ran that version, and never changed: `state` (stopped after some minutes with samples,
-//! a change of the access level and a registration), `config.toml`, and `keeper` with the journal of one repair.
+//! A folder there is made once, of a machine that ran that version, and never changed: `state`
+//! (stopped after some minutes with samples, a change of the access level and a registration),
+//! `config.toml`, and `keeper` with the journal of one repair.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! Samples of the running agent in a real Prometheus and a real VictoriaMetrics, beside what the agent exports itself.
+//! Samples of the running agent in a real Prometheus and a real VictoriaMetrics, beside what the
+//! agent exports itself.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! The agent under its own account, as `pipeops-agent rbac` makes it: what it needs it has, what it gives it takes back, and what is
-//! wrong in the cluster it says.
+//! The agent under its own account, as `pipeops-agent rbac` makes it: what it needs it has, what it
+//! gives it takes back, and what is wrong in the cluster it says.
 
 use std::{
     path::PathBuf,

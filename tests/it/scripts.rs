@@ -1,7 +1,9 @@
-//! The targets of the Makefile: each one fails when any program that it runs fails, and when a test that it exists for was skipped.
+//! The targets of the Makefile: each one fails when any program that it runs fails, and when a test
+//! that it exists for was skipped.
 //!
-//! The scripts are the real ones, in a checkout of their own. The programs that they run (cargo, node, kubectl, the test cluster) are
-//! stand-ins that write down how they were called, and of which one at a time fails.
+//! The scripts are the real ones, in a checkout of their own. The programs that they run (cargo,
+//! node, kubectl, the test cluster) are stand-ins that write down how they were called, and of
+//! which one at a time fails.
 
 use std::{
     fs,

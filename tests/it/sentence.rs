@@ -1,5 +1,5 @@
-//! One sentence for one trouble: each part of a running agent is broken in turn, and `/readyz`, the page's view, the service manager and
-//! `status` say the same of it, word by word.
+//! One sentence for one trouble: each part of a running agent is broken in turn, and `/readyz`, the
+//! page's view, the service manager and `status` say the same of it, word by word.
 
 use std::{
     fs::{File, Permissions},
@@ -64,7 +64,8 @@ fn managed(plane: &Plane, more: &[(&str, &str)]) -> (Agent, Manager) {
     (agent, manager)
 }
 
-/// The sentences of the four places. What `status` prints begins a line, so its first letter is a capital one.
+/// The sentences of the four places. What `status` prints begins a line, so its first letter is a
+/// capital one.
 fn sentences(agent: &Agent, manager: &mut Manager) -> Option<[String; 4]> {
     let (_, ready) = agent.get("/readyz")?;
     let ready: Value = serde_json::from_str(&ready).unwrap();
@@ -288,7 +289,8 @@ fn a_disk_that_is_full_is_said_with_one_sentence_until_there_is_room() {
     agreed(&agent, &mut manager, "");
 }
 
-/// An agent of a user that is not root, which has linked and was stopped; `None` where only root is missing.
+/// An agent of a user that is not root, which has linked and was stopped; `None` where only root is
+/// missing.
 fn of_user(plane: &Plane, user: u32) -> Option<(Agent, Manager)> {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: running the agent as another user takes root");

@@ -73,8 +73,8 @@ fn lock(id: &str) -> ChangeLock {
     Journal::new().lock(id).unwrap()
 }
 
-/// This test program again, for one test, behind the words of `before` (`strace …`, `unshare …`), with the state directory in the
-/// environment.
+/// This test program again, for one test, behind the words of `before` (`strace …`, `unshare …`),
+/// with the state directory in the environment.
 pub(crate) fn again(test: &str, directory: &Path, before: &[&str]) -> Command {
     let own = std::env::current_exe().unwrap();
     let words: Vec<_> = before

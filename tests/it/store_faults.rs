@@ -1,5 +1,5 @@
-//! The store on a disk that is full, read-only or failing, each for real: a small tmpfs in a mount namespace of its own, and I/O
-//! errors that strace puts in the place of system calls.
+//! The store on a disk that is full, read-only or failing, each for real: a small tmpfs in a mount
+//! namespace of its own, and I/O errors that strace puts in the place of system calls.
 
 use std::{fs::File, io::Write, path::Path};
 
@@ -12,7 +12,8 @@ use smol::block_on;
 
 use crate::store::{CHILD, again, at, can_trace, entry, identity, ids, open, said};
 
-/// Runs the test again as root of a mount namespace. `None` in the child: go on. `Some` in the parent: all is done.
+/// Runs the test again as root of a mount namespace. `None` in the child: go on. `Some` in the
+/// parent: all is done.
 fn in_own_mounts(test: &str) -> Option<()> {
     if std::env::var_os(CHILD).is_some() {
         return None;
@@ -173,7 +174,8 @@ fn on_a_read_only_disk_the_agent_knows_who_it_is_and_writes_once_it_can() {
     });
 }
 
-/// What the child does while its system calls fail: it tells what was answered, and never falls over.
+/// What the child does while its system calls fail: it tells what was answered, and never falls
+/// over.
 fn work_on_a_failing_disk(directory: &Path) {
     block_on(async {
         let (store, handle, _) = open(directory).await;

@@ -1,4 +1,5 @@
-//! Holds the plan of the house: which room may name which. The message of a failure says where the line belongs.
+//! Holds the plan of the house: which room may name which. The message of a failure says where the
+//! line belongs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -199,7 +200,8 @@ fn no_two_files_import_each_other() {
             (module.as_str(), named.collect())
         })
         .collect();
-    // The file of a folder and those in it are one thing: it names its parts, and they name its types.
+    // The file of a folder and those in it are one thing: it names its parts, and they name its
+    // types.
     let is_in = |one: &str, other: &str| other.starts_with(&format!("{one}::"));
     let mut pairs = BTreeSet::new();
     for (&one, named) in &imports {

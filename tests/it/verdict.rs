@@ -1,7 +1,8 @@
-//! The verdict follows the world: each change of it is the first line within a stated time, by its code. The sentences are in
-//! `src/core/verdict/sentences.txt`.
+//! The verdict follows the world: each change of it is the first line within a stated time, by its
+//! code. The sentences are in `src/core/verdict/sentences.txt`.
 //!
-//! `PIPEOPS_VERDICT_TRIES=10` makes each change ten times and prints how long it took: p50 and the longest.
+//! `PIPEOPS_VERDICT_TRIES=10` makes each change ten times and prints how long it took: p50 and the
+//! longest.
 
 use std::{
     path::Path,
@@ -17,7 +18,8 @@ use crate::{
     cluster::{admin, alone, calm, cluster, command, kubectl, leave, must},
 };
 
-/// Longest time from a change to a true first line, while somebody asks: 10 s of silence and one question, on a busy machine.
+/// Longest time from a change to a true first line, while somebody asks: 10 s of silence and one
+/// question, on a busy machine.
 const SILENT: Duration = Duration::from_secs(30);
 /// The same for what the API server or the kubelet tells by itself.
 const TOLD: Duration = Duration::from_secs(30);

@@ -1,4 +1,5 @@
-//! What changes while a call runs: every way into a managed namespace against every way of taking access back, on a real cluster.
+//! What changes while a call runs: every way into a managed namespace against every way of taking
+//! access back, on a real cluster.
 
 use std::{
     collections::BTreeMap,
@@ -19,9 +20,11 @@ use crate::{
 const OF_LEVEL: Duration = Duration::from_secs(5);
 /// Promise after a change of labels.
 const OF_LABEL: Duration = Duration::from_secs(10);
-/// Promise after a change of the account's rights: a look every 10 s, and the API server believes a token for 10 s longer.
+/// Promise after a change of the account's rights: a look every 10 s, and the API server believes a
+/// token for 10 s longer.
 const OF_RIGHTS: Duration = Duration::from_secs(30);
-/// Pieces that a call must still bring to count as untouched: one each 100 ms, for longer than the interval between two looks.
+/// Pieces that a call must still bring to count as untouched: one each 100 ms, for longer than the
+/// interval between two looks.
 const PIECES: usize = 70;
 /// Looks in a row that find the long calls alone.
 const QUIET_LOOKS: u32 = 5;
@@ -346,7 +349,8 @@ fn every_change(streams: Streams, changes: &[&str]) {
     nothing_ends_by_what_changes_nothing(&mut bench, &calls);
 }
 
-/// An annotation is a change of the namespace that withdraws nothing, and so is a level that was set again.
+/// An annotation is a change of the namespace that withdraws nothing, and so is a level that was
+/// set again.
 fn nothing_ends_by_what_changes_nothing(bench: &mut Bench, all: &[LongCall]) {
     let mut calls = begin_all(bench, all);
     kubectl(&[

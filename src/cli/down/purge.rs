@@ -41,7 +41,8 @@ pub(super) struct Left {
 #[derive(Debug, Default)]
 pub(super) struct Purge {
     files: Vec<PathBuf>,
-    /// Folders that are removed where they are empty by then, and what stands in them that is not the agent's.
+    /// Folders that are removed where they are empty by then, and what stands in them that is not
+    /// the agent's.
     folders: Vec<(PathBuf, Vec<PathBuf>)>,
     left: Vec<Left>,
 }
@@ -92,7 +93,8 @@ impl Purge {
                 }
             }
         }
-        // Last, because it names the other places: the next attempt finishes one that stopped half-way.
+        // Last, because it names the other places: the next attempt finishes one that stopped
+        // half-way.
         purge.file(&subject.file);
         purge.last(&subject.file);
         if subject.is_usual {

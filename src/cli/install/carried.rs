@@ -23,7 +23,8 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 const FLEETING: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
 const PERSONAL: [&str; 2] = ["/home", "/root"];
 
-/// Keys that the environment sets and the files do not. `KUBECONFIG` is taken over where the command uses the cluster.
+/// Keys that the environment sets and the files do not. `KUBECONFIG` is taken over where the
+/// command uses the cluster.
 pub(in crate::cli) fn from_environment(loaded: &Loaded, uses_cluster: bool) -> Vec<Override> {
     let of_environment = |key: &'static Key| {
         let entry = loaded.entry(key.path)?;

@@ -119,7 +119,8 @@ fn wanted(args: &Args) -> Result<Backup> {
             bytes: u64::from(number("keep-mb", 2000)?) * 1_000_000,
         },
         recipients: usual.recipients,
-        // A directory that was named is a place of the owner's choice: what is there is not copied on.
+        // A directory that was named is a place of the owner's choice: what is there is not copied
+        // on.
         copied_by: usual.copied_by.filter(|_| args.path("to").is_none()),
     })
 }

@@ -1,4 +1,5 @@
-//! The release of k3s that a command line means: files in a folder, or a download that the signed index or `--sha256` vouches for.
+//! The release of k3s that a command line means: files in a folder, or a download that the signed
+//! index or `--sha256` vouches for.
 
 use std::{
     cell::OnceCell,
@@ -83,7 +84,8 @@ fn version(args: &Args, name: &'static str) -> Result<Option<Version>> {
     })
 }
 
-/// The release that is meant: `pin` is the option that names its version, `usual` what is taken without one.
+/// The release that is meant: `pin` is the option that names its version, `usual` what is taken
+/// without one.
 pub(super) fn release(
     args: &Args,
     keeper: &Keeper,
@@ -243,8 +245,8 @@ impl Release {
         plan
     }
 
-    /// Downloads the program, if it is not here, into a directory of root's, where its hash is checked. A change that `plan` refuses
-    /// downloads nothing.
+    /// Downloads the program, if it is not here, into a directory of root's, where its hash is
+    /// checked. A change that `plan` refuses downloads nothing.
     pub(super) fn fetch(
         &self,
         args: &Args,

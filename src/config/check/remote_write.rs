@@ -15,7 +15,8 @@ use crate::{
 };
 
 impl Merged {
-    /// A receiver of samples; `None` where none is set, or where `problems` says what is wrong with it.
+    /// A receiver of samples; `None` where none is set, or where `problems` says what is wrong with
+    /// it.
     pub(super) fn remote_write(&mut self) -> Option<RemoteWrite> {
         if self.text(&keys::REMOTE_WRITE_URL).is_none() {
             self.without_url();

@@ -10,7 +10,8 @@ use crate::core::{
 pub struct Inquiry {
     /// The method.
     pub method: String,
-    /// A path of the Kubernetes API with its query, or `namespace/service:port/path`, as the audit writes it.
+    /// A path of the Kubernetes API with its query, or `namespace/service:port/path`, as the audit
+    /// writes it.
     pub target: String,
 }
 
@@ -62,7 +63,8 @@ pub struct Explanation {
     pub namespace: Option<(String, Look)>,
 }
 
-/// Judges a request by what it says itself. Where that depends on a namespace, [`Explanation::settled`] goes on.
+/// Judges a request by what it says itself. Where that depends on a namespace,
+/// [`Explanation::settled`] goes on.
 pub fn explain(rules: &Rules, inquiry: &Inquiry) -> Explanation {
     // Whether there is a cluster changes nothing of what is permitted.
     let call = match route(&inquiry.asked(), Cluster::Known) {

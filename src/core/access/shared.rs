@@ -2,7 +2,8 @@
 
 use crate::core::policy::Level;
 
-/// Tokens that may still be good, as a note on disk. It is written before a token is made and removed after its account was.
+/// Tokens that may still be good, as a note on disk. It is written before a token is made and
+/// removed after its account was.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Issued {
     /// Level under which the newest one was made.

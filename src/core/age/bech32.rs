@@ -1,4 +1,5 @@
-//! Bech32, as BIP 173 specifies it: bytes as text with a prefix, and a sum that finds every mistyped letter.
+//! Bech32, as BIP 173 specifies it: bytes as text with a prefix, and a sum that finds every
+//! mistyped letter.
 
 const LETTERS: &[u8; 32] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";
 /// Letters of the sum.

@@ -1,10 +1,12 @@
-//! Adoption of objects that others made: the field managers of `kubectl` become ours, and the fields that go away by that.
+//! Adoption of objects that others made: the field managers of `kubectl` become ours, and the
+//! fields that go away by that.
 
 use serde_json::{Map, Value};
 
 use super::MANAGER;
 
-/// Managers of `kubectl apply`, and the one that the API server notes for fields from before the first server-side apply.
+/// Managers of `kubectl apply`, and the one that the API server notes for fields from before the
+/// first server-side apply.
 const MANAGERS: [&str; 3] = ["kubectl-client-side-apply", "kubectl", "before-first-apply"];
 /// Annotation in which `kubectl apply` keeps what it applied.
 const LAST_APPLIED: &str = "f:kubectl.kubernetes.io/last-applied-configuration";
@@ -21,8 +23,8 @@ fn is_taken(entry: &Value) -> bool {
     (manager == MANAGER || MANAGERS.contains(&manager)) && text(entry, "subresource").is_empty()
 }
 
-/// Managed fields of an adopted object: what `kubectl` applied counts as applied by us, so that a field that our manifest does not have
-/// goes away; `None`: there is nothing to take over.
+/// Managed fields of an adopted object: what `kubectl` applied counts as applied by us, so that a
+/// field that our manifest does not have goes away; `None`: there is nothing to take over.
 pub fn adopted(managed: &[Value]) -> Option<Vec<Value>> {
     let is_ours = |entry: &Value| text(entry, "manager") == MANAGER;
     let (taken, others): (Vec<_>, Vec<_>) = managed.iter().partition(|entry| is_taken(entry));
@@ -41,8 +43,8 @@ pub fn adopted(managed: &[Value]) -> Option<Vec<Value>> {
     Some(fields)
 }
 
-/// Fields that an adopted object has now and will not have, because nobody but `kubectl` wanted them. `tried` are the managed fields after
-/// a dry run of our manifest.
+/// Fields that an adopted object has now and will not have, because nobody but `kubectl` wanted
+/// them. `tried` are the managed fields after a dry run of our manifest.
 pub fn lost(managed: &[Value], tried: &[Value]) -> Vec<String> {
     let taken: Vec<_> = managed.iter().filter(|entry| is_taken(entry)).collect();
     let is_kept = |entry: &&Value| !is_taken(entry) || text(entry, "manager") == MANAGER;
@@ -108,7 +110,8 @@ fn is_hidden(name: &str) -> bool {
     name == "." || name == LAST_APPLIED
 }
 
-/// A step of a path in managed fields, as people write it: `f:spec` is `spec`, `k:{"name":"web"}` is `[name=web]`.
+/// A step of a path in managed fields, as people write it: `f:spec` is `spec`, `k:{"name":"web"}`
+/// is `[name=web]`.
 fn named(step: &str) -> String {
     let Some((kind, rest)) = step.split_once(':') else {
         return step.to_owned();

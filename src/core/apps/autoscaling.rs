@@ -1,4 +1,5 @@
-//! Number of Pods under a HorizontalPodAutoscaler: left to it, and handed over before our manifests leave it out.
+//! Number of Pods under a HorizontalPodAutoscaler: left to it, and handed over before our manifests
+//! leave it out.
 
 use serde_json::{Value, json};
 
@@ -7,8 +8,8 @@ use super::{MANAGER, Manifest, Overlay};
 /// Number of Pods of a workload.
 pub const REPLICAS: &str = "spec.replicas";
 
-/// Field manager that keeps a number of Pods in place of ours, until an autoscaler changes it: a field that its only owner leaves out is reset
-/// by the API server, which makes one Pod of many.
+/// Field manager that keeps a number of Pods in place of ours, until an autoscaler changes it: a
+/// field that its only owner leaves out is reset by the API server, which makes one Pod of many.
 pub const HOLDER: &str = "pipeops-apps-replicas";
 
 /// Returns whether one of these manifests is an autoscaler of a workload.

@@ -18,7 +18,8 @@ pub struct Difference {
     pub to: Value,
 }
 
-/// Differences between the live object and what a dry run makes of it, without what the API server sets at each write.
+/// Differences between the live object and what a dry run makes of it, without what the API server
+/// sets at each write.
 pub fn differences(live: &Value, tried: &Value) -> Vec<Difference> {
     let is_secret = [live, tried]
         .iter()

@@ -1,4 +1,5 @@
-//! Drift between a good revision and the cluster: which heads differ, who changed them last, and what is left to others.
+//! Drift between a good revision and the cluster: which heads differ, who changed them last, and
+//! what is left to others.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -18,7 +19,8 @@ pub struct Left {
 }
 
 impl App {
-    /// Returns whether a good revision runs, no change is under way, and nobody asked to leave it alone.
+    /// Returns whether a good revision runs, no change is under way, and nobody asked to leave it
+    /// alone.
     pub fn is_settled(&self) -> bool {
         self.running != 0
             && self.running == self.good
@@ -42,7 +44,8 @@ fn managed(object: &Value) -> impl Iterator<Item = &Value> {
     fields.and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Hash of the fields of an object that are ours: another one when somebody takes a field, or gives one back.
+/// Hash of the fields of an object that are ours: another one when somebody takes a field, or gives
+/// one back.
 pub fn our_fields(object: &Value) -> u64 {
     let is_ours = |entry: &&Value| text(entry, "manager") == MANAGER;
     let mut hasher = DefaultHasher::new();

@@ -62,7 +62,8 @@ impl fmt::Display for GitHost {
     }
 }
 
-/// Letters, digits, dashes and dots, and no empty part: neither a wildcard nor a name that ends with a dot.
+/// Letters, digits, dashes and dots, and no empty part: neither a wildcard nor a name that ends
+/// with a dot.
 fn is_name(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let is_part =
@@ -82,7 +83,8 @@ impl Repository {
         if self.is_ssh() { 22 } else { 443 }
     }
 
-    /// Judges whether the control plane may deploy from it: its host has to be one of those that the owner lists.
+    /// Judges whether the control plane may deploy from it: its host has to be one of those that
+    /// the owner lists.
     ///
     /// # Errors
     /// It may not, with the line that would allow it.

@@ -21,7 +21,8 @@ const fn kind(api_version: &'static str, name: &'static str, plural: &'static st
     }
 }
 
-/// All kinds, in the order in which they are written: what others read first, what leads to them last.
+/// All kinds, in the order in which they are written: what others read first, what leads to them
+/// last.
 const KINDS: [Kind; 15] = [
     kind("v1", "ServiceAccount", "serviceaccounts"),
     kind("v1", "Secret", "secrets"),
@@ -47,7 +48,8 @@ const KINDS: [Kind; 15] = [
 /// Node: read for a verdict, by the agent itself.
 pub const NODE: Kind = kind("v1", "Node", "nodes");
 
-/// Kinds in a namespace that a verdict reads, each where the version has one of the second; always where that is empty.
+/// Kinds in a namespace that a verdict reads, each where the version has one of the second; always
+/// where that is empty.
 const READ: [(Kind, &[&str]); 10] = [
     (kind("v1", "Pod", "pods"), &[]),
     (kind("v1", "Event", "events"), &[]),
@@ -100,7 +102,8 @@ impl Kind {
             .unwrap_or(KINDS.len())
     }
 
-    /// Path of an object, or of all where the name is empty. Without a namespace it is that of the whole cluster.
+    /// Path of an object, or of all where the name is empty. Without a namespace it is that of the
+    /// whole cluster.
     pub fn path(&self, namespace: &str, name: &str) -> String {
         let root = if self.api_version == "v1" {
             "/api"

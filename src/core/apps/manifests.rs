@@ -58,8 +58,8 @@ pub(super) fn problem(
     }
 }
 
-/// Reads manifests and puts them in the order in which they are written. Objects without a namespace get the one that was asked for;
-/// `None`: the one of the others.
+/// Reads manifests and puts them in the order in which they are written. Objects without a
+/// namespace get the one that was asked for; `None`: the one of the others.
 ///
 /// # Errors
 /// The first object that is refused, and why.

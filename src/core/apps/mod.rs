@@ -1,6 +1,8 @@
-//! Apps: manifests that are read and judged, the inventory of what is ours, and what a change has to do.
+//! Apps: manifests that are read and judged, the inventory of what is ours, and what a change has
+//! to do.
 //!
-//! Nothing here knows values: an inventory holds names and UIDs, a plan refers to manifests by their place.
+//! Nothing here knows values: an inventory holds names and UIDs, a plan refers to manifests by
+//! their place.
 
 mod adoption;
 mod autoscaling;
@@ -37,11 +39,13 @@ pub const OBJECTS_MAX: usize = 1_000;
 /// The field manager of all writes.
 pub const MANAGER: &str = "pipeops-apps";
 
-/// Annotation with the nonce under which an object was created. It tells ours from others where a power cut came between the write and
-/// the note of its UID: until the object exists, the nonce stands in the record alone, which no other account reads.
+/// Annotation with the nonce under which an object was created. It tells ours from others where a
+/// power cut came between the write and the note of its UID: until the object exists, the nonce
+/// stands in the record alone, which no other account reads.
 pub const NONCE: &str = "pipeops.io/created-by";
 
-/// Returns whether a name can be that of an app: a DNS label of 40 letters at most, because Secrets are named by it.
+/// Returns whether a name can be that of an app: a DNS label of 40 letters at most, because Secrets
+/// are named by it.
 pub fn is_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=40).contains(&name.len())

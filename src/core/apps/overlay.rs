@@ -1,4 +1,5 @@
-//! Overlay of a revision: wishes that were made beside its manifests, and that stay when the manifests are deployed again.
+//! Overlay of a revision: wishes that were made beside its manifests, and that stay when the
+//! manifests are deployed again.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +62,8 @@ impl Overlay {
     }
 }
 
-/// Sets a field. Where something else than an object is on the way, the API server refuses the manifest anyway.
+/// Sets a field. Where something else than an object is on the way, the API server refuses the
+/// manifest anyway.
 pub fn place(object: &mut Value, path: &[&str], value: Value) {
     let Some((name, rest)) = path.split_first() else {
         *object = value;

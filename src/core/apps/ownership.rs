@@ -1,4 +1,5 @@
-//! Ownership of objects in the cluster: free, ours, or somebody else's; and refusals that the account's rights are the reason of.
+//! Ownership of objects in the cluster: free, ours, or somebody else's; and refusals that the
+//! account's rights are the reason of.
 
 use serde_json::Value;
 
@@ -25,8 +26,9 @@ pub enum Place<'a> {
 }
 
 impl App {
-    /// Judges the place of an object of this app by what was found there. Ours has the UID of the inventory, or carries the nonce that
-    /// was noted for it alone: a power cut may come between the write and the note of its UID.
+    /// Judges the place of an object of this app by what was found there. Ours has the UID of the
+    /// inventory, or carries the nonce that was noted for it alone: a power cut may come between
+    /// the write and the note of its UID.
     pub fn place<'a>(&self, entry: &Entry, found: Option<Head<'a>>) -> Place<'a> {
         let Some(found) = found else {
             return Place::Free;
@@ -41,8 +43,8 @@ impl App {
     }
 }
 
-/// Managed fields of an object that we created, as if it had been applied, so that a field that a later version no longer has goes away;
-/// `None`: they are so already.
+/// Managed fields of an object that we created, as if it had been applied, so that a field that a
+/// later version no longer has goes away; `None`: they are so already.
 pub fn as_applied(managed: &[Value]) -> Option<Vec<Value>> {
     let text = |entry: &Value, name: &str| {
         let text = entry.get(name).and_then(Value::as_str);
@@ -64,7 +66,8 @@ pub fn as_applied(managed: &[Value]) -> Option<Vec<Value>> {
     Some(fields)
 }
 
-/// Verb and resource that the API server denies for want of rights; `None`: it refuses for another reason, such as a quota or a policy.
+/// Verb and resource that the API server denies for want of rights; `None`: it refuses for another
+/// reason, such as a quota or a policy.
 pub fn denied(message: &str) -> Option<(&str, &str)> {
     let (_, rest) = message.split_once("\" cannot ")?;
     let (verb, rest) = rest.split_once(" resource \"")?;

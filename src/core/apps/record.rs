@@ -21,7 +21,8 @@ pub struct Entry {
     pub uid: String,
     /// Secret under which it is created if it is not there; empty outside of a write.
     pub nonce: String,
-    /// True until the first write of an object that others made: what `kubectl` applied to it becomes ours then.
+    /// True until the first write of an object that others made: what `kubectl` applied to it
+    /// becomes ours then.
     pub is_adopted: bool,
 }
 
@@ -295,8 +296,8 @@ impl App {
         Some(known.nonce.as_str()).filter(|nonce| !nonce.is_empty())
     }
 
-    /// Takes objects into the inventory that are about to be written, each with one of these nonces. A nonce of an interrupted write
-    /// stays: an object may have been created under it.
+    /// Takes objects into the inventory that are about to be written, each with one of these
+    /// nonces. A nonce of an interrupted write stays: an object may have been created under it.
     pub fn plan(&mut self, manifests: &[Manifest], nonces: impl IntoIterator<Item = String>) {
         for (manifest, nonce) in manifests.iter().zip(nonces) {
             let entry = Entry::of(manifest);
@@ -366,7 +367,8 @@ impl App {
             .retain(|known| !gone.iter().any(|entry| entry.is(known)));
     }
 
-    /// Forgets the oldest revisions beyond the quota, and returns their numbers. What runs and what is good stays.
+    /// Forgets the oldest revisions beyond the quota, and returns their numbers. What runs and what
+    /// is good stays.
     pub fn prune(&mut self) -> Vec<u64> {
         let mut over = self.revisions.len().saturating_sub(REVISIONS_MAX);
         let (running, good) = (self.running, self.good);

@@ -1,4 +1,5 @@
-//! Git repository as the source of an app: its address, the reference and path in it, and failures of `git` in words.
+//! Git repository as the source of an app: its address, the reference and path in it, and failures
+//! of `git` in words.
 
 use super::manifests::{Problem, problem};
 use crate::error::{Error, Retry};
@@ -321,7 +322,8 @@ impl Cause {
     }
 }
 
-/// Parts of messages of git, ssh and curl (as of git 2.39 and OpenSSH 9.2), in small letters; the first cause that fits holds.
+/// Parts of messages of git, ssh and curl (as of git 2.39 and OpenSSH 9.2), in small letters; the
+/// first cause that fits holds.
 const SIGNS: &[(Cause, &[&str])] = &[
     (
         Cause::Disk,
@@ -548,7 +550,8 @@ fn is_plain(text: &str) -> bool {
         && !text.starts_with('-')
 }
 
-/// Returns whether a path can be named in the line of a shell: it has no letter that means something there or to ssh.
+/// Returns whether a path can be named in the line of a shell: it has no letter that means
+/// something there or to ssh.
 pub fn is_file(path: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@".contains(&byte);
     path.starts_with('/') && path.len() <= TEXT_BYTES_MAX && path.bytes().all(is_letter)

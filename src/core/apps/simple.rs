@@ -1,4 +1,5 @@
-//! Manifests of an app of one container, made from a few words; and the same changed by a few words, where only what is named changes.
+//! Manifests of an app of one container, made from a few words; and the same changed by a few
+//! words, where only what is named changes.
 
 use std::collections::BTreeMap;
 

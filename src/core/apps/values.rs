@@ -1,4 +1,5 @@
-//! Values of Secrets that Pods may write into their logs, and the names of the Secrets that they read.
+//! Values of Secrets that Pods may write into their logs, and the names of the Secrets that they
+//! read.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +49,8 @@ pub fn secret_names(manifests: &[Manifest]) -> BTreeSet<String> {
     names
 }
 
-/// Collects the names of Secrets that variables and volumes refer to, wherever the template of the Pods stands.
+/// Collects the names of Secrets that variables and volumes refer to, wherever the template of the
+/// Pods stands.
 fn read_by(value: &Value, names: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {

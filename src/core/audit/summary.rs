@@ -37,7 +37,8 @@ pub struct Summary {
     pub reads: Counts,
     /// Requests that change something.
     pub changes: Counts,
-    /// Ways into containers and to what serves there: exec, attach, port-forward, proxies, services.
+    /// Ways into containers and to what serves there: exec, attach, port-forward, proxies,
+    /// services.
     pub entries: Counts,
     /// Requests beyond the limits, which have no kind.
     pub others: Counts,

@@ -1,8 +1,8 @@
 //! Credentials of the dashboard: one-time tokens, a password, sessions, and the delay for failed
 //! attempts.
 //!
-//! Secrets are here as hashes only. A wrong guess is counted before it is looked at, so that neither a restart nor a second guess at
-//! the same time is a way around the wait.
+//! Secrets are here as hashes only. A wrong guess is counted before it is looked at, so that
+//! neither a restart nor a second guess at the same time is a way around the wait.
 
 use std::time::Duration;
 
@@ -263,14 +263,16 @@ pub fn kept(until: Mono, now: Now) -> Wall {
     Wall::from_millis(now.wall.millis().saturating_add(left))
 }
 
-/// The same moment after a restart. A wall clock that went back in between makes nobody's life longer than a new one.
+/// The same moment after a restart. A wall clock that went back in between makes nobody's life
+/// longer than a new one.
 pub fn ahead(until: Wall, life: Duration, now: Now) -> Mono {
     let left = until.millis().saturating_sub(now.wall.millis());
     let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
     now.mono.after(left.min(life))
 }
 
-/// A moment of the past after a restart. A wall clock that went back in between, or one that is not set yet, makes no wait shorter.
+/// A moment of the past after a restart. A wall clock that went back in between, or one that is not
+/// set yet, makes no wait shorter.
 pub fn behind(at: Wall, now: Now) -> Mono {
     let ago = now.wall.millis().saturating_sub(at.millis());
     let ago = Duration::from_millis(u64::try_from(ago).unwrap_or(0));
@@ -391,7 +393,8 @@ mod tests {
         }
         assert!(keys.may_guess("198.51.100.1", at(0)).is_err());
         assert_eq!(keys.may_guess(LOOPBACK, at(0)), Ok(()));
-        // Here it is as slow for whoever guesses here, and who knew here has said nothing about the others.
+        // Here it is as slow for whoever guesses here, and who knew here has said nothing about the
+        // others.
         for _ in 0..5 {
             keys.guess(LOOPBACK, at(0));
         }

@@ -1,7 +1,8 @@
 //! Authorization of the local API: the table of its routes, and the checks before a request is
 //! answered.
 //!
-//! A request passes [`judge`] or is told what is wrong with it; what it asks for is looked up by others, afterwards.
+//! A request passes [`judge`] or is told what is wrong with it; what it asks for is looked up by
+//! others, afterwards.
 
 pub mod keys;
 mod names;
@@ -48,7 +49,8 @@ impl Role {
 pub enum Transport {
     /// The Unix socket, where the kernel says who asks.
     Socket,
-    /// A port, asked from this machine: anybody on it may, and pages of strangers in its browsers too.
+    /// A port, asked from this machine: anybody on it may, and pages of strangers in its browsers
+    /// too.
     Port,
     /// A port, asked from elsewhere.
     Network,
@@ -67,7 +69,8 @@ pub struct Request<'a> {
     pub method: &'a str,
     /// The path, as it was sent.
     pub path: &'a str,
-    /// Every name under which the asker knows this machine: those of `Host`, and one in the first line.
+    /// Every name under which the asker knows this machine: those of `Host`, and one in the first
+    /// line.
     pub hosts: &'a [&'a str],
     /// `Origin`; an empty text where it is not text.
     pub origin: Option<&'a str>,
@@ -104,10 +107,12 @@ pub enum Fault {
     NotJson,
 }
 
-/// Finds the route of a request, with the id in its path (empty where it has none), or says what is wrong with it.
+/// Finds the route of a request, with the id in its path (empty where it has none), or says what is
+/// wrong with it.
 pub fn judge<'a>(request: &Request<'a>) -> Result<(&'static Route, &'a str), Fault> {
-    // A page of a stranger in a browser here can give this machine a name of its own, and then read what it answers under it (DNS
-    // rebinding): no name but those that mean this machine is answered.
+    // A page of a stranger in a browser here can give this machine a name of its own, and then read
+    // what it answers under it (DNS rebinding): no name but those that mean this machine is
+    // answered.
     let is_meant = |host: &&str| is_here(host, request.also_here);
     if request.transport != Transport::Socket
         && (request.hosts.is_empty() || !request.hosts.iter().all(is_meant))
@@ -164,7 +169,8 @@ fn id_in<'a>(path: &'a str, pattern: &str) -> Option<&'a str> {
 
 /// Returns whether a request over a port is from a page of our own, or from no page at all.
 fn from_here(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
-    // Where somebody follows a link to the page, the browser says `cross-site`; what the page then asks is `same-origin`.
+    // Where somebody follows a link to the page, the browser says `cross-site`; what the page then
+    // asks is `same-origin`.
     let is_page = route.what == What::Own(Own::Page);
     let is_ours = match request.fetch_site {
         None => true,

@@ -28,7 +28,8 @@ pub fn is_same_origin(origin: &str, host: &str, is_encrypted: bool) -> bool {
     own.is_some_and(|own| own.eq_ignore_ascii_case(host))
 }
 
-/// The value of a cookie in a `Cookie` header. Two of one name are none: one of them may be somebody else's.
+/// The value of a cookie in a `Cookie` header. Two of one name are none: one of them may be
+/// somebody else's.
 pub fn cookie<'a>(header: &'a str, name: &str) -> Option<&'a str> {
     let mut values = header
         .split(';')

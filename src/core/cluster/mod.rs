@@ -26,7 +26,8 @@ use super::{
 pub const NODES_MAX: usize = 50;
 /// Pods that have series of their own.
 pub const PODS_MAX: usize = 200;
-/// Pods that may get series of their own at once: all of a full cluster, and half as many again that take their place.
+/// Pods that may get series of their own at once: all of a full cluster, and half as many again
+/// that take their place.
 const NEW_MAX: u64 = 300;
 /// Interval at which one more new Pod gets series of its own: twelve an hour, which is a CronJob
 /// every five minutes. Each takes some of the 65,535 series numbers for at least two days.
@@ -155,7 +156,8 @@ impl Cluster {
         self.choose(round, 2 * PODS_MAX);
     }
 
-    /// The points of a round at `now`. Returns beside them how many Pods have no series of their own, and why.
+    /// The points of a round at `now`. Returns beside them how many Pods have no series of their
+    /// own, and why.
     pub fn points(
         &mut self,
         mut round: Round,
@@ -203,7 +205,8 @@ impl Cluster {
         (points.list, left)
     }
 
-    /// Lets new Pods have series of their own, the largest first, as long as there are not too many in too short a time.
+    /// Lets new Pods have series of their own, the largest first, as long as there are not too many
+    /// in too short a time.
     fn admit(&mut self, round: &mut Round, now: Mono) {
         let every = NEW_EVERY.as_secs();
         let more = now.since(self.counted_at).as_secs() / every;
@@ -244,7 +247,8 @@ impl Cluster {
         }
     }
 
-    /// Puts the largest Pods first; what was kept before counts twice, so that two of a size do not change places each time.
+    /// Puts the largest Pods first; what was kept before counts twice, so that two of a size do not
+    /// change places each time.
     fn sort(&self, pods: &mut [Pod]) {
         let sum = |of: fn(&Usage) -> Option<u64>| {
             let each = pods.iter().filter_map(|pod| of(&pod.usage));
@@ -305,7 +309,8 @@ fn key(pod: &Pod) -> (String, String) {
     (pod.namespace.clone(), pod.name.clone())
 }
 
-/// Bytes a second. None where a counter went back, it is the same reading again, or the times cannot be believed.
+/// Bytes a second. None where a counter went back, it is the same reading again, or the times
+/// cannot be believed.
 fn rates(before: Network, now: Network, apart: Duration) -> Option<[Option<u64>; 2]> {
     let millis = now.at.millis().checked_sub(before.at.millis())?;
     let time = Duration::from_millis(u64::try_from(millis).ok()?);

@@ -76,8 +76,8 @@ impl Phases {
         self.is_complete = true;
     }
 
-    /// A Pod is there, or has changed. `id` is unique for ever. Returns how often containers of it were started again since it was told of
-    /// before.
+    /// A Pod is there, or has changed. `id` is unique for ever. Returns how often containers of it
+    /// were started again since it was told of before.
     pub fn tell(&mut self, id: &str, namespace: &str, phase: &str, restarts: u32) -> u32 {
         let id = number(id);
         let known = self.pods.remove(&id);
@@ -97,7 +97,8 @@ impl Phases {
             restarts,
         };
         let before = known.or_else(|| self.earlier.remove(&id));
-        // Of a Pod that is new the starts are new too, but not of one that this agent has not seen before.
+        // Of a Pod that is new the starts are new too, but not of one that this agent has not seen
+        // before.
         let before = before.map(|pod| pod.restarts);
         let before = before.unwrap_or(if self.is_complete { 0 } else { restarts });
         self.pods.insert(id, pod);

@@ -47,8 +47,8 @@ impl Trouble {
         }
     }
 
-    /// Time that a Pod may be like this before it is a problem. Images of a gigabyte over a slow line take minutes; the first three are
-    /// said by the kubelet after it tried.
+    /// Time that a Pod may be like this before it is a problem. Images of a gigabyte over a slow
+    /// line take minutes; the first three are said by the kubelet after it tried.
     const fn grace(self) -> Duration {
         match self {
             Self::Image | Self::Configuration | Self::Crash => Duration::ZERO,

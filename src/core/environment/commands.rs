@@ -17,8 +17,9 @@ pub struct BootFix {
 }
 
 impl Environment {
-    /// An advice in words, with everything in braces replaced: `{about}` by `about`, `{boot}` by the boot file, `{k3s}` by the name of its
-    /// service, `{kernel WORDS}` by how the kernel gets these words, commands (`{restart NAME}`) by the command.
+    /// An advice in words, with everything in braces replaced: `{about}` by `about`, `{boot}` by
+    /// the boot file, `{k3s}` by the name of its service, `{kernel WORDS}` by how the kernel gets
+    /// these words, commands (`{restart NAME}`) by the command.
     pub fn filled(&self, template: &str, about: &str) -> String {
         let mut filled = String::new();
         let mut rest = template;
@@ -34,7 +35,8 @@ impl Environment {
         filled
     }
 
-    /// The commands of an advice: one template may become several, or none where this machine has no such command.
+    /// The commands of an advice: one template may become several, or none where this machine has
+    /// no such command.
     pub fn typed(&self, templates: &[&str], about: &str) -> Vec<String> {
         let mut commands = Vec::new();
         for template in templates {

@@ -8,7 +8,8 @@ use std::{
 
 use crate::core::time::Wall;
 
-/// Objects that are remembered, in each of two halves: 2 × 2,048 of 12 bytes take some 100 KB. Of what is forgotten a change counts once.
+/// Objects that are remembered, in each of two halves: 2 × 2,048 of 12 bytes take some 100 KB. Of
+/// what is forgotten a change counts once.
 const HALF_MAX: usize = 2048;
 
 /// An Event object as it is now.
@@ -74,7 +75,8 @@ impl Deduplication {
         occurrences
     }
 
-    /// All that there is was told: what a later list has of before this moment, and is not known any more, was counted.
+    /// All that there is was told: what a later list has of before this moment, and is not known
+    /// any more, was counted.
     pub fn up_to_date(&mut self) {
         self.since = self.newest;
     }

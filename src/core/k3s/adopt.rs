@@ -1,4 +1,5 @@
-//! Kubernetes that came from somewhere else: what the service of a k3s says, and the distributions that are connected and never managed.
+//! Kubernetes that came from somewhere else: what the service of a k3s says, and the distributions
+//! that are connected and never managed.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Backups of k3s: their names, which of them are kept, and the machines that one may be restored to.
+//! Backups of k3s: their names, which of them are kept, and the machines that one may be restored
+//! to.
 
 use std::time::Duration;
 
@@ -57,7 +58,8 @@ pub enum Form {
     Encrypted,
 }
 
-/// Name of the backup of a node: `k3s-box-20261123T033700Z.tar.gz`, with `.age` behind it where it is encrypted.
+/// Name of the backup of a node: `k3s-box-20261123T033700Z.tar.gz`, with `.age` behind it where it
+/// is encrypted.
 pub fn name(node: &str, at: Wall, form: Form) -> String {
     let [plain, encrypted] = ENDINGS;
     let ending = match form {
@@ -108,9 +110,11 @@ pub fn surplus(mut found: Vec<Kept>, now: Wall, limits: Limits) -> Vec<String> {
     names
 }
 
-/// Time of the next backup by schedule. `last` is the newest backup, `managed` the time since when k3s is managed here.
+/// Time of the next backup by schedule. `last` is the newest backup, `managed` the time since when
+/// k3s is managed here.
 ///
-/// Machines with one schedule do not all begin at once: each waits a part of a tenth of the interval longer, by the name of its node.
+/// Machines with one schedule do not all begin at once: each waits a part of a tenth of the
+/// interval longer, by the name of its node.
 pub fn next(last: Option<Wall>, managed: Wall, every: Duration, node: &str, now: Wall) -> Wall {
     let every = i64::try_from(every.as_millis()).unwrap_or(i64::MAX);
     let spread = node

@@ -1,6 +1,8 @@
-//! Credential of the agent for the k3s of this machine: a token of its own account that ends soon, in a file that no disk ever has.
+//! Credential of the agent for the k3s of this machine: a token of its own account that ends soon,
+//! in a file that no disk ever has.
 //!
-//! The administrator's kubeconfig stays root's. A timer makes the token again, twice a day and after each start of the machine.
+//! The administrator's kubeconfig stays root's. A timer makes the token again, twice a day and
+//! after each start of the machine.
 
 use super::{
     step::{Step, directories, file, run},
@@ -63,8 +65,8 @@ pub struct Bearer<'a> {
     pub note: &'a str,
 }
 
-/// The kubeconfig with this token. `found` is the answer to [`QUESTION`]; `None`: there is something in it that no address, certificate or
-/// token has.
+/// The kubeconfig with this token. `found` is the answer to [`QUESTION`]; `None`: there is
+/// something in it that no address, certificate or token has.
 pub fn kubeconfig(found: &str, bearer: &Bearer<'_>) -> Option<String> {
     let (server, ca) = found.trim().split_once(' ')?;
     let Bearer { account, note, .. } = bearer;

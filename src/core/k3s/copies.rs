@@ -1,4 +1,5 @@
-//! Copies of backups of k3s in a bucket: which are missing there, which count, and which are one too many.
+//! Copies of backups of k3s in a bucket: which are missing there, which count, and which are one
+//! too many.
 
 use super::backup::{Kept, Limits, sort_newest_first, surplus};
 use crate::core::time::Wall;
@@ -13,7 +14,8 @@ pub fn beginning(node: &str) -> String {
     format!("k3s-{node}-")
 }
 
-/// Objects that are whole, as far as that is known: one of another length than the backup here was cut.
+/// Objects that are whole, as far as that is known: one of another length than the backup here was
+/// cut.
 pub fn whole(here: &[Kept], there: &[Kept]) -> Vec<Kept> {
     let is_cut = |object: &&Kept| {
         let original = here.iter().find(|kept| kept.name == object.name);
@@ -26,7 +28,8 @@ pub fn whole(here: &[Kept], there: &[Kept]) -> Vec<Kept> {
         .collect()
 }
 
-/// Backups that are to be copied, the newest first: those that are not there whole, and would not be removed again.
+/// Backups that are to be copied, the newest first: those that are not there whole, and would not
+/// be removed again.
 pub fn missing(here: &[Kept], there: &[Kept], now: Wall, limits: Limits) -> Vec<Kept> {
     let mut all = whole(here, there);
     let is_there = |kept: &Kept, all: &[Kept]| all.iter().any(|object| object.name == kept.name);

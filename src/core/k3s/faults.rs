@@ -1,6 +1,8 @@
-//! Faults of a k3s that runs on this machine: a table with the detector, the repair, and the time of patience of each.
+//! Faults of a k3s that runs on this machine: a table with the detector, the repair, and the time
+//! of patience of each.
 //!
-//! A detector reads nothing: it judges a [`Sight`]. Rows that the doctor judges are in its own table; `OF_THE_DOCTOR` names those of k3s.
+//! A detector reads nothing: it judges a [`Sight`]. Rows that the doctor judges are in its own
+//! table; `OF_THE_DOCTOR` names those of k3s.
 
 use std::net::IpAddr;
 
@@ -228,7 +230,8 @@ const GIVEN_UP: &str = "start-limit-hit";
 /// Time for a k3s to come up that does not say when it has.
 const COMES_UP_S: u64 = 900;
 
-/// Longest time from the end of a process to the state of its service, where nothing was waited for.
+/// Longest time from the end of a process to the state of its service, where nothing was waited
+/// for.
 const AT_ONCE_US: u64 = 1_000_000;
 
 impl Service {
@@ -255,9 +258,10 @@ impl Service {
         }
     }
 
-    /// Reads the answer of `rc-service NAME status`. `has_failed` is the mark of supervise-daemon that it gave the service up, and `is_alive` tells
-    /// whether its process is there, which matters where the supervisor is gone. OpenRC does not know whether a stopped service ran before, so it
-    /// counts as stopped by somebody.
+    /// Reads the answer of `rc-service NAME status`. `has_failed` is the mark of supervise-daemon
+    /// that it gave the service up, and `is_alive` tells whether its process is there, which
+    /// matters where the supervisor is gone. OpenRC does not know whether a stopped service ran
+    /// before, so it counts as stopped by somebody.
     pub fn of_openrc(status: &str, has_failed: bool, is_alive: bool) -> Self {
         let word = status.split_once("status:").map_or("", |(_, word)| word);
         let (active, is_given_up) = match word.split_whitespace().next() {
@@ -283,9 +287,10 @@ impl Service {
         self.active == "active"
     }
 
-    /// True if systemd has ended it for good, by itself. It says so as the result of a service that had none; otherwise that of the last run
-    /// stays. Then the time tells: it had waited for the next restart (`RestartSec`, 5 s in the unit of k3s), while a service that somebody
-    /// stopped is down as soon as its process is.
+    /// True if systemd has ended it for good, by itself. It says so as the result of a service that
+    /// had none; otherwise that of the last run stays. Then the time tells: it had waited for the
+    /// next restart (`RestartSec`, 5 s in the unit of k3s), while a service that somebody stopped
+    /// is down as soon as its process is.
     fn is_given_up(&self) -> bool {
         let has_waited = self.result != "success" && self.settled_us > AT_ONCE_US;
         self.active == "failed" && (self.result == GIVEN_UP || has_waited)
@@ -695,7 +700,8 @@ pub const FAULTS: &[Fault] = &[
     },
 ];
 
-/// A fix for the service manager and the part of the cluster that this machine has; in the table it is that of a server with systemd.
+/// A fix for the service manager and the part of the cluster that this machine has; in the table it
+/// is that of a server with systemd.
 pub fn fix(text: &str, init: Init, role: Role) -> String {
     let name = role.name();
     let mut text = text.replace("-u k3s ", &format!("-u {name} "));
@@ -718,7 +724,8 @@ pub fn fix(text: &str, init: Init, role: Role) -> String {
     text
 }
 
-/// Days before the end within which every version of k3s renews a certificate when it starts (120; before May 2025: 90).
+/// Days before the end within which every version of k3s renews a certificate when it starts (120;
+/// before May 2025: 90).
 const RENEWED_DAYS: i64 = 85;
 
 /// A service that ends again and again.
@@ -747,7 +754,8 @@ const PRESSURE: Fault = Fault {
     fix: "",
 };
 
-/// Checks of the doctor about k3s and what it stands on, which it tells of by itself: they are not looked at twice.
+/// Checks of the doctor about k3s and what it stands on, which it tells of by itself: they are not
+/// looked at twice.
 #[cfg(feature = "internals")]
 pub const OF_THE_DOCTOR: [&str; 14] = [
     "k3s.program",
@@ -800,7 +808,8 @@ fn pressure(sight: &Sight, kind: &str, what: &str) -> Option<String> {
     Some(format!("the node runs out of {what}: {message}"))
 }
 
-/// The last line that has one of these words, of the errors of a k3s that ends again and again, or that says it again and again while it starts.
+/// The last line that has one of these words, of the errors of a k3s that ends again and again, or
+/// that says it again and again while it starts.
 fn says(sight: &Sight, words: &[&str]) -> Option<String> {
     let (does, times) = if is_looping(sight) {
         ("ends again and again", 1)
@@ -818,8 +827,8 @@ fn says(sight: &Sight, words: &[&str]) -> Option<String> {
     (lines.count() + 1 >= times).then(|| format!("k3s {does}, and says: {last}"))
 }
 
-/// Errors of k3s (`level=fatal`, `level=error`; `ERRO` and `FATA` where it writes in colours), and of the parts of Kubernetes in it (`E1123 …`,
-/// `F1123 …`).
+/// Errors of k3s (`level=fatal`, `level=error`; `ERRO` and `FATA` where it writes in colours), and
+/// of the parts of Kubernetes in it (`E1123 …`, `F1123 …`).
 fn is_error(line: &str) -> bool {
     let is_klog = |line: &str| {
         let mut bytes = line.bytes();

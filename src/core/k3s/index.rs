@@ -1,4 +1,5 @@
-//! Signed index of releases of k3s: which versions a channel means, and length and hash of each program. k3s signs nothing itself.
+//! Signed index of releases of k3s: which versions a channel means, and length and hash of each
+//! program. k3s signs nothing itself.
 //!
 //! ```text
 //! # role k3s-index

@@ -1,4 +1,5 @@
-//! Joining of a worker: the token and what vouches for it, the address of the server, and what speaks against it.
+//! Joining of a worker: the token and what vouches for it, the address of the server, and what
+//! speaks against it.
 //!
 //! Forms of the token: <https://docs.k3s.io/cli/token>.
 
@@ -11,11 +12,13 @@ use crate::core::{secret::Secret, time::Wall, url::Url};
 
 /// Port of a server, where its address names none.
 const PORT: u16 = 6443;
-/// Difference between two clocks at which a join is refused: certificates begin at the time of the server.
+/// Difference between two clocks at which a join is refused: certificates begin at the time of the
+/// server.
 const CLOCKS_APART_MS: i64 = 60_000;
 /// Minor versions that a worker may be older than its server.
 const BEHIND_MAX: u32 = 3;
-/// Settings that only servers take, which end a worker with an error or promise what it does not do.
+/// Settings that only servers take, which end a worker with an error or promise what it does not
+/// do.
 const OF_SERVERS: [&str; 14] = [
     "cluster-init",
     "cluster-reset",

@@ -1,4 +1,5 @@
-//! k3s on this machine: where its files are, which version may follow which, and the plans of what the keeper does to it.
+//! k3s on this machine: where its files are, which version may follow which, and the plans of what
+//! the keeper does to it.
 //!
 //! It reads and writes nothing; the keeper does.
 
@@ -27,7 +28,8 @@ use super::{
 
 /// Default data directory of k3s.
 pub const DATA_DIR: &str = "/var/lib/rancher/k3s";
-/// Token of the server, beside k3s' settings: no setting holds it, so that no plan, journal or bundle shows it.
+/// Token of the server, beside k3s' settings: no setting holds it, so that no plan, journal or
+/// bundle shows it.
 pub const JOIN_TOKEN: &str = "/etc/rancher/k3s/join-token";
 /// The program.
 pub const BINARY: &str = "/usr/local/bin/k3s";
@@ -115,7 +117,8 @@ pub const MADE: [&str; 12] = [
     "/etc/rancher/k3s/k3s.yaml",
 ];
 
-/// Findings of the doctor with which k3s does not work, or harms the machine: an installation is refused.
+/// Findings of the doctor with which k3s does not work, or harms the machine: an installation is
+/// refused.
 const REFUSED: [&str; 17] = [
     "cgroup.controllers",
     "cgroup.memory",
@@ -244,7 +247,8 @@ pub fn change(from: Version, to: Version) -> Change {
     }
 }
 
-/// The suffix of the files of a release for this processor (`uname -m`), and of its list of checksums.
+/// The suffix of the files of a release for this processor (`uname -m`), and of its list of
+/// checksums.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Names {
     /// The program.
@@ -289,7 +293,8 @@ pub fn names(machine: &str) -> Option<Names> {
     })
 }
 
-/// Returns whether a program with this beginning runs on a machine (`uname -m`). What is no ELF file tells by running.
+/// Returns whether a program with this beginning runs on a machine (`uname -m`). What is no ELF
+/// file tells by running.
 pub fn is_for(machine: &str, head: &[u8]) -> bool {
     // ELF: magic, class (32 or 64 bit), and after 18 bytes the machine in little-endian order.
     let (Some(b"\x7fELF"), Some(class), Some(number)) =
@@ -319,7 +324,8 @@ pub fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A value of k3s' settings: of the files in the order in which k3s reads them, the last one that has it.
+/// A value of k3s' settings: of the files in the order in which k3s reads them, the last one that
+/// has it.
 pub fn setting(files: &[String], key: &str) -> Option<String> {
     let found = files.iter().rev().find_map(|text| {
         let value = yaml::parse(text).ok()?;

@@ -1,4 +1,5 @@
-//! Plans of what the keeper does for k3s: steps in order, each with what it is for people and how it is undone.
+//! Plans of what the keeper does for k3s: steps in order, each with what it is for people and how
+//! it is undone.
 
 pub use super::step::{Drain, Extent, Staged, Step, When, words};
 
@@ -369,7 +370,8 @@ pub struct Farewell {
     pub worker: String,
 }
 
-/// The steps after which a cluster knows a worker no longer. The node comes first: k3s makes its password again as long as there is one.
+/// The steps after which a cluster knows a worker no longer. The node comes first: k3s makes its
+/// password again as long as there is one.
 pub fn farewell(wanted: &Farewell) -> Vec<Step> {
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
     steps.extend(wanted.node.iter().flat_map(moved));
@@ -444,7 +446,8 @@ pub fn kept(data_dir: &str) -> [String; 3] {
     ]
 }
 
-/// The steps of an upgrade. Undone from the end, the old version runs; after a minor version with the datastore that it left.
+/// The steps of an upgrade. Undone from the end, the old version runs; after a minor version with
+/// the datastore that it left.
 pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
     let [_, before, images_before] = kept(&wanted.data_dir);
     let images = format!("{}/agent/images", wanted.data_dir);

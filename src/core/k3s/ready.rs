@@ -36,8 +36,8 @@ impl Node {
         })
     }
 
-    /// The reason that it is not yet the node that is waited for. A report of a kubelet that is gone does not count: `since` is the time of the start, and
-    /// the API has whole seconds.
+    /// The reason that it is not yet the node that is waited for. A report of a kubelet that is
+    /// gone does not count: `since` is the time of the start, and the API has whole seconds.
     pub fn lacks(&self, version: Option<Version>, since: Wall) -> Option<String> {
         if !self.is_ready {
             return Some("the node is not Ready yet".to_owned());
@@ -57,7 +57,8 @@ impl Node {
     }
 }
 
-/// The reason that a service of systemd will not come up by itself, from `systemctl show -p ActiveState -p NRestarts`.
+/// The reason that a service of systemd will not come up by itself, from `systemctl show -p
+/// ActiveState -p NRestarts`.
 pub fn is_hopeless(shown: &str, restarts_before: u32) -> Option<String> {
     if shown.lines().any(|line| line == "ActiveState=failed") {
         return Some("the service failed".to_owned());

@@ -1,4 +1,5 @@
-//! The files that an installation writes: services, scripts that work without this program, and k3s' settings.
+//! The files that an installation writes: services, scripts that work without this program, and
+//! k3s' settings.
 
 use super::{Role, setting};
 
@@ -12,11 +13,13 @@ pub enum Init {
     OpenRc,
 }
 
-/// Memory below which k3s comes without its optional parts: boards that are sold with 1 GB report 0.9 to 1.0 GB.
+/// Memory below which k3s comes without its optional parts: boards that are sold with 1 GB report
+/// 0.9 to 1.0 GB.
 pub const SMALL_BYTES: u64 = 1_200_000_000;
 /// Optional parts of k3s that a small board has no memory for, with what each takes.
 ///
-/// metrics-server requests 70 MiB in its manifest. The other two request nothing; what is told of them is what they are seen to take.
+/// metrics-server requests 70 MiB in its manifest. The other two request nothing; what is told of
+/// them is what they are seen to take.
 const OPTIONAL: [(&str, &str); 3] = [
     ("traefik", "about 60 MB"),
     ("servicelb", "about 5 MB"),
@@ -108,11 +111,13 @@ impl Wishes {
 pub struct DropIn {
     /// The file.
     pub content: String,
-    /// Parts that are left out because of the memory, with what each would take: `traefik (about 60 MB)`.
+    /// Parts that are left out because of the memory, with what each would take: `traefik (about 60
+    /// MB)`.
     pub left_out: Vec<String>,
 }
 
-/// The drop-in for these wishes. What the user's own files say stays, except what this command names explicitly.
+/// The drop-in for these wishes. What the user's own files say stays, except what this command
+/// names explicitly.
 pub fn drop_in(wishes: &Wishes, user: &[String], memory_bytes: u64) -> DropIn {
     let mut lines = vec![
         "# Written by pipeops-agent k3s install, which overwrites it. Your own settings belong into ../config.yaml.".to_owned(),

@@ -1,4 +1,5 @@
-//! Account for looking: it reads what Kubernetes' own role `view` shows in all namespaces, which has no Secrets, and changes nothing.
+//! Account for looking: it reads what Kubernetes' own role `view` shows in all namespaces, which
+//! has no Secrets, and changes nothing.
 
 /// Its name.
 pub const ACCOUNT: &str = "pipeops-viewer";

@@ -1,6 +1,8 @@
-//! Watch over k3s: which fault is there, whether it is repaired now, and when it is left to a person.
+//! Watch over k3s: which fault is there, whether it is repaired now, and when it is left to a
+//! person.
 //!
-//! It remembers from look to look, in one small file in memory; [`Memory::look`] is all there is to decide.
+//! It remembers from look to look, in one small file in memory; [`Memory::look`] is all there is to
+//! decide.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -59,7 +61,8 @@ pub const fn made(init: Init) -> &'static [&'static str] {
     }
 }
 
-/// Seconds between two questions to the API of a k3s that is well: k3s' own client takes a second of a small board.
+/// Seconds between two questions to the API of a k3s that is well: k3s' own client takes a second
+/// of a small board.
 const ASK_EVERY_S: u64 = 110;
 /// Window in which restarts make a loop.
 const LOOP_S: u64 = 600;
@@ -177,7 +180,8 @@ pub struct Handed {
 }
 
 impl Memory {
-    /// Returns whether the API is to be asked by the next look: in turn, or because something is wrong.
+    /// Returns whether the API is to be asked by the next look: in turn, or because something is
+    /// wrong.
     pub fn asks(&self, now: Now) -> bool {
         let asked = self.asked_s.map(|asked| seconds(now).saturating_sub(asked));
         let is_open = |entry: &Entry| entry.is_there && entry.handed.is_none();
@@ -187,7 +191,8 @@ impl Memory {
     /// Restarts of the last minutes, with those since the last look.
     pub fn restarted(&mut self, restarts: u32, now: Now) -> u32 {
         let now_s = seconds(now);
-        // A start by hand begins to count again. Of what was before the first look, no time is known.
+        // A start by hand begins to count again. Of what was before the first look, no time is
+        // known.
         let before = if self.looked.is_none() {
             restarts
         } else {
@@ -218,7 +223,8 @@ impl Memory {
         now.wall.millis() / 1000 - wall - passed
     }
 
-    /// Takes in what was seen, and says what is to be done about it now. `repairs` is false where root does not want any.
+    /// Takes in what was seen, and says what is to be done about it now. `repairs` is false where
+    /// root does not want any.
     pub fn look(&mut self, sight: &Sight, now: Now, repairs: bool) -> Option<Order> {
         let now_s = seconds(now);
         self.looked = Some((now_s, now.wall.millis() / 1000));
@@ -268,7 +274,8 @@ impl Memory {
         order
     }
 
-    /// Takes in that a repair has begun: until its pause is over there is no other one, whatever becomes of it.
+    /// Takes in that a repair has begun: until its pause is over there is no other one, whatever
+    /// becomes of it.
     pub fn begins(&mut self, order: &Order, now: Now) {
         if let Some(entry) = self.entries.get_mut(order.fault.id) {
             entry.tries.push(seconds(now));
@@ -298,7 +305,8 @@ impl Memory {
         }
     }
 
-    /// Returns whether a backup is due, and takes down when it is; after one that failed no sooner than in an hour.
+    /// Returns whether a backup is due, and takes down when it is; after one that failed no sooner
+    /// than in an hour.
     pub fn backs_up(&mut self, next: Option<Wall>, now: Now) -> bool {
         let is_due = next.is_some_and(|next| next <= now.wall);
         let again = self
@@ -523,7 +531,8 @@ impl Entry {
     }
 }
 
-/// The faults of a sight: of each part the first row that fits, and nothing behind a part that is at fault, but what stands by itself.
+/// The faults of a sight: of each part the first row that fits, and nothing behind a part that is
+/// at fault, but what stands by itself.
 fn found(sight: &Sight) -> Vec<(&'static Fault, String)> {
     let mut found: Vec<(&'static Fault, String)> = Vec::new();
     for fault in FAULTS {
@@ -753,7 +762,8 @@ mod tests {
             (service("failed", "signal"), true),
             (service("deactivating", "success"), true),
             (service("failed", "start-limit-hit"), false),
-            // systemd keeps the result of the last run where it gives up; it had waited for the next one.
+            // systemd keeps the result of the last run where it gives up; it had waited for the
+            // next one.
             (
                 Service {
                     settled_us: 5_104_000,

@@ -58,7 +58,8 @@ impl Election {
         if self.seen != Seen::Nothing
             && let Some(watched) = &mut self.watched
         {
-            // Somebody removed it. Its holder makes it again with its next call, or has no link after its promise.
+            // Somebody removed it. Its holder makes it again with its next call, or has no link
+            // after its promise.
             watched.since = now;
             watched.is_quiet = false;
         }

@@ -1,4 +1,5 @@
-//! The Lease as the agents of a cluster use it: who holds the link, who stands by, and what each of their writes changes.
+//! The Lease as the agents of a cluster use it: who holds the link, who stands by, and what each of
+//! their writes changes.
 //!
 //! It carries no times: whoever reads it measures with a clock of its own.
 
@@ -11,14 +12,15 @@ pub const SHORT: Duration = Duration::from_secs(12);
 pub const LONG: Duration = Duration::from_secs(30);
 /// A longer promise is not waited for.
 const LONGEST: Duration = Duration::from_secs(300);
-/// Agents that stand by in one Lease at most: 64 of them take 10 KB. One more would stand by without saying so.
+/// Agents that stand by in one Lease at most: 64 of them take 10 KB. One more would stand by
+/// without saying so.
 const STANDBY_MAX: usize = 64;
 
 /// An agent as the others see it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Party {
-    /// Tells it from all others, also from those that were given the same agent id: by their settings, or by the installation
-    /// that they took over.
+    /// Tells it from all others, also from those that were given the same agent id: by their
+    /// settings, or by the installation that they took over.
     pub id: String,
     /// Its agent id, for people.
     pub agent: String,
@@ -65,8 +67,8 @@ pub struct Record {
     pub transitions: u32,
     /// Id of this cluster at the control plane.
     pub cluster_id: Option<String>,
-    /// The agent whose registration the control plane surely heard last: what it shows in place of a credential means something
-    /// there only.
+    /// The agent whose registration the control plane surely heard last: what it shows in place of
+    /// a credential means something there only.
     pub registered: Option<String>,
     /// Agents that stand by.
     pub standby: Vec<Standby>,

@@ -1,10 +1,11 @@
-//! Several agents, one API, and everything that happens to them: answers that are late or lost, writes that land long after their
-//! writer gave up, partitions, an API that is away, agents that are killed, stopped, suspended and started again, clocks that run at
-//! different speeds and began at different times.
+//! Several agents, one API, and everything that happens to them: answers that are late or lost,
+//! writes that land long after their writer gave up, partitions, an API that is away, agents that
+//! are killed, stopped, suspended and started again, clocks that run at different speeds and began
+//! at different times.
 //!
-//! After every event: at most one agent may have a link. Excepted is what the module names: an agent that never knew of a rival and
-//! was not told whose the Lease is for as long as its fence. After any history a working API brings exactly one link, and its loss is made good in
-//! time.
+//! After every event: at most one agent may have a link. Excepted is what the module names: an
+//! agent that never knew of a rival and was not told whose the Lease is for as long as its fence.
+//! After any history a working API brings exactly one link, and its loss is made good in time.
 
 use super::*;
 

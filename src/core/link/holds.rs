@@ -49,8 +49,8 @@ impl Link {
         why.unwrap_or_default()
     }
 
-    /// A cluster that registered before registers as itself, whichever of its agents does. Only the id is believed: where the
-    /// gateway is, the token's way, is said by the controller alone.
+    /// A cluster that registered before registers as itself, whichever of its agents does. Only the
+    /// id is believed: where the gateway is, the token's way, is said by the controller alone.
     pub(super) fn belongs(&mut self, cluster_id: String) {
         if self.membership.is_some() || cluster_id.is_empty() {
             return;

@@ -1,5 +1,6 @@
-//! Ten thousand sessions against a model of a control plane that is slow, forgetful, wrong, silent and gone, on a network that is
-//! cut, and with clocks that jump. After each step the invariants named in [`Check`] must hold; a failure prints its seed.
+//! Ten thousand sessions against a model of a control plane that is slow, forgetful, wrong, silent
+//! and gone, on a network that is cut, and with clocks that jump. After each step the invariants
+//! named in [`Check`] must hold; a failure prints its seed.
 
 use super::*;
 
@@ -26,7 +27,8 @@ struct World {
     link: Link,
     now: Now,
     check: Check,
-    /// Messages on their way to the agent, each with its time of arrival: they may overtake each other.
+    /// Messages on their way to the agent, each with its time of arrival: they may overtake each
+    /// other.
     inbound: Vec<(Mono, Input)>,
     /// The registration that waits for an answer.
     registration: Option<String>,
@@ -174,7 +176,8 @@ impl World {
         {
             self.check.dials.pop_front();
         }
-        // 0.5 + 1 + 2 + 4 + 8 + 16 s are six failures; each may be two dials (controller, then gateway), and a good session starts anew.
+        // 0.5 + 1 + 2 + 4 + 8 + 16 s are six failures; each may be two dials (controller, then
+        // gateway), and a good session starts anew.
         self.require(self.check.dials.len() <= 20, "dials are rare");
         self.check.socket = Socket::Dialing(endpoint);
     }
@@ -454,7 +457,8 @@ impl World {
         );
     }
 
-    /// After any history a healthy control plane gets its link back, soon, and hears what it has to.
+    /// After any history a healthy control plane gets its link back, soon, and hears what it has
+    /// to.
     fn recovers(&mut self) {
         self.mood = Mood::Healthy;
         self.inbound.clear();

@@ -25,7 +25,8 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// All of them, the most urgent first: a person waits for an outcome, nobody for a log line of last week.
+    /// All of them, the most urgent first: a person waits for an outcome, nobody for a log line of
+    /// last week.
     pub const ALL: [Self; 5] = [
         Self::Outcomes,
         Self::Metrics,
@@ -76,7 +77,8 @@ pub enum Body {
 pub struct Samples {
     /// The series of the block's columns, by the number that they have there.
     pub series: Vec<(u32, Series)>,
-    /// The samples, all of one boot. Its wall clock is the best that is known now; `clock_is_set` says whether it is more than a guess.
+    /// The samples, all of one boot. Its wall clock is the best that is known now; `clock_is_set`
+    /// says whether it is more than a guess.
     pub block: Block,
 }
 
@@ -126,7 +128,8 @@ impl Holdings {
 
     /// Notes that records are gone. Records that are gone already keep their reason.
     ///
-    /// Invariant: gaps are in order, do not overlap, are at most [`GAPS_MAX`], and hold no record that was not passed to this function.
+    /// Invariant: gaps are in order, do not overlap, are at most [`GAPS_MAX`], and hold no record
+    /// that was not passed to this function.
     pub fn lose(&mut self, range: Range, loss: Loss) {
         let mut from = range.from();
         let mut new = Vec::new();
@@ -143,8 +146,9 @@ impl Holdings {
             self.merge(|_, _| true);
         }
         while self.gaps.len() > GAPS_MAX {
-            // Not merged with its neighbour: the records between the two are still here. A gap that is not on the list is
-            // found when its records are read, as damage, so a damaged one loses nothing by it.
+            // Not merged with its neighbour: the records between the two are still here. A gap that
+            // is not on the list is found when its records are read, as damage, so a damaged one
+            // loses nothing by it.
             let shortest = self
                 .gaps
                 .iter()
@@ -155,7 +159,8 @@ impl Holdings {
         }
     }
 
-    /// Joins neighbours without a record between them, where `may` says so. The reason is that of the later one.
+    /// Joins neighbours without a record between them, where `may` says so. The reason is that of
+    /// the later one.
     fn merge(&mut self, may: impl Fn(&Gap, &Gap) -> bool) {
         let mut merged: Vec<Gap> = Vec::with_capacity(self.gaps.len());
         for gap in self.gaps.drain(..) {

@@ -1,7 +1,8 @@
 //! Acknowledged records of one stream at one destination: a floor below which all is settled, and
 //! ranges above it.
 
-/// Ranges that a cursor has at most, the one below the floor counted: what is kept on disk stays small whatever the link does.
+/// Ranges that a cursor has at most, the one below the floor counted: what is kept on disk stays
+/// small whatever the link does.
 pub const RANGES_MAX: usize = 16;
 /// Islands above the floor.
 const ISLANDS_MAX: usize = RANGES_MAX - 1;
@@ -14,7 +15,8 @@ pub struct Range {
 }
 
 impl Range {
-    /// A range, where it is one. The end of the numbers is left out, so that there is always a next one.
+    /// A range, where it is one. The end of the numbers is left out, so that there is always a next
+    /// one.
     pub const fn new(from: u64, to: u64) -> Option<Self> {
         if from == 0 || from > to || to == u64::MAX {
             return None;
@@ -55,7 +57,8 @@ impl Range {
 
 /// Records that need not be sent again.
 ///
-/// Invariant: islands are in order, do not touch each other nor the floor, and are at most [`RANGES_MAX`] less one.
+/// Invariant: islands are in order, do not touch each other nor the floor, and are at most
+/// [`RANGES_MAX`] less one.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Cursor {
     floor: u64,
@@ -72,7 +75,8 @@ impl Default for Cursor {
 }
 
 impl Cursor {
-    /// The cursor of these ranges, as they were on disk. What does not fit is left out: it is sent again.
+    /// The cursor of these ranges, as they were on disk. What does not fit is left out: it is sent
+    /// again.
     pub fn of(ranges: impl IntoIterator<Item = Range>) -> Self {
         let mut cursor = Self::default();
         for range in ranges {
@@ -131,7 +135,8 @@ impl Cursor {
         true
     }
 
-    /// The parts of a range that are not settled, in order: what a gap must tell of when the range is deleted.
+    /// The parts of a range that are not settled, in order: what a gap must tell of when the range
+    /// is deleted.
     pub fn missing(&self, range: Range) -> Vec<Range> {
         let mut missing = Vec::new();
         let mut from = range.from.max(self.floor);

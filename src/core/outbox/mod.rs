@@ -1,9 +1,10 @@
 //! Outbox: which records of a stream to send next to a destination, what an acknowledgement
 //! settles, and what may be deleted.
 //!
-//! A record has a sequence (1, 2, 3 …) within an epoch of its stream. It is sent until its destination says that it is durable
-//! there, however often that takes: the receiver knows a record by (agent, stream, epoch, sequence), so it arrives once in effect.
-//! Where records are kept and how they travel is not known here.
+//! A record has a sequence (1, 2, 3 …) within an epoch of its stream. It is sent until its
+//! destination says that it is durable there, however often that takes: the receiver knows a record
+//! by (agent, stream, epoch, sequence), so it arrives once in effect. Where records are kept and
+//! how they travel is not known here.
 
 use std::time::Duration;
 
@@ -84,7 +85,8 @@ pub struct Stock<'a> {
 /// Next item to send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Next {
-    /// As many of these as fit into one message, from the first on; say with [`Outbox::sent`] how many those were.
+    /// As many of these as fit into one message, from the first on; say with [`Outbox::sent`] how
+    /// many those were.
     Records(Range),
     /// This gap.
     Gap(Gap),
@@ -146,8 +148,8 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// An outbox that goes on behind what was acknowledged before. A cursor of another epoch counts for nothing: begin with
-    /// [`Cursor::default`] then.
+    /// An outbox that goes on behind what was acknowledged before. A cursor of another epoch counts
+    /// for nothing: begin with [`Cursor::default`] then.
     pub fn new(epoch: u64, order: Order, cursor: Cursor) -> Self {
         Self {
             epoch,
@@ -189,8 +191,8 @@ impl Outbox {
         Some(cut_at_gaps(range, stock.gaps))
     }
 
-    /// The newest record, where it goes first. Not where that would make one range too many: the past then goes first, and ranges
-    /// merge.
+    /// The newest record, where it goes first. Not where that would make one range too many: the
+    /// past then goes first, and ranges merge.
     fn newest(&self, last: u64) -> Option<Range> {
         let newest = Range::new(last, last)?;
         let is_first = self.order == Order::NewestFirst

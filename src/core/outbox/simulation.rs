@@ -1,7 +1,8 @@
-//! Thirty days of minutes over a link that is cut, to a receiver that restarts, from an agent that is killed. All in memory.
+//! Thirty days of minutes over a link that is cut, to a receiver that restarts, from an agent that
+//! is killed. All in memory.
 //!
-//! Invariants, after each step: a cursor never has what the receiver does not have on disk, it has at most sixteen ranges, and at
-//! the end every record is at the receiver, or told of by a gap.
+//! Invariants, after each step: a cursor never has what the receiver does not have on disk, it has
+//! at most sixteen ranges, and at the end every record is at the receiver, or told of by a gap.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -139,7 +140,8 @@ impl World {
         };
         self.outbox.sent(sent.range(), self.now);
         match self.random.u32(..60) {
-            // Lost on its way, with the session or in a receiver that restarts before it has it on disk.
+            // Lost on its way, with the session or in a receiver that restarts before it has it on
+            // disk.
             0 | 1 => self.cut(),
             // On disk there, and the acknowledgement is lost.
             2 | 3 => self.receiver.store(sent),

@@ -103,15 +103,16 @@ pub struct Object<'a> {
     pub resource: Cow<'a, str>,
     /// Part of the object, or an act on it.
     pub subresource: Cow<'a, str>,
-    /// One object. For a collection what its field selector asks for: that the API server forgets where another field of the query is
-    /// broken, and nothing may depend on it.
+    /// One object. For a collection what its field selector asks for: that the API server forgets
+    /// where another field of the query is broken, and nothing may depend on it.
     pub name: Cow<'a, str>,
     /// True if the path goes on behind the subresource.
     pub has_more: bool,
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads a request as the API server does; `None` where that finds no meaning and answers with an error. `method` is in capitals.
+    /// Reads a request as the API server does; `None` where that finds no meaning and answers with
+    /// an error. `method` is in capitals.
     pub fn of(method: &str, path: &'a KubePath, query: &'a str) -> Option<Self> {
         let segments: Vec<&str> = path.segments().collect();
         match segments.as_slice() {
@@ -204,7 +205,8 @@ fn plain(segment: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The one name that the field selector of a collection allows; `None` where there is none, or the API server cannot read it.
+/// The one name that the field selector of a collection allows; `None` where there is none, or the
+/// API server cannot read it.
 fn selected_name(query: &str) -> Option<String> {
     let selector = query_value(query, "fieldSelector")?;
     for number in ["limit", "timeoutSeconds"] {

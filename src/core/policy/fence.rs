@@ -6,7 +6,8 @@
 use super::{Attributes, Namespace, Verb};
 use crate::core::proxy::{Call, Refusal, Target};
 
-/// The label of an object, or of a whole namespace, whose NetworkPolicies the control plane does not change.
+/// The label of an object, or of a whole namespace, whose NetworkPolicies the control plane does
+/// not change.
 pub const PROTECTED: &str = "pipeops.io/protected";
 
 /// A change of NetworkPolicies.

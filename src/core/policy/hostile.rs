@@ -111,7 +111,8 @@ fn every_line_is_judged_alike_when_it_comes_as_http() {
             .iter()
             .any(|(name, _)| name.starts_with("Sec-WebSocket"))
         {
-            // In the JSON form these alone make a handshake; in HTTP they mean nothing without an upgrade.
+            // In the JSON form these alone make a handshake; in HTTP they mean nothing without an
+            // upgrade.
             continue;
         }
         wrong.extend(wrong_verdicts(&case, &route_http(&asked, Cluster::Known)));

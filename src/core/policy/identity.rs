@@ -8,12 +8,14 @@ use crate::core::proxy::{Call, Form, Refusal, Target, values};
 /// Under whose identity a call runs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Identity<'a> {
-    /// The narrow account of the control plane, whose token never leaves the box. An `Authorization` of the caller's stays behind.
+    /// The narrow account of the control plane, whose token never leaves the box. An
+    /// `Authorization` of the caller's stays behind.
     ControlPlane,
     /// The owner of this value of `Authorization`.
     Foreign(&'a str),
-    /// None of ours: the other end decides by what the caller sent. An application by `Authorization`, cookies or whatever it likes;
-    /// the API server by the token in a WebSocket's subprotocols, and there is no `Authorization` then.
+    /// None of ours: the other end decides by what the caller sent. An application by
+    /// `Authorization`, cookies or whatever it likes; the API server by the token in a WebSocket's
+    /// subprotocols, and there is no `Authorization` then.
     Caller,
 }
 
@@ -39,7 +41,8 @@ impl Brought<'_> {
     }
 }
 
-/// Chooses the identity of a call. `is_ours` knows what the control plane was given in place of a token.
+/// Chooses the identity of a call. `is_ours` knows what the control plane was given in place of a
+/// token.
 pub fn identity<'a>(
     rules: &Rules,
     is_ours: impl Fn(&str) -> bool,

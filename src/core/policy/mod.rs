@@ -1,8 +1,9 @@
-//! The on-box policy: whether a proxied call may run, and under whose identity. The only room that decides this, asked for every form
-//! of request.
+//! The on-box policy: whether a proxied call may run, and under whose identity. The only room that
+//! decides this, asked for every form of request.
 //!
-//! [`decide`] judges what the call itself says; where that depends on a namespace, [`settle`] judges what the cluster says of it.
-//! Nothing here can be changed from the link. The lists are in `tables.rs`; what is on none of them is refused.
+//! [`decide`] judges what the call itself says; where that depends on a namespace, [`settle`]
+//! judges what the cluster says of it. Nothing here can be changed from the link. The lists are in
+//! `tables.rs`; what is on none of them is refused.
 //!
 //! | a call that | `read-only` | `managed` | `full` |
 //! |---|---|---|---|
@@ -14,8 +15,9 @@
 //! | creates a namespace | no | one with both labels | yes |
 //! | does anything else, or impersonates | no | no | yes |
 //!
-//! A managed namespace carries `pipeops.io/managed=true` and enforces a Pod Security level of at least `access.pod_security`. `default`,
-//! `kube-*` and `pipeops-system` never are. `off` permits nothing. Under `full` the cluster's own rules decide alone.
+//! A managed namespace carries `pipeops.io/managed=true` and enforces a Pod Security level of at
+//! least `access.pod_security`. `default`, `kube-*` and `pipeops-system` never are. `off` permits
+//! nothing. Under `full` the cluster's own rules decide alone.
 
 mod attributes;
 mod bodies;
@@ -75,7 +77,8 @@ impl Level {
     }
 }
 
-/// The levels of the Pod Security Standards that a namespace can enforce, and none. The greater, the stricter.
+/// The levels of the Pod Security Standards that a namespace can enforce, and none. The greater,
+/// the stricter.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum PodSecurity {
     /// Anything may run.
@@ -127,7 +130,8 @@ pub enum Terms {
     Free,
     /// On this namespace being a managed one: [`settle`] says.
     InManaged(String),
-    /// On the namespace that its body names: [`new_namespace`] makes the object that is sent instead.
+    /// On the namespace that its body names: [`new_namespace`] makes the object that is sent
+    /// instead.
     NewNamespace,
 }
 

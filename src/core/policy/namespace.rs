@@ -63,7 +63,8 @@ fn may_be_made(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Judges a call that depends on a managed namespace by what the cluster says of it; `None` where the cluster has none of that name.
+/// Judges a call that depends on a managed namespace by what the cluster says of it; `None` where
+/// the cluster has none of that name.
 pub fn settle(rules: &Rules, name: &str, found: Option<&Namespace>) -> Result<(), Refusal> {
     may_be_managed(name).map_err(|why| {
         Refusal(format!(
@@ -76,7 +77,8 @@ pub fn settle(rules: &Rules, name: &str, found: Option<&Namespace>) -> Result<()
             "refused by the agent: there is no namespace {name}; fix: kubectl create namespace {name}, which creates a managed one through the link"
         )));
     };
-    // Without the label the cluster's default counts, which nobody can look up and which is to let everything run unless it was changed.
+    // Without the label the cluster's default counts, which nobody can look up and which is to let
+    // everything run unless it was changed.
     let enforces = found.enforces.unwrap_or(PodSecurity::Privileged);
     let why = match (found.is_managed, enforces >= wanted) {
         (true, true) => return Ok(()),
@@ -105,7 +107,8 @@ static METADATA: Schema = Schema::of(&[
     field("generateName", 2, Kind::Text),
 ]);
 
-/// Makes the object that is sent in place of a namespace that the caller wants: with its name and both labels. Nothing else of it passes.
+/// Makes the object that is sent in place of a namespace that the caller wants: with its name and
+/// both labels. Nothing else of it passes.
 pub fn new_namespace(
     rules: &Rules,
     body: &[u8],

@@ -131,8 +131,8 @@ impl Budget {
 /// Reads an object in JSON along a shape.
 ///
 /// # Errors
-/// It is not JSON or not UTF-8, which some readers mend and others do not, or it could be read in two
-/// ways.
+/// It is not JSON or not UTF-8, which some readers mend and others do not, or it could be read in
+/// two ways.
 pub(super) fn read_json(body: &[u8], schema: &'static Schema) -> Result<Value, String> {
     let text = std::str::from_utf8(body).map_err(|error| format!("it is not UTF-8: {error}"))?;
     let budget = Budget::default();

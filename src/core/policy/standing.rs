@@ -15,7 +15,8 @@ use crate::core::{
 
 /// Maximum age of the knowledge about a namespace that a running call relies on.
 pub const FRESH_MAX: Duration = Duration::from_secs(30);
-/// Time for the first look at a namespace that a stricter level makes a running call rely on. The call ends within 5 s of the change.
+/// Time for the first look at a namespace that a stricter level makes a running call rely on. The
+/// call ends within 5 s of the change.
 const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(4);
 /// Interval between two looks at a namespace that running calls rely on.
 const NAMESPACE_EVERY: Duration = Duration::from_secs(5);
@@ -94,7 +95,8 @@ impl Standing {
         Ok(())
     }
 
-    /// Takes in what a look at a namespace found; `None`: the cluster has none of that name. `seen` is the moment at which the look began.
+    /// Takes in what a look at a namespace found; `None`: the cluster has none of that name. `seen`
+    /// is the moment at which the look began.
     ///
     /// # Errors
     /// The call relies on that namespace and would not be admitted there any more.
@@ -193,8 +195,9 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The right that the account of the control plane needs for a call. `None` for services, for paths without an object, and for calls
-    /// that every level but `off` permits: rights to read what is not secret are compared with the manifest every ten minutes.
+    /// The right that the account of the control plane needs for a call. `None` for services, for
+    /// paths without an object, and for calls that every level but `off` permits: rights to read
+    /// what is not secret are compared with the manifest every ten minutes.
     pub fn of(call: &Call) -> Option<Self> {
         let Target::Kubernetes(path) = &call.target else {
             return None;
@@ -275,8 +278,8 @@ struct Look {
 }
 
 impl Rounds {
-    /// Begins the looks that are due and returns their subjects. `relied_on` has every subject that running calls rely on, with the moment
-    /// from which another look is wanted.
+    /// Begins the looks that are due and returns their subjects. `relied_on` has every subject that
+    /// running calls rely on, with the moment from which another look is wanted.
     pub fn begin(&mut self, relied_on: &BTreeMap<Subject, Mono>, now: Mono) -> Vec<Subject> {
         self.looks
             .retain(|subject, look| look.is_under_way || relied_on.contains_key(subject));

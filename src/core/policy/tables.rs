@@ -1,17 +1,18 @@
 //! Tables of the policy: readable, changeable and enterable resources. Everything that is on none
 //! of these lists is refused.
 //!
-//! Each list names API groups, the core's being empty, and in each group resources in their plural and `resource/subresource`. `*` is every
-//! resource of the group, without its subresources.
+//! Each list names API groups, the core's being empty, and in each group resources in their plural
+//! and `resource/subresource`. `*` is every resource of the group, without its subresources.
 
 use crate::core::proxy::KubePath;
 
 /// A list.
 pub(super) type Table = [(&'static str, &'static [&'static str])];
 
-/// Reads that are free at every level but `off`: what is built into Kubernetes and holds no Secrets, and what comes with k3s or is as
-/// common. Groups that are on no list may be served by anybody and hold anything (the values of a HelmChart hold passwords), so they are read
-/// as Secrets are.
+/// Reads that are free at every level but `off`: what is built into Kubernetes and holds no
+/// Secrets, and what comes with k3s or is as common. Groups that are on no list may be served by
+/// anybody and hold anything (the values of a HelmChart hold passwords), so they are read as
+/// Secrets are.
 pub(super) const READ: &Table = &[
     (
         "",
@@ -56,7 +57,8 @@ pub(super) const READ: &Table = &[
     ("scheduling.k8s.io", &["*"]),
     ("storage.k8s.io", &["*"]),
     ("storagemigration.k8s.io", &["*"]),
-    // Beside Kubernetes itself: metrics-server (`kubectl top`), gateways, snapshots, k3s, Traefik, cert-manager.
+    // Beside Kubernetes itself: metrics-server (`kubectl top`), gateways, snapshots, k3s, Traefik,
+    // cert-manager.
     ("metrics.k8s.io", &["nodes", "pods"]),
     ("gateway.networking.k8s.io", &["*"]),
     ("snapshot.storage.k8s.io", &["*"]),
@@ -90,7 +92,8 @@ pub(super) const SECRET: &Table = &[
     ("traefik.io", &["middlewares"]),
 ];
 
-/// Questions about oneself that are asked by POST and change nothing: `kubectl auth can-i` and `whoami`.
+/// Questions about oneself that are asked by POST and change nothing: `kubectl auth can-i` and
+/// `whoami`.
 pub(super) const ASK: &Table = &[
     ("authentication.k8s.io", &["selfsubjectreviews"]),
     (
@@ -102,9 +105,11 @@ pub(super) const ASK: &Table = &[
 /// Resources that may be changed in a managed namespace: those of Kubernetes' role `edit`, and the
 /// parts of Pods that `kubectl debug` and an in-place resize need.
 ///
-/// Not here, on purpose: `serviceaccounts/token` and everything of RBAC; quotas and limits, with which an owner bounds a namespace; every
-/// `status`; endpoints and their slices (CVE-2021-25740: they reach into other namespaces); `pods/binding`, which chooses a node; devices
-/// (`resource.k8s.io`); custom resources whose controller acts with rights of its own, such as HelmChart, which is cluster-admin.
+/// Not here, on purpose: `serviceaccounts/token` and everything of RBAC; quotas and limits, with
+/// which an owner bounds a namespace; every `status`; endpoints and their slices (CVE-2021-25740:
+/// they reach into other namespaces); `pods/binding`, which chooses a node; devices
+/// (`resource.k8s.io`); custom resources whose controller acts with rights of its own, such as
+/// HelmChart, which is cluster-admin.
 pub(super) const CHANGE: &Table = &[
     (
         "",

@@ -14,14 +14,14 @@ use crate::core::{
 };
 
 const DAY_MS: i64 = 86_400_000;
-/// Files whose time of change keeps the time on boards without a battery, so that it cannot be later than now. Other files prove nothing:
-/// they come from backups and other machines.
+/// Files whose time of change keeps the time on boards without a battery, so that it cannot be
+/// later than now. Other files prove nothing: they come from backups and other machines.
 const STAMPS: [&str; 2] = [
     "stat /var/lib/systemd/timesync/clock",
     "stat /etc/fake-hwclock.data",
 ];
-/// The stamp of a file that is written this very moment may be a little ahead, and so may one from before a time server set the clock
-/// back by seconds.
+/// The stamp of a file that is written this very moment may be a little ahead, and so may one from
+/// before a time server set the clock back by seconds.
 const SLACK_MS: i64 = 60_000;
 
 /// The table.

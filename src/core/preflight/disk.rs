@@ -202,7 +202,8 @@ fn read_only(facts: &Facts, _: &Environment) -> Judgement {
         fix: "look for disk errors, repair the file system at the next boot, and replace the disk if errors return: sudo dmesg | tail",
         commands: &["sudo mount -o remount,rw {about}"],
     };
-    // The option of the file system itself: a service manager shows many of them read-only to one program alone.
+    // The option of the file system itself: a service manager shows many of them read-only to one
+    // program alone.
     let broken = FOLDERS.iter().find_map(|folder| {
         let mount = facts.mount_of(folder)?;
         mount

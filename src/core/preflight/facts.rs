@@ -1,9 +1,11 @@
 //! Facts about the machine, by the names that checks ask for. Parses texts and reads nothing.
 //!
-//! A name is a path (`/proc/cmdline`: the text of that file), a path with a slash at its end (`/boot/`: the names in that folder), or
-//! a word and a path: `stat` (octal mode, user, group, bytes and the second of the last change since 1970), `elf` (32 or 64), `dates` (the first and the last
-//! moment of a certificate, in milliseconds). A `*` stands for any one name, `{release}` for the release of the running kernel.
-//! What was asked over the network has names of its own, without a slash: `dns 192.0.2.1`, `control plane`.
+//! A name is a path (`/proc/cmdline`: the text of that file), a path with a slash at its end
+//! (`/boot/`: the names in that folder), or a word and a path: `stat` (octal mode, user, group,
+//! bytes and the second of the last change since 1970), `elf` (32 or 64), `dates` (the first and
+//! the last moment of a certificate, in milliseconds). A `*` stands for any one name, `{release}`
+//! for the release of the running kernel. What was asked over the network has names of its own,
+//! without a slash: `dns 192.0.2.1`, `control plane`.
 
 use std::{
     collections::BTreeMap,
@@ -100,7 +102,8 @@ impl Facts {
         }
     }
 
-    /// The first line of it, without what surrounds it and without the NUL of device trees. `None` where it is empty.
+    /// The first line of it, without what surrounds it and without the NUL of device trees. `None`
+    /// where it is empty.
     pub fn word(&self, name: &str) -> Option<&str> {
         let line = self.text(name)?.split(['\n', '\0']).next()?.trim();
         (!line.is_empty()).then_some(line)

@@ -430,7 +430,8 @@ fn modules(facts: &Facts, environment: &Environment) -> Judgement {
             .about(absent)
             .into();
     }
-    // What is there is loaded when somebody asks for it; only of these two k3s asks in vain where it may not load modules.
+    // What is there is loaded when somebody asks for it; only of these two k3s asks in vain where
+    // it may not load modules.
     let unloaded: Vec<_> = in_state("there")
         .into_iter()
         .filter(|name| recipe::MODULES.contains(name))

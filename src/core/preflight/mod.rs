@@ -192,7 +192,8 @@ pub fn checks() -> impl Iterator<Item = &'static Check> {
     TABLES.into_iter().flatten()
 }
 
-/// Judges everything. Problems come first, the worst of them on top; within the same, the order of the table, which is that of causes.
+/// Judges everything. Problems come first, the worst of them on top; within the same, the order of
+/// the table, which is that of causes.
 ///
 /// What is well is told as such whatever else is wrong; anything else waits for its cause.
 pub fn judge(facts: &Facts, environment: &Environment) -> Vec<Verdict> {

@@ -22,7 +22,8 @@ pub fn modules(modules: &str) -> impl Iterator<Item = Module<'_>> {
     })
 }
 
-/// Controllers that are on by `/proc/cgroups`: `memory 0 100 1`. From Linux 6.12 on the file leaves controllers of version 2 out.
+/// Controllers that are on by `/proc/cgroups`: `memory 0 100 1`. From Linux 6.12 on the file leaves
+/// controllers of version 2 out.
 pub fn controllers(cgroups: &str) -> impl Iterator<Item = &str> {
     cgroups.lines().filter_map(|line| {
         let mut columns = line.split_ascii_whitespace();

@@ -52,7 +52,8 @@ pub fn swaps(swaps: &str) -> impl Iterator<Item = Swap<'_>> {
     })
 }
 
-/// A line of a file below `/proc/pressure`: `some` of the programs stood still, or all of them (`full`).
+/// A line of a file below `/proc/pressure`: `some` of the programs stood still, or all of them
+/// (`full`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Pressure {
     /// `some` or `full`. Before Linux 5.13 the processor has no `full`.

@@ -1,7 +1,9 @@
-//! Files of `/proc` as values: one parser for each file, shared by facts, samples, the doctor and the keeper.
+//! Files of `/proc` as values: one parser for each file, shared by facts, samples, the doctor and
+//! the keeper.
 //!
-//! Formats are those of proc(5) and of the kernel's documentation. A line or a number that is missing or broken is absent; the rest of its
-//! file counts. Nothing is copied but where an escape has to be read.
+//! Formats are those of proc(5) and of the kernel's documentation. A line or a number that is
+//! missing or broken is absent; the rest of its file counts. Nothing is copied but where an escape
+//! has to be read.
 
 pub mod kernel;
 pub mod memory;

@@ -13,7 +13,8 @@ pub struct Mount<'a> {
     pub kind: &'a str,
     /// Device: `/dev/mmcblk0p2`. What it has escaped is still escaped: see [`unescaped`].
     pub device: &'a str,
-    /// Options of the mount, with commas: the service manager shows many file systems read-only to one program alone.
+    /// Options of the mount, with commas: the service manager shows many file systems read-only to
+    /// one program alone.
     pub mount_options: &'a str,
     /// Options of the file system, with commas.
     pub super_options: &'a str,
@@ -48,7 +49,8 @@ pub fn mount_of<'a>(mountinfo: &'a str, path: &str) -> Option<Mount<'a>> {
         .max_by_key(|mount| mount.point.len())
 }
 
-/// `36 35 98:0 /root /path rw,noatime master:1 - ext3 /dev/root rw,errors=continue`: the fields before the dash vary in number.
+/// `36 35 98:0 /root /path rw,noatime master:1 - ext3 /dev/root rw,errors=continue`: the fields
+/// before the dash vary in number.
 fn mount(line: &str) -> Option<Mount<'_>> {
     let (of_mount, of_file_system) = line.split_once(" - ")?;
     let mut of_mount = of_mount.split(' ').skip(2);

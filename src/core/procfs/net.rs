@@ -1,6 +1,8 @@
-//! The network: `dev`, `route`, `ipv6_route`, `fib_trie`, `if_inet6`, `tcp` and `tcp6` below `/proc/net`.
+//! The network: `dev`, `route`, `ipv6_route`, `fib_trie`, `if_inet6`, `tcp` and `tcp6` below
+//! `/proc/net`.
 //!
-//! The kernel prints IPv4 addresses in the order of bytes of the machine; all that run the agent are little-endian.
+//! The kernel prints IPv4 addresses in the order of bytes of the machine; all that run the agent
+//! are little-endian.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -21,7 +23,8 @@ pub fn interfaces(dev: &str) -> impl Iterator<Item = (&str, Network)> {
         }
         let numbers = numbers(counts);
         let number = |column: usize| numbers.get(column).copied().flatten();
-        // Received: bytes packets errors drops fifo frame compressed multicast; then sent: bytes packets errors drops …
+        // Received: bytes packets errors drops fifo frame compressed multicast; then sent: bytes
+        // packets errors drops …
         let network = Network {
             bytes: [number(0)?, number(8)?],
             errors: [number(2)?, number(10)?],

@@ -1,4 +1,5 @@
-//! Processors, load and disks: `/proc/stat`, `/proc/loadavg`, `/proc/uptime`, `/proc/diskstats` (`iostats.rst`).
+//! Processors, load and disks: `/proc/stat`, `/proc/loadavg`, `/proc/uptime`, `/proc/diskstats`
+//! (`iostats.rst`).
 
 use super::{behind, numbers};
 use crate::core::rates::{Cpu, Disk, Transfers};

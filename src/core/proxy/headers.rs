@@ -35,7 +35,8 @@ pub fn values<'a>(headers: &'a HeaderList, wanted: &'static str) -> impl Iterato
         .map(String::as_str)
 }
 
-/// The headers that are for the other end: without those of one connection and those that `Connection` names.
+/// The headers that are for the other end: without those of one connection and those that
+/// `Connection` names.
 pub fn end_to_end(headers: &HeaderList) -> HeaderList {
     let nominated: Vec<String> = headers
         .iter()
@@ -57,7 +58,8 @@ pub fn end_to_end(headers: &HeaderList) -> HeaderList {
 /// Returns whether the agent sets this header itself, or it must not arrive at this target.
 pub(super) fn is_ours(name: &str, target: &Target, form: &Form) -> bool {
     let name = name.to_ascii_lowercase();
-    // The length is that of the body which really arrives; `Expect` would let the backend wait for a body that is on its way.
+    // The length is that of the body which really arrives; `Expect` would let the backend wait for
+    // a body that is on its way.
     if matches!(name.as_str(), "host" | "content-length" | "expect") {
         return true;
     }
@@ -65,7 +67,8 @@ pub(super) fn is_ours(name: &str, target: &Target, form: &Form) -> bool {
     if !matches!(form, Form::Upgrade(_)) && name.starts_with("sec-websocket-") {
         return true;
     }
-    // A front proxy's word about who is calling: the API server believes it together with certain client certificates.
+    // A front proxy's word about who is calling: the API server believes it together with certain
+    // client certificates.
     matches!(target, Target::Kubernetes(_)) && name.starts_with("x-remote-")
 }
 

@@ -202,7 +202,8 @@ const IDLE_LONG: Duration = Duration::from_secs(24 * 3600);
 const DIAL: Duration = Duration::from_secs(30);
 
 impl Call {
-    /// The limits of this call. A limit of the caller's is one for the whole exchange; without one only silence ends it.
+    /// The limits of this call. A limit of the caller's is one for the whole exchange; without one
+    /// only silence ends it.
     pub fn limits(&self, now: Now) -> Limits {
         let total = match self.limit {
             Limit::Default => None,
@@ -270,9 +271,9 @@ impl Call {
 
 /// Routes a request, in the order of docs/protocol.md, Routing.
 ///
-/// Hosts are not looked up yet, so a request that names no service and no path of the Kubernetes API is refused. One that names such a
-/// path goes to the API server whatever its `Host` says: the same words with another `Host` would get there too, and both are judged
-/// alike.
+/// Hosts are not looked up yet, so a request that names no service and no path of the Kubernetes
+/// API is refused. One that names such a path goes to the API server whatever its `Host` says: the
+/// same words with another `Host` would get there too, and both are judged alike.
 pub fn route(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
     routed(asked, cluster, is_socket(asked), |target| {
         Ok(if is_socket(asked) {
@@ -338,7 +339,8 @@ fn routed(
         }
     };
     let form = form(&target)?;
-    // A handshake that the agent speaks is a GET whatever the frame says: what is judged must be what is sent.
+    // A handshake that the agent speaks is a GET whatever the frame says: what is judged must be
+    // what is sent.
     let method = match form {
         Form::Socket(_) => "GET".to_owned(),
         Form::Plain | Form::Upgrade(_) => method,

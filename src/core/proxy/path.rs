@@ -1,8 +1,8 @@
 //! Paths: canonicalised once, then judged and sent in exactly that form.
 //!
-//! The wire's path is a text that may hold percent escapes. An escape of a character that needs none is decoded, any other escape is
-//! kept in capitals, any other byte that needs an escape gets one. So `%2F` stays an encoded slash, and no two spellings of one path differ
-//! after this.
+//! The wire's path is a text that may hold percent escapes. An escape of a character that needs
+//! none is decoded, any other escape is kept in capitals, any other byte that needs an escape gets
+//! one. So `%2F` stays an encoded slash, and no two spellings of one path differ after this.
 
 use super::{Refusal, refuse};
 
@@ -14,9 +14,10 @@ const ROOTS: [&str; 7] = [
     "api", "apis", "healthz", "readyz", "livez", "version", "openapi",
 ];
 
-/// A canonical path of the Kubernetes API: absolute, no empty, `.` or `..` segment, and no encoded slash, backslash or percent sign but
-/// behind a proxy subresource, where it belongs to the proxied application. So what the API server resolves is what stands here, also where
-/// something on the way decodes once more.
+/// A canonical path of the Kubernetes API: absolute, no empty, `.` or `..` segment, and no encoded
+/// slash, backslash or percent sign but behind a proxy subresource, where it belongs to the proxied
+/// application. So what the API server resolves is what stands here, also where something on the
+/// way decodes once more.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KubePath(String);
 
@@ -111,7 +112,8 @@ fn refuse_separators(segment: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Appends a segment with those escapes decoded that a path needs nowhere: `system%3Ax` and `system:x` are one name.
+/// Appends a segment with those escapes decoded that a path needs nowhere: `system%3Ax` and
+/// `system:x` are one name.
 fn push_plain(path: &mut String, segment: &str) {
     let mut rest = segment;
     while let Some((before, after)) = rest.split_once('%') {
@@ -137,7 +139,8 @@ pub(super) fn is_kubernetes(path: &str) -> bool {
     first.is_some_and(|first| ROOTS.contains(&first))
 }
 
-/// Canonicalises the path of a request to a service. Doubled slashes stay: they are the application's business.
+/// Canonicalises the path of a request to a service. Doubled slashes stay: they are the
+/// application's business.
 pub fn service_path(path: &str) -> Result<String, Refusal> {
     if path.is_empty() {
         return Ok("/".to_owned());

@@ -10,10 +10,12 @@ use super::{
 
 /// The longest query, in bytes after escaping.
 const MAX_QUERY_BYTES: usize = 32 * 1024;
-/// The most fields. Go gives up all of them beyond 10,000, so that a flag could be there and not be seen; a long `exec` has a hundred.
+/// The most fields. Go gives up all of them beyond 10,000, so that a flag could be there and not be
+/// seen; a long `exec` has a hundred.
 const MAX_QUERY_FIELDS: usize = 1000;
 
-/// A raw query that is safe to send: existing escapes and the order of its fields stay, letters that no query may hold are escaped.
+/// A raw query that is safe to send: existing escapes and the order of its fields stay, letters
+/// that no query may hold are escaped.
 pub fn query(raw: &str) -> Result<String, Refusal> {
     let mut text = String::with_capacity(raw.len());
     for byte in raw.bytes() {
@@ -39,7 +41,8 @@ pub fn query(raw: &str) -> Result<String, Refusal> {
     Ok(text)
 }
 
-/// The first value of a field, decoded: the API server looks at no other. As Go reads it: a field with a `;` or a broken escape is none.
+/// The first value of a field, decoded: the API server looks at no other. As Go reads it: a field
+/// with a `;` or a broken escape is none.
 pub fn query_value<'a>(query: &'a str, name: &str) -> Option<Cow<'a, [u8]>> {
     query_values(query, name).next()
 }

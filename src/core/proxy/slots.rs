@@ -65,7 +65,8 @@ impl Slots {
         }
     }
 
-    /// A request is over, was cancelled or waited too long. Returns the one that runs now in its place.
+    /// A request is over, was cancelled or waited too long. Returns the one that runs now in its
+    /// place.
     pub fn leave(&mut self, request: u64) -> Option<u64> {
         self.long.retain(|other| *other != request);
         self.waiting.retain(|other| *other != request);

@@ -32,11 +32,12 @@ impl From<Cpu> for CpuTimes {
     }
 }
 
-/// The share of all cores that was busy between two readings, between 0 and 1. `None` where the readings are not of the same
-/// boot in the right order, or less than a tick apart.
+/// The share of all cores that was busy between two readings, between 0 and 1. `None` where the
+/// readings are not of the same boot in the right order, or less than a tick apart.
 pub fn cpu_share(earlier: CpuTimes, later: CpuTimes) -> Option<f64> {
     let busy = later.busy.checked_sub(earlier.busy)?;
-    // The kernel lets idle time of single cores go back a little (proc_stat(5)); the busy part is still right.
+    // The kernel lets idle time of single cores go back a little (proc_stat(5)); the busy part is
+    // still right.
     let idle = later.idle.saturating_sub(earlier.idle);
     let total = busy.checked_add(idle)?;
     (total > 0).then(|| ratio(busy, total))
@@ -81,8 +82,8 @@ impl From<Space> for DiskSpace {
 }
 
 impl DiskSpace {
-    /// The share in use, between 0 and 1, of what programs without privileges can have: as df(1) counts. `None` where the size is not
-    /// known.
+    /// The share in use, between 0 and 1, of what programs without privileges can have: as df(1)
+    /// counts. `None` where the size is not known.
     pub fn used_share(self) -> Option<f64> {
         let all = self.used_bytes.saturating_add(self.available_bytes);
         (all > 0).then(|| ratio(self.used_bytes, all))

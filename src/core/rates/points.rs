@@ -9,7 +9,8 @@ use crate::core::{
     time::Now,
 };
 
-/// Two readings further apart say nothing about the time between them: three of the longest intervals.
+/// Two readings further apart say nothing about the time between them: three of the longest
+/// intervals.
 const APART_MAX: Duration = Duration::from_secs(900);
 /// Largest difference of the two clocks between two readings without a suspend: they are read one
 /// after the other.
@@ -181,13 +182,14 @@ fn since(earlier: Option<u64>, later: Option<u64>) -> Option<u64> {
     later?.checked_sub(earlier?)
 }
 
-/// By how much somebody set the clock between two moments, in milliseconds. What a time server corrects little by little shows on both clocks
-/// alike.
+/// By how much somebody set the clock between two moments, in milliseconds. What a time server
+/// corrects little by little shows on both clocks alike.
 fn clock_step_ms(earlier: Now, later: Now) -> i64 {
     let by_wall = later.wall.millis().saturating_sub(earlier.wall.millis());
     let apart = later.mono.since(earlier.mono).as_millis();
     let step = by_wall.saturating_sub(i64::try_from(apart).unwrap_or(i64::MAX));
-    // The clocks are read one after the other. Time servers step from an eighth of a second upwards.
+    // The clocks are read one after the other. Time servers step from an eighth of a second
+    // upwards.
     if step.unsigned_abs() < 100 { 0 } else { step }
 }
 
@@ -213,7 +215,8 @@ fn own(earlier: &Own, later: &Own, interval: Duration, points: &mut Points) {
     }
 }
 
-/// The shares of the modes. The kernel lets idle and iowait go back a little (proc_stat(5)); any other that goes back is not of this boot.
+/// The shares of the modes. The kernel lets idle and iowait go back a little (proc_stat(5)); any
+/// other that goes back is not of this boot.
 fn cpu(earlier: Cpu, later: Cpu, points: &mut Points) {
     let mut since = [0; 8];
     for (index, slot) in since.iter_mut().enumerate() {
@@ -288,12 +291,14 @@ fn disk(device: &str, since: &Disk, interval: Duration, points: &mut Points) {
             2,
             Some(per_second(done.operations, interval, 2)),
         );
-        // Of no operation there is no latency. Milliseconds over operations are thousandths of seconds.
+        // Of no operation there is no latency. Milliseconds over operations are thousandths of
+        // seconds.
         let took = (done.operations > 0).then(|| share(done.took_ms, done.operations, 3));
         points.add(latency, &labels, 6, took);
     }
     let busy = share(since.busy_ms.saturating_mul(1000), micros(interval), 4);
-    // The kernel counts in jiffies, so that a disk at work all the time can seem to have had more time than there was.
+    // The kernel counts in jiffies, so that a disk at work all the time can seem to have had more
+    // time than there was.
     points.add("host_disk_busy_ratio", &labels, 4, Some(busy.min(10_000)));
 }
 
@@ -349,7 +354,8 @@ impl Points {
         self.add(name, labels, 0, value);
     }
 
-    /// A scaled number, where it is known. One that no signed integer holds is not: no machine has it.
+    /// A scaled number, where it is known. One that no signed integer holds is not: no machine has
+    /// it.
     pub(in crate::core) fn add(
         &mut self,
         name: &str,

@@ -11,7 +11,8 @@ use crate::core::time::Now;
 pub struct Reading {
     /// Time, on both clocks.
     pub at: Now,
-    /// The same moment on the clock that stands still in suspend: its distance to `at.mono` grows only while the machine sleeps.
+    /// The same moment on the clock that stands still in suspend: its distance to `at.mono` grows
+    /// only while the machine sleeps.
     pub awake: Duration,
     /// Boot id.
     pub boot_id: Option<String>,
@@ -33,7 +34,8 @@ pub struct Reading {
     pub blocked: Option<u64>,
     /// Processes and threads that were started since boot.
     pub forks: Option<u64>,
-    /// Pressure by resource (`cpu`, `memory`, `io`) and kind (`some`, `full`): stalled time since boot, in microseconds.
+    /// Pressure by resource (`cpu`, `memory`, `io`) and kind (`some`, `full`): stalled time since
+    /// boot, in microseconds.
     pub stalled_us: BTreeMap<(&'static str, &'static str), u64>,
     /// Use of the memory.
     pub memory: MemoryUse,
@@ -134,7 +136,8 @@ pub struct Space {
     pub free: u64,
     /// Part of it that unprivileged programs can still write.
     pub available: u64,
-    /// Inodes: as many files and folders as there can be. 0 where the file system has no such limit.
+    /// Inodes: as many files and folders as there can be. 0 where the file system has no such
+    /// limit.
     pub inodes: u64,
     /// Free inodes.
     pub inodes_free: u64,

@@ -85,7 +85,8 @@ pub struct KernelLine {
 
 /// The kernel's command line with these words at its end. `None` where it has them all.
 ///
-/// The firmware of a Raspberry Pi reads the first line only, and takes a CR for a part of the last word.
+/// The firmware of a Raspberry Pi reads the first line only, and takes a CR for a part of the last
+/// word.
 pub fn kernel_line(text: &str, words: &[&'static str]) -> Result<Option<KernelLine>, Left> {
     if text.contains(['\r', '\0']) {
         return Err(Left {
@@ -138,7 +139,8 @@ pub fn kernel_line(text: &str, words: &[&'static str]) -> Result<Option<KernelLi
     Ok(Some(KernelLine { missing, content }))
 }
 
-/// The swaps that lie on a card or on built-in flash: `mmcblk`, by themselves or by the file system of their file.
+/// The swaps that lie on a card or on built-in flash: `mmcblk`, by themselves or by the file system
+/// of their file.
 pub fn swaps_on_card<'a>(swaps: &'a str, mountinfo: &str) -> Vec<Swap<'a>> {
     let is_on_card = |swap: &Swap<'_>| {
         let holder = swap.is_file.then(|| mount_of(mountinfo, swap.path));

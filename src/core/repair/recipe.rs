@@ -1,4 +1,5 @@
-//! Recipes of the repairs: the one description of each, which the keeper carries out and the doctor prints as commands.
+//! Recipes of the repairs: the one description of each, which the keeper carries out and the doctor
+//! prints as commands.
 
 use super::{KernelLine, Left, kernel_line};
 
@@ -52,7 +53,8 @@ pub enum Step {
         /// Evidence that it worked.
         proof: Option<Proof>,
     },
-    /// Runs a program that reads the files of the steps before it, both after they were written and after they were taken back.
+    /// Runs a program that reads the files of the steps before it, both after they were written and
+    /// after they were taken back.
     Reload {
         /// Program and arguments.
         run: &'static str,
@@ -130,7 +132,8 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Limits of inotify: k3s and its Pods take one instance for each watched folder, and 128 are gone with a dozen Pods.
+/// Limits of inotify: k3s and its Pods take one instance for each watched folder, and 128 are gone
+/// with a dozen Pods.
 const INOTIFY: [(&str, u64); 2] = [("max_user_instances", 8192), ("max_user_watches", 524_288)];
 
 /// Raises the limits of inotify. `None` where both are high enough.
@@ -300,10 +303,12 @@ pub fn rpi_swap() -> Recipe {
     }
 }
 
-/// Words that switch the memory controller on: older kernels want the first, newer ones the second; neither minds the other.
+/// Words that switch the memory controller on: older kernels want the first, newer ones the second;
+/// neither minds the other.
 const MEMORY: [&str; 2] = ["cgroup_memory=1", "cgroup_enable=memory"];
 
-/// Switches the memory controller on in the file that holds the kernel's parameters in its one line. `None` where they are there.
+/// Switches the memory controller on in the file that holds the kernel's parameters in its one
+/// line. `None` where they are there.
 pub fn memory_in_line(path: &str, text: &str) -> Result<Option<Recipe>, Left> {
     let Some(KernelLine { missing, content }) = kernel_line(text, &MEMORY)? else {
         return Ok(None);

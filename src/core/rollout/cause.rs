@@ -1,4 +1,5 @@
-//! Causes with their stable ids: where each lies, and how long it must hold before waiting is pointless.
+//! Causes with their stable ids: where each lies, and how long it must hold before waiting is
+//! pointless.
 
 use std::time::Duration;
 
@@ -42,9 +43,9 @@ macro_rules! causes {
     };
 }
 
-// Images 60 s: a build may be pushing the tag right now. What the API server or the kubelet refuses 5 s: its objects were all
-// applied before, so nothing else is coming, but a kubelet may have read an older ConfigMap. Routes 20 s: EndpointSlices follow
-// the Pods by a few seconds on a slow board.
+// Images 60 s: a build may be pushing the tag right now. What the API server or the kubelet refuses
+// 5 s: its objects were all applied before, so nothing else is coming, but a kubelet may have read
+// an older ConfigMap. Routes 20 s: EndpointSlices follow the Pods by a few seconds on a slow board.
 causes! {
     /// The registry knows no such image.
     ImageNotFound = "image.not-found", App, 60;

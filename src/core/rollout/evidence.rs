@@ -1,4 +1,5 @@
-//! Last lines of containers as evidence: what an observation has of them, and what trouble they speak of.
+//! Last lines of containers as evidence: what an observation has of them, and what trouble they
+//! speak of.
 
 use serde_json::Value;
 
@@ -51,7 +52,8 @@ impl<'a> Words<'a> {
         all.join("\n")
     }
 
-    /// Returns whether the kernel refused to start the program: the container runtime writes that into the log of the container.
+    /// Returns whether the kernel refused to start the program: the container runtime writes that
+    /// into the log of the container.
     pub(super) fn speak_of_a_foreign_program(&self) -> bool {
         let last = self.lines.last();
         last.is_some_and(|line| line.to_lowercase().ends_with(FOREIGN_PROGRAM))

@@ -69,8 +69,9 @@ impl Died {
     }
 }
 
-/// Containers whose last lines tell most: of each container of a workload one, in the Pod where it died most often, because the Pods
-/// of a version fail alike; of a Job, in the Pod where it died last.
+/// Containers whose last lines tell most: of each container of a workload one, in the Pod where it
+/// died most often, because the Pods of a version fail alike; of a Job, in the Pod where it died
+/// last.
 pub fn died(scope: &Scope, seen: &Observation) -> Vec<Died> {
     let mut most = BTreeMap::new();
     for (target, generation) in &scope.targets {
@@ -103,8 +104,9 @@ pub fn died(scope: &Scope, seen: &Observation) -> Vec<Died> {
     most.into_values().map(|(_, died)| died).collect()
 }
 
-/// Lines as they are shown: without what commands a terminal, without secrets, and not too long. `is_whole` is false where the text was
-/// cut off at its end: a piece of a line may be a piece of a secret, which nobody recognises.
+/// Lines as they are shown: without what commands a terminal, without secrets, and not too long.
+/// `is_whole` is false where the text was cut off at its end: a piece of a line may be a piece of a
+/// secret, which nobody recognises.
 pub fn last_lines(bytes: &[u8], is_whole: bool, known: &[Secret]) -> Vec<String> {
     let mut raw = String::from_utf8_lossy(bytes).into_owned();
     if !is_whole {

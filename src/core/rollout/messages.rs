@@ -106,7 +106,8 @@ pub(super) fn pull(message: &str) -> Cause {
     }
 }
 
-/// Cause of a container that cannot be started, by the words of runc and the kubelet: the explanation, and the fix.
+/// Cause of a container that cannot be started, by the words of runc and the kubelet: the
+/// explanation, and the fix.
 pub(super) fn start(message: &str) -> (Cause, &'static str, &'static str) {
     if message.contains("exec format error") {
         return (
@@ -138,7 +139,8 @@ pub(super) fn start(message: &str) -> (Cause, &'static str, &'static str) {
     )
 }
 
-/// Cause of a container whose settings the kubelet refuses, and the fix. One that it does not name for certain is `ContainerStart`.
+/// Cause of a container whose settings the kubelet refuses, and the fix. One that it does not name
+/// for certain is `ContainerStart`.
 pub(super) fn config(message: &str) -> (Cause, &'static str) {
     let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
     if has(&["non-root", "runAsNonRoot"]) {
@@ -210,8 +212,8 @@ pub(super) fn refused(target: &Object, message: &str) -> Finding {
     }
 }
 
-/// Cause of a Pod that no node takes, by the words of the scheduler. The first that fits: they stand in the order in which a person
-/// would have to act.
+/// Cause of a Pod that no node takes, by the words of the scheduler. The first that fits: they
+/// stand in the order in which a person would have to act.
 pub(super) fn unschedulable(message: &str) -> (Cause, &'static str) {
     const NODE_TAINTS: [&str; 2] = [
         "node.kubernetes.io/not-ready",

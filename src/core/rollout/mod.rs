@@ -1,7 +1,8 @@
 //! Verdict on a rollout: recorded observations and time in, verdict, cause and fix out.
 //!
-//! [`look()`] judges one observation by itself; [`Rollout`] adds time: how long a cause has held, deadlines that stop while the
-//! cluster cannot be seen, the soak. Nothing here asks the cluster or reads a clock, so a recording gives the same verdict bit for bit.
+//! [`look()`] judges one observation by itself; [`Rollout`] adds time: how long a cause has held,
+//! deadlines that stop while the cluster cannot be seen, the soak. Nothing here asks the cluster or
+//! reads a clock, so a recording gives the same verdict bit for bit.
 
 mod cause;
 mod evidence;
@@ -28,7 +29,8 @@ use super::time::{Mono, in_words};
 
 /// Time for which everything must stay ready before a version is good.
 pub const SOAK: Duration = Duration::from_secs(60);
-/// Time without progress after which a rollout is bad, unless the Deployment says otherwise: the default of Kubernetes.
+/// Time without progress after which a rollout is bad, unless the Deployment says otherwise: the
+/// default of Kubernetes.
 pub const DEADLINE: Duration = Duration::from_secs(600);
 
 /// Verdict on a change.
@@ -169,7 +171,8 @@ struct Soak {
 }
 
 impl Rollout {
-    /// Begins to judge. After a restart of the agent it begins again: what happened meanwhile was not seen.
+    /// Begins to judge. After a restart of the agent it begins again: what happened meanwhile was
+    /// not seen.
     pub const fn new(scope: Scope, now: Mono) -> Self {
         Self {
             scope,
@@ -394,7 +397,8 @@ pub fn standing(scope: &Scope, sight: Sight<'_>) -> (Verdict, String, Option<Fin
 /// Time between two looks of a replay, and of the agent.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Judges recorded observations as if they happened now: every judgement that differs from the one before, with its moment.
+/// Judges recorded observations as if they happened now: every judgement that differs from the one
+/// before, with its moment.
 pub fn replay(scope: &Scope, frames: &[(Mono, Option<Observation>)]) -> Vec<(Mono, Judgement)> {
     let mut judged: Vec<(Mono, Judgement)> = Vec::new();
     let Some((begun, _)) = frames.first() else {

@@ -1,5 +1,5 @@
-//! Objects of an observation: reduced to the fields that a verdict reads, so that neither memory nor a recording holds values of
-//! environment variables, ConfigMaps or Secrets.
+//! Objects of an observation: reduced to the fields that a verdict reads, so that neither memory
+//! nor a recording holds values of environment variables, ConfigMaps or Secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -168,7 +168,8 @@ const fn of_kind(kind: &str) -> &'static [&'static str] {
 }
 
 impl Object {
-    /// Reduces an object of this kind, as the API returns it; items of a list do not name their kind.
+    /// Reduces an object of this kind, as the API returns it; items of a list do not name their
+    /// kind.
     pub fn reduced(kind: &str, whole: &Value) -> Self {
         let mut kept = Value::Object(Map::new());
         for path in OF_ALL.iter().chain(of_kind(kind)) {
@@ -181,7 +182,8 @@ impl Object {
         Self(kept)
     }
 
-    /// An object that was reduced before. Reduces it again: a recording is a file that anybody may have edited.
+    /// An object that was reduced before. Reduces it again: a recording is a file that anybody may
+    /// have edited.
     pub fn recorded(value: &Value) -> Self {
         let kind = value
             .get("kind")

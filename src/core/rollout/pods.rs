@@ -320,7 +320,8 @@ fn container(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Op
             let sentence = format!("container {name} cannot be made: {}", said(message));
             let evidence = evidence(reason, message);
             Some(Finding {
-                // The kubelet also says it of a ConfigMap that it could not read in time, and tries again.
+                // The kubelet also says it of a ConfigMap that it could not read in time, and tries
+                // again.
                 is_definite: cause != Cause::ContainerStart,
                 ..definite(pod, cause, (sentence, evidence, fix))
             })

@@ -22,7 +22,8 @@ pub struct PodLine {
     pub is_ready: bool,
     /// Restarts of its containers.
     pub restarts: u64,
-    /// Names of its containers, the most telling first: an init container that has not succeeded, then one that is not ready.
+    /// Names of its containers, the most telling first: an init container that has not succeeded,
+    /// then one that is not ready.
     pub containers: Vec<String>,
 }
 

@@ -1,4 +1,5 @@
-//! Services and Ingresses of a version whose Pods are ready: whether anything can be reached through them.
+//! Services and Ingresses of a version whose Pods are ready: whether anything can be reached
+//! through them.
 
 use std::collections::BTreeSet;
 
@@ -43,8 +44,9 @@ fn selected<'a>(target: &Object, seen: &'a Observation) -> Option<Vec<&'a Object
     Some(seen.of_kind("Pod").filter(is_meant).collect())
 }
 
-/// Doubt about a version that is complete: a Service leads to a number that none of its Pods declares. Declared ports only describe a Pod
-/// (a program may listen on others), so this makes no version bad, and Pods that declare none leave nothing to say.
+/// Doubt about a version that is complete: a Service leads to a number that none of its Pods
+/// declares. Declared ports only describe a Pod (a program may listen on others), so this makes no
+/// version bad, and Pods that declare none leave nothing to say.
 pub(super) fn doubt(scope: &Scope, seen: &Observation) -> Option<Finding> {
     let targets = scope.targets.keys().filter_map(|key| seen.get(key));
     let mut services = targets.filter(|target| target.kind() == "Service");

@@ -1,4 +1,5 @@
-//! Controllers: what each kind must report before it is complete, and which Pods are of its newest version.
+//! Controllers: what each kind must report before it is complete, and which Pods are of its newest
+//! version.
 
 use serde_json::Value;
 
@@ -311,7 +312,8 @@ fn failure_of(target: &Object, set: &Object, seen: &Observation) -> Option<Findi
     }
 }
 
-/// Other controllers say so in events only; one that is followed by a success says nothing any more.
+/// Other controllers say so in events only; one that is followed by a success says nothing any
+/// more.
 fn refused_creation(target: &Object, seen: &Observation) -> Option<Finding> {
     let about = messages::events_about(target, seen);
     let last = about
@@ -339,7 +341,8 @@ fn owned<'a>(owner: &'a Object, seen: &'a Observation) -> impl Iterator<Item = &
     })
 }
 
-/// Pods of earlier versions of a StatefulSet that are not ready: namespace, name and UID. Its controller waits for them for ever.
+/// Pods of earlier versions of a StatefulSet that are not ready: namespace, name and UID. Its
+/// controller waits for them for ever.
 pub(super) fn stuck(target: &Object, seen: &Observation) -> Vec<(String, String, String)> {
     let newest = target.text("/status/updateRevision");
     if target.kind() != "StatefulSet" || newest.is_empty() || !has_seen(target, 0) {

@@ -73,7 +73,8 @@ impl Block {
             .saturating_add(self.wall_offset_ms)
     }
 
-    /// The block as bytes. A column that is shorter than the ticks is filled with `None`, a longer one cut.
+    /// The block as bytes. A column that is shorter than the ticks is filled with `None`, a longer
+    /// one cut.
     pub fn encode(&self) -> Vec<u8> {
         let mut plain = Vec::new();
         self.put(&mut plain);
@@ -104,7 +105,8 @@ impl Block {
         }
     }
 
-    /// Reads what [`Block::encode`] wrote. Any other bytes are an error, and cost no more than 4 MiB.
+    /// Reads what [`Block::encode`] wrote. Any other bytes are an error, and cost no more than 4
+    /// MiB.
     pub fn decode(bytes: &[u8]) -> Result<Self, BlockError> {
         let plain = unpack(bytes)?;
         let mut rest = plain.as_slice();
@@ -295,7 +297,8 @@ fn take_columns(rest: &mut &[u8], ticks: usize) -> Result<Vec<(u32, Column)>, Bl
         .collect()
 }
 
-/// A flag that says whether all values are there, a bit for each where they are not, and how much each differs from the one before.
+/// A flag that says whether all values are there, a bit for each where they are not, and how much
+/// each differs from the one before.
 fn put_column(plain: &mut Vec<u8>, column: &[Option<i64>], length: usize) {
     let value = |index: usize| column.get(index).copied().flatten();
     let is_whole = (0..length).all(|index| value(index).is_some());

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::block::{Block, Column};
 
-/// Offsets of the clock that differ by less are the same one: clocks are slewed a little all the time.
+/// Offsets of the clock that differ by less are the same one: clocks are slewed a little all the
+/// time.
 const SAME_CLOCK_MS: u64 = 1_000;
 
 impl Block {

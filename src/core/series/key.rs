@@ -4,12 +4,14 @@ use std::{error, fmt};
 
 /// The longest name of a metric or a label.
 const NAME_BYTES_MAX: usize = 128;
-/// The longest value of a label. Names of Pods and paths of mounts have 253 and 4,096; what is longer is cut.
+/// The longest value of a label. Names of Pods and paths of mounts have 253 and 4,096; what is
+/// longer is cut.
 const VALUE_BYTES_MAX: usize = 256;
 /// Labels of one series.
 const LABELS_MAX: usize = 12;
 
-/// Name and labels of a series. Labels are in the order of their names, each name is there once, none has an empty value.
+/// Name and labels of a series. Labels are in the order of their names, each name is there once,
+/// none has an empty value.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Key {
     name: Box<str>,
@@ -42,7 +44,8 @@ impl fmt::Display for KeyError {
 impl error::Error for KeyError {}
 
 impl Key {
-    /// A key of these parts. Labels with an empty value are none (as in Prometheus); a longer value is cut.
+    /// A key of these parts. Labels with an empty value are none (as in Prometheus); a longer value
+    /// is cut.
     pub fn new(name: &str, labels: &[(&str, &str)]) -> Result<Self, KeyError> {
         let mut kept = Vec::with_capacity(labels.len());
         for (label, value) in labels {
@@ -112,7 +115,8 @@ impl Key {
     }
 }
 
-/// `name{label="value"}`, with quotes, backslashes and line breaks escaped as in the text format of Prometheus.
+/// `name{label="value"}`, with quotes, backslashes and line breaks escaped as in the text format of
+/// Prometheus.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;

@@ -1,7 +1,7 @@
 //! Series of scaled integers, with names as in Prometheus.
 //!
-//! A value is an integer and the number of its decimal digits, so that it is written, added up, printed and compared exactly: a share
-//! of 0.1234 with four digits is 1234.
+//! A value is an integer and the number of its decimal digits, so that it is written, added up,
+//! printed and compared exactly: a share of 0.1234 with four digits is 1234.
 
 pub mod block;
 mod join;
@@ -38,7 +38,8 @@ pub struct Point {
 /// All that was measured at one moment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Tick {
-    /// Both clocks of that moment. A board without a battery starts in 1970: the wall clock counts only where `clock_is_set`.
+    /// Both clocks of that moment. A board without a battery starts in 1970: the wall clock counts
+    /// only where `clock_is_set`.
     pub at: Now,
     /// True if the wall clock can be believed.
     pub clock_is_set: bool,

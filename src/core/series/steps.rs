@@ -52,7 +52,8 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Adds values of a moment to the step that it lies in. Steps begin at whole multiples of their length.
+    /// Adds values of a moment to the step that it lies in. Steps begin at whole multiples of their
+    /// length.
     pub fn add(&mut self, at_ms: i64, step_ms: i64, cell: Cell) {
         let begin = at_ms.saturating_sub(at_ms.rem_euclid(step_ms.max(1)));
         self.cells
@@ -74,7 +75,8 @@ impl Steps {
         ))
     }
 
-    /// `count` steps from `begin` on as columns: how many values, mean, and how far the smallest and the largest are from it.
+    /// `count` steps from `begin` on as columns: how many values, mean, and how far the smallest
+    /// and the largest are from it.
     pub fn columns(&self, begin: i64, step_ms: i64, count: usize) -> [Column; 4] {
         let mut columns: [Column; 4] = Default::default();
         let mut at = begin;

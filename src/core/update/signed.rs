@@ -170,8 +170,9 @@ fn only<T: Clone>(all: &[(String, T)], name: &str) -> Option<T> {
     found.next().is_none().then(|| one.1.clone())
 }
 
-/// The key that follows from `first` by the changes that the list replays, and their number. A line that is not signed by the key before
-/// it ends nothing: what precedes a built-in key cannot be verified any more.
+/// The key that follows from `first` by the changes that the list replays, and their number. A line
+/// that is not signed by the key before it ends nothing: what precedes a built-in key cannot be
+/// verified any more.
 fn last_key(text: &str, first: &PublicKey) -> (PublicKey, u32) {
     let mut last = (first.clone(), 0);
     for line in text.lines() {

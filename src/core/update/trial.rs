@@ -6,7 +6,8 @@ use crate::core::time::Mono;
 
 /// Time for a new version to prove itself.
 pub const WITHIN: Duration = Duration::from_secs(300);
-/// Starts of a trial: each but the first follows a power cut or a reboot. A machine that dies again and again goes back.
+/// Starts of a trial: each but the first follows a power cut or a reboot. A machine that dies again
+/// and again goes back.
 pub const STARTS_MAX: u32 = 3;
 /// Time for which everything must hold, at most.
 const SOAK_MAX: Duration = Duration::from_secs(60);
@@ -38,7 +39,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns whether the version is at fault, so that it is not tried again by itself. A lost link may be the fault of the network.
+    /// Returns whether the version is at fault, so that it is not tried again by itself. A lost
+    /// link may be the fault of the network.
     pub const fn bans(self) -> bool {
         match self {
             Self::Silent | Self::Store | Self::Restarts => true,

@@ -1,6 +1,7 @@
 //! Verdict: the state of everything as one code and one sentence, with a state for each part.
 //!
-//! `status`, the page, `/readyz`, the service manager and `doctor` show this and nothing else as their first line.
+//! `status`, the page, `/readyz`, the service manager and `doctor` show this and nothing else as
+//! their first line.
 
 pub mod sentences;
 #[cfg(test)]
@@ -340,8 +341,8 @@ pub fn causes(conditions: &Conditions) -> Vec<&Condition> {
     all
 }
 
-/// Order among conditions of the same severity: without the API or the link everything else is doubtful, and the machine's own problems
-/// rarely are the news.
+/// Order among conditions of the same severity: without the API or the link everything else is
+/// doubtful, and the machine's own problems rarely are the news.
 fn rank(id: &str) -> u8 {
     match (id, Part::of(id)) {
         (UNREACHABLE, _) => 0,
@@ -353,7 +354,8 @@ fn rank(id: &str) -> u8 {
     }
 }
 
-/// A length of time that does not change each second for long: seconds up to a minute, then whole minutes.
+/// A length of time that does not change each second for long: seconds up to a minute, then whole
+/// minutes.
 pub fn roughly(length: Duration) -> String {
     let seconds = length.as_secs();
     let rounded = if seconds < 60 {

@@ -13,7 +13,8 @@ pub const CONNECTING: &str = "connecting to the control plane";
 pub const OK_ALONE: &str = "everything works; no control plane is configured";
 /// The settings name no control plane.
 pub const NOT_CONFIGURED: &str = "no control plane is configured";
-/// A gateway that cannot be reached. It is delivered, so it has nothing of what was found at the address.
+/// A gateway that cannot be reached. It is delivered, so it has nothing of what was found at the
+/// address.
 pub const GATEWAY_FAILED: &str = "the gateway that the control plane named cannot be reached; local work goes on and the agent keeps trying";
 /// The agent may not ask kubelets.
 pub const STATS_UNREAD: &str =
@@ -71,7 +72,8 @@ pub fn pods_not_ready(broken: usize, all: usize, pod: &str, why: &str) -> String
     format!("{broken} of {all} {pods} {are} not ready: {pod} {why}")
 }
 
-/// Problems that the doctor found on this machine, without those that have a condition of their own.
+/// Problems that the doctor found on this machine, without those that have a condition of their
+/// own.
 pub fn machine_problems(count: usize, title: &str, seen: &str) -> String {
     match count {
         1 => format!("the doctor found a problem: {title}: {seen}"),

@@ -23,7 +23,8 @@ impl StreamKey {
 pub enum ResetReason {
     /// The peer reset it.
     Peer,
-    /// All streams together held too much that nobody had read, and this one much of it for the longest time.
+    /// All streams together held too much that nobody had read, and this one much of it for the
+    /// longest time.
     BufferFull,
     /// The peer sent more than it was allowed to.
     WindowExceeded,
@@ -94,7 +95,8 @@ pub enum Event {
     Room(StreamKey),
     /// The peer sends no more data.
     Finished(StreamKey),
-    /// The stream is over; what was received and not consumed no longer counts. It still has to be released.
+    /// The stream is over; what was received and not consumed no longer counts. It still has to be
+    /// released.
     Reset(StreamKey, ResetReason),
     /// The peer wants no more streams. We open none, so nothing changes.
     GoAway(GoAway),

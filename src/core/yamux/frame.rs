@@ -1,5 +1,5 @@
-//! The twelve bytes in front of every yamux frame (version 0, as hashicorp/yamux 0.1.2 speaks it), all big-endian:
-//! `u8 version · u8 type · u16 flags · u32 stream id · u32 length`.
+//! The twelve bytes in front of every yamux frame (version 0, as hashicorp/yamux 0.1.2 speaks it),
+//! all big-endian: `u8 version · u8 type · u16 flags · u32 stream id · u32 length`.
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 12;
@@ -75,7 +75,8 @@ impl Header {
     /// Reads a header.
     ///
     /// # Errors
-    /// For a version or a type that does not exist; every other value of the twelve bytes is a header.
+    /// For a version or a type that does not exist; every other value of the twelve bytes is a
+    /// header.
     pub const fn decode(head: Head) -> Result<Self, Unreadable> {
         let [version, kind, flags @ .., s0, s1, s2, s3, l0, l1, l2, l3] = head;
         if version != VERSION {

@@ -11,7 +11,8 @@ const ANSWERED_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct Resets {
     waiting: BTreeSet<u32>,
-    /// The last ids that were answered: what the peer had under way when it was reset is not answered again.
+    /// The last ids that were answered: what the peer had under way when it was reset is not
+    /// answered again.
     answered: VecDeque<u32>,
     unanswered: u64,
 }

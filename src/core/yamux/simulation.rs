@@ -1,5 +1,6 @@
-//! Thousands of sessions against a model of a peer that opens, sends, stalls, resets and breaks every rule, cut into messages
-//! anywhere. After each step the invariants of [`World::check`] hold; a failure prints its seed.
+//! Thousands of sessions against a model of a peer that opens, sends, stalls, resets and breaks
+//! every rule, cut into messages anywhere. After each step the invariants of [`World::check`] hold;
+//! a failure prints its seed.
 
 use super::*;
 use std::{collections::BTreeMap, rc::Rc};
@@ -80,7 +81,8 @@ impl World {
         }
     }
 
-    /// The bytes of a stream from an offset on, so that a byte in the wrong place or stream is seen.
+    /// The bytes of a stream from an offset on, so that a byte in the wrong place or stream is
+    /// seen.
     fn pattern(&self, id: u32, from: u64, length: usize) -> &[u8] {
         let start = from + u64::from(id) * 7919;
         let start = usize::try_from(start).unwrap() % NOISE_BYTES;

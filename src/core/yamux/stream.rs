@@ -2,8 +2,8 @@
 
 use super::{StreamKey, WINDOW, frame::Flags};
 
-/// Invariant: `receive_window + buffered + owed == WINDOW`. What the peer may still send, what lies here and what has been consumed
-/// without being granted again are parts of one window.
+/// Invariant: `receive_window + buffered + owed == WINDOW`. What the peer may still send, what lies
+/// here and what has been consumed without being granted again are parts of one window.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) serial: u64,
@@ -15,7 +15,8 @@ pub(super) struct Stream {
     buffered: u32,
     /// Consumed and not granted again.
     owed: u32,
-    /// Number of the last consumption (at first: of the opening), to find the stream that was left alone the longest.
+    /// Number of the last consumption (at first: of the opening), to find the stream that was left
+    /// alone the longest.
     pub(super) last_read: u64,
     /// True until a frame has carried the ACK.
     needs_ack: bool,

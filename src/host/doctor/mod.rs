@@ -1,8 +1,9 @@
 //! Facts for the doctor, read below a root path: see [`crate::core::preflight::facts`] for the
 //! names.
 //!
-//! Each fact goes out as soon as it is read, so that a file that hangs costs those behind it and nothing else. Every file is read with a
-//! cap, every folder to a bound. Nothing secret leaves: of certificates only their dates, of other files that belong to root their size.
+//! Each fact goes out as soon as it is read, so that a file that hangs costs those behind it and
+//! nothing else. Every file is read with a cap, every folder to a bound. Nothing secret leaves: of
+//! certificates only their dates, of other files that belong to root their size.
 
 use std::{
     collections::BTreeSet,
@@ -49,8 +50,8 @@ fn is_on_disk(name: &str) -> bool {
     is_path && !name.contains("{state}")
 }
 
-/// Reads everything of `names` below `root`, which is `/` or a captured tree, and tells each fact as it comes; ends early where nobody
-/// listens any more (`tell` says so by `false`).
+/// Reads everything of `names` below `root`, which is `/` or a captured tree, and tells each fact
+/// as it comes; ends early where nobody listens any more (`tell` says so by `false`).
 pub fn read(
     root: &Path,
     names: impl IntoIterator<Item = &'static str>,
@@ -127,8 +128,8 @@ fn fact(root: &Path, kind: &str, path: &str) -> Fact {
     }
 }
 
-/// The paths that a pattern stands for; a path without `*` stands for itself, whether it is there or not. A folder on the way that may not be
-/// listed stands for itself too, so that it shows.
+/// The paths that a pattern stands for; a path without `*` stands for itself, whether it is there
+/// or not. A folder on the way that may not be listed stands for itself too, so that it shows.
 fn matching(root: &Path, pattern: &str) -> Vec<String> {
     let Some((before, after)) = pattern.split_once('*') else {
         return vec![pattern.to_owned()];

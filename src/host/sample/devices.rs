@@ -7,10 +7,11 @@ use crate::core::{
     rates::{Disk, Network},
 };
 
-/// Disks and interfaces that are kept. A box with more has its first ones in the order of the kernel.
+/// Disks and interfaces that are kept. A box with more has its first ones in the order of the
+/// kernel.
 const DEVICES_MAX: usize = 64;
-/// Interfaces that are the machine's alone, ends of tunnels that modules make by themselves, or those of containers: they come and go by the
-/// hundred.
+/// Interfaces that are the machine's alone, ends of tunnels that modules make by themselves, or
+/// those of containers: they come and go by the hundred.
 const INNER: [&str; 26] = [
     "antrea",
     "br-",
@@ -40,7 +41,8 @@ const INNER: [&str; 26] = [
     "vxlan.calico",
 ];
 
-/// The lines of `/proc/diskstats` about whole disks, which are those in `/sys/block`; not what is made of memory or of files.
+/// The lines of `/proc/diskstats` about whole disks, which are those in `/sys/block`; not what is
+/// made of memory or of files.
 pub(super) fn disks(diskstats: &str, whole: &[String]) -> BTreeMap<String, Disk> {
     let is_wanted = |name: &str| {
         let is_made_up = ["loop", "ram", "zram"].iter().any(|kind| {

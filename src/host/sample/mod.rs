@@ -1,7 +1,8 @@
 //! Counters of the machine at one moment, read below a root path.
 //!
-//! It computes nothing: readings become values in [`crate::core::rates`]. Every file is read with a cap, every folder to a bound. What
-//! cannot be read, or is not what the kernel documents, is not there; and where every machine has it, the reading says why not.
+//! It computes nothing: readings become values in [`crate::core::rates`]. Every file is read with a
+//! cap, every folder to a bound. What cannot be read, or is not what the kernel documents, is not
+//! there; and where every machine has it, the reading says why not.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -29,7 +30,8 @@ const PROCESSES_MAX: usize = 100_000;
 /// Directory in which systemd-timesyncd shows that it runs, and that it is synchronized.
 const TIME_CLIENT: &str = "run/systemd/timesync";
 
-/// Reads everything of this machine. It takes some hundred system calls: call it in the blocking pool.
+/// Reads everything of this machine. It takes some hundred system calls: call it in the blocking
+/// pool.
 pub fn read() -> Reading {
     Reading {
         root: facts::disk_space(Path::new("/")),
@@ -37,8 +39,9 @@ pub fn read() -> Reading {
     }
 }
 
-/// Like [`read`] below a root path, which is `/` or a captured tree. `space` tells how full the file system is that is mounted at a path; it
-/// is asked for disks of this machine only, never for what comes over a network.
+/// Like [`read`] below a root path, which is `/` or a captured tree. `space` tells how full the
+/// file system is that is mounted at a path; it is asked for disks of this machine only, never for
+/// what comes over a network.
 pub fn read_below(root: &Path, space: &dyn Fn(&str) -> Option<Space>) -> Reading {
     let mut reading = Reading {
         at: clock::now(),

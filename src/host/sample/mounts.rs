@@ -15,8 +15,8 @@ const LOCAL: [&str; 17] = [
     "bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "jffs2", "jfs",
     "nilfs2", "ntfs3", "reiserfs", "ubifs", "vfat", "xfs", "zfs",
 ];
-/// Kinds that hold nothing, or never anything but all that they can, and that no way through them waits. Every other kind may ask
-/// somebody who is gone: a server, a program in user space.
+/// Kinds that hold nothing, or never anything but all that they can, and that no way through them
+/// waits. Every other kind may ask somebody who is gone: a server, a program in user space.
 const HARMLESS: [&str; 25] = [
     "binfmt_misc",
     "bpf",
@@ -88,8 +88,9 @@ pub(super) fn read(mountinfo: &str) -> Option<Mounts> {
         .filter(|mount| !LOCAL.contains(&mount.kind) && !HARMLESS.contains(&mount.kind))
         .map(|mount| mount.point.clone().into_owned())
         .collect();
-    // Of a disk that is mounted twice the shortest path is the one that people know. The sort keeps the order of what is equally long, and
-    // of two at one path the later one covers the other: both have their turn, and the second replaces the first.
+    // Of a disk that is mounted twice the shortest path is the one that people know. The sort keeps
+    // the order of what is equally long, and of two at one path the later one covers the other:
+    // both have their turn, and the second replaces the first.
     mounts.retain(|mount| is_wanted(mount) && !is_behind(&mount.point, &risky));
     mounts.sort_by_key(|mount| mount.point.len());
     let mut seen = BTreeMap::new();
@@ -101,7 +102,8 @@ pub(super) fn read(mountinfo: &str) -> Option<Mounts> {
             continue;
         }
         let file_system = FileSystem {
-            // Of the file system itself: the service manager shows many of them read-only to one program alone.
+            // Of the file system itself: the service manager shows many of them read-only to one
+            // program alone.
             is_read_only: has_option(&mount, |option| option == "ro"),
             device: unescaped(mount.device).into_owned(),
             kind: mount.kind.to_owned(),

@@ -8,7 +8,8 @@ use nix::sys::{
 use super::Tree;
 use crate::core::{procfs::memory, rates::Own};
 
-/// Reads it. Processor time and wake-ups are asked of the kernel, not read below the root: that sums up threads that ended, too.
+/// Reads it. Processor time and wake-ups are asked of the kernel, not read below the root: that
+/// sums up threads that ended, too.
 pub(super) fn read(tree: &mut Tree<'_>) -> Own {
     let pss = |rollup: &str| memory::bytes(rollup, "Pss:");
     let written = |io: &str| {

@@ -1,4 +1,5 @@
-//! The files of `/sys`: the kernel's `sysfs-class-hwmon`, `sysfs-class-thermal`, `mmc-dev-attrs` and `zram`, and the Raspberry Pi's firmware.
+//! The files of `/sys`: the kernel's `sysfs-class-hwmon`, `sysfs-class-thermal`, `mmc-dev-attrs`
+//! and `zram`, and the Raspberry Pi's firmware.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,8 @@ pub(super) struct Throttled {
     pub(super) is_throttled: bool,
 }
 
-/// Reads the flags of `get_throttled`, which are hexadecimal. Bits 0 to 3 are now, 16 to 19 since boot.
+/// Reads the flags of `get_throttled`, which are hexadecimal. Bits 0 to 3 are now, 16 to 19 since
+/// boot.
 pub(super) fn throttled(text: &str) -> Option<Throttled> {
     let flags = hexadecimal(text.trim())?;
     Some(Throttled {
@@ -27,7 +29,8 @@ pub(super) fn throttled(text: &str) -> Option<Throttled> {
     })
 }
 
-/// The worse of the two estimates of an eMMC: 1 to 10 for each begun tenth of its life, 11 beyond it. 0 says nothing.
+/// The worse of the two estimates of an eMMC: 1 to 10 for each begun tenth of its life, 11 beyond
+/// it. 0 says nothing.
 pub(super) fn life_used_tenths(text: &str) -> Option<u64> {
     let estimates = text.split_ascii_whitespace().filter_map(hexadecimal);
     estimates.filter(|tenths| (1..=11).contains(tenths)).max()
@@ -53,7 +56,8 @@ fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }
 
-/// Reads what the firmware of a Raspberry Pi says, on every model: its folder has another name on each.
+/// Reads what the firmware of a Raspberry Pi says, on every model: its folder has another name on
+/// each.
 pub(super) fn firmware(tree: &Tree<'_>, reading: &mut Reading) {
     let driver = "sys/bus/platform/drivers/raspberrypi-firmware";
     let flags = tree.entries(driver).into_iter().find_map(|device| {
@@ -64,7 +68,8 @@ pub(super) fn firmware(tree: &Tree<'_>, reading: &mut Reading) {
     reading.is_throttled = flags.map(|flags| flags.is_throttled);
 }
 
-/// Reads temperatures, fans and the alarm of the supply. A processor that is both a thermal zone and a chip is read as the chip.
+/// Reads temperatures, fans and the alarm of the supply. A processor that is both a thermal zone
+/// and a chip is read as the chip.
 pub(super) fn sensors(tree: &Tree<'_>, reading: &mut Reading) {
     let mut chips = Vec::new();
     for folder in tree.entries("sys/class/hwmon") {
@@ -119,7 +124,8 @@ fn chip(tree: &Tree<'_>, path: &str, name: &str, reading: &mut Reading) {
     }
 }
 
-/// Keeps a value under its name; the second of the same name, as that of a second disk, under one with a number.
+/// Keeps a value under its name; the second of the same name, as that of a second disk, under one
+/// with a number.
 fn keep<T>(sensors: &mut BTreeMap<String, T>, name: &str, value: T) {
     if sensors.len() >= SENSORS_MAX {
         return;

@@ -6,7 +6,8 @@ use crate::{
     host::captured::tree,
 };
 
-/// Made by hand from the documented formats, with the devices of a Raspberry Pi 4 that boots from its card.
+/// Made by hand from the documented formats, with the devices of a Raspberry Pi 4 that boots from
+/// its card.
 const PI: &[(&str, &str)] = &[
     (
         "proc/sys/kernel/random/boot_id",
@@ -119,7 +120,8 @@ fn a_pi_is_read_as_it_is() {
             written: Some(8192),
             ..reading.own
         },
-        // Kernels before 5.13 have no second line for processors; this one was built without the memory's.
+        // Kernels before 5.13 have no second line for processors; this one was built without the
+        // memory's.
         unread: [(
             "pressure",
             "/proc/pressure/memory: No such file or directory (os error 2)".to_owned(),

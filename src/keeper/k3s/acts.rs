@@ -1,4 +1,5 @@
-//! Acts that changes of k3s need besides those of repairs: long files, links, trees, and the wait for the node.
+//! Acts that changes of k3s need besides those of repairs: long files, links, trees, and the wait
+//! for the node.
 
 use std::{io::ErrorKind, path::Path};
 

@@ -1,4 +1,5 @@
-//! Adoption of a k3s that came from somewhere else: a note that it is managed from now on, and the watch over it. Nothing of its own is changed.
+//! Adoption of a k3s that came from somewhere else: a note that it is managed from now on, and the
+//! watch over it. Nothing of its own is changed.
 
 use std::{os::unix::fs::PermissionsExt, time::Duration};
 
@@ -44,7 +45,8 @@ impl Keeper {
         Ok(self.prepare_adoption(ignored, program)?.plan)
     }
 
-    /// Adopts the k3s of this machine: it is managed and watched from now on, and nothing of it is restarted or rewritten.
+    /// Adopts the k3s of this machine: it is managed and watched from now on, and nothing of it is
+    /// restarted or rewritten.
     pub fn k3s_adopt(&self, ignored: &[String], program: &str, who: &str) -> Result<Done> {
         let journal = self.open()?;
         self.settle(&journal)?;

@@ -23,11 +23,12 @@ use crate::{
     wire::backup::{FORMAT, MANIFEST, MANIFEST_BYTES_MAX, Manifest, Packed},
 };
 
-/// Bytes that a file has in an archive at most: a datastore of 177 GB was seen, of which nobody wants a copy on a card.
+/// Bytes that a file has in an archive at most: a datastore of 177 GB was seen, of which nobody
+/// wants a copy on a card.
 const FILE_BYTES_MAX: u64 = 64 << 30;
 
-/// Writes the archive of the files in `folder` that the manifest names, encrypted where there are recipients; it appears at `path` once
-/// it was read back.
+/// Writes the archive of the files in `folder` that the manifest names, encrypted where there are
+/// recipients; it appears at `path` once it was read back.
 pub(super) fn write(
     path: &Path,
     manifest: &Manifest,
@@ -174,7 +175,8 @@ fn first(path: &Path, archive: &mut Reader<impl Read>) -> Result<Manifest> {
     }
 }
 
-/// Reads the whole archive, compares all hashes, and writes the files below `into` where that is given.
+/// Reads the whole archive, compares all hashes, and writes the files below `into` where that is
+/// given.
 pub(super) fn unpack(path: &Path, into: Option<&Path>, means: Means<'_>) -> Result<Manifest> {
     let mut archive = open(path, means)?;
     let manifest = first(path, &mut archive)?;

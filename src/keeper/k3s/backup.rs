@@ -50,7 +50,8 @@ pub enum Target {
     Usual,
     /// This one.
     Folder(String),
-    /// This one, on another disk than the system: a disk that is not mounted is a refusal, and fills no other.
+    /// This one, on another disk than the system: a disk that is not mounted is a refusal, and
+    /// fills no other.
     Disk(String),
 }
 
@@ -259,7 +260,8 @@ impl Keeper {
         }
     }
 
-    /// Refuses a directory that others could change, and for a backup that is not encrypted also one that others could read.
+    /// Refuses a directory that others could change, and for a backup that is not encrypted also
+    /// one that others could read.
     fn check_folder(&self, folder: &str, form: Form) -> Result<()> {
         let cannot = || Error::new(format!("no backup is written to {folder}"));
         if !folder.starts_with('/') || folder.split('/').any(|part| part == "..") {
@@ -362,7 +364,8 @@ impl Keeper {
         })
     }
 
-    /// Backups in a directory, the newest first. `earlier` are some whose manifests were read before.
+    /// Backups in a directory, the newest first. `earlier` are some whose manifests were read
+    /// before.
     pub(super) fn backups_in(&self, target: &Target, earlier: &[BackupEntry]) -> Vec<BackupEntry> {
         let here = self.place.path(target.folder());
         let mut found = kept(&here, None);

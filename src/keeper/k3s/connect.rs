@@ -1,4 +1,5 @@
-//! The agent's credential for the k3s of this machine: its account, a token that ends, and the timer that makes the next one.
+//! The agent's credential for the k3s of this machine: its account, a token that ends, and the
+//! timer that makes the next one.
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 

@@ -1,6 +1,7 @@
 //! The datastore of k3s as a file: a consistent copy while k3s runs, and its check.
 //!
-//! kine keeps all objects of the cluster in one SQLite database. It is read here, and never written.
+//! kine keeps all objects of the cluster in one SQLite database. It is read here, and never
+//! written.
 
 use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
 
@@ -34,7 +35,8 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<i64> {
         source.busy_timeout(BUSY_FOR)?;
         let mut target =
             Connection::open_with_flags(to, flags | OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        // All pages in one step, from one moment: a step that another process writes beside would have the copy begin again.
+        // All pages in one step, from one moment: a step that another process writes beside would
+        // have the copy begin again.
         let step = backup::Backup::new(&source, &mut target)?.step(-1)?;
         // No log beside it: the copy is one file.
         target.pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(()))?;

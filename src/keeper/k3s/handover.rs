@@ -1,4 +1,5 @@
-//! Handover of encrypted backups to the agent, which copies them to a bucket: nothing plain, and nothing that it could change.
+//! Handover of encrypted backups to the agent, which copies them to a bucket: nothing plain, and
+//! nothing that it could change.
 
 use std::{
     fs::{Metadata, Permissions},
@@ -28,8 +29,8 @@ const MODE: u32 = 0o640;
 const BYTES_MAX: u64 = 5 << 30;
 
 impl Keeper {
-    /// Leaves the newest encrypted backups of a node to the agent where they are to be copied, and nothing where not. It costs a look at two
-    /// directories while nothing is new.
+    /// Leaves the newest encrypted backups of a node to the agent where they are to be copied, and
+    /// nothing where not. It costs a look at two directories while nothing is new.
     pub(super) fn hand_over(&self, wanted: &Backup, node: &str) -> Result<()> {
         let spool = self.place.path(SPOOL);
         let Some(group) = wanted.copied_by else {

@@ -15,7 +15,8 @@ use crate::{
     host::clock,
 };
 
-/// Looks at the role before it is given up, and the pause between two: half a minute beside k3s' own time.
+/// Looks at the role before it is given up, and the pause between two: half a minute beside k3s'
+/// own time.
 const ROLE_TURNS: u32 = 30;
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -29,7 +30,8 @@ pub struct View {
 }
 
 impl Keeper {
-    /// A kubeconfig whose token reads what the role `view` shows, and ends. The account is made where it is missing.
+    /// A kubeconfig whose token reads what the role `view` shows, and ends. The account is made
+    /// where it is missing.
     pub fn k3s_view(&self, wanted: &View) -> Result<String> {
         self.only_on_servers("k3s kubeconfig")?;
         if !self.place.is_there(k3s::BINARY) {
@@ -55,7 +57,8 @@ impl Keeper {
         self.credential(&credential, cannot)
     }
 
-    /// Waits until the role of the account has rules: after its first start k3s fills it in from others, which takes seconds.
+    /// Waits until the role of the account has rules: after its first start k3s fills it in from
+    /// others, which takes seconds.
     fn wait_for_role(&self) -> Result<()> {
         let ask = ["get", "clusterrole", ROLE, "-o=jsonpath={.rules}"];
         for turn in 0..ROLE_TURNS {

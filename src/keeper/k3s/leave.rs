@@ -1,4 +1,5 @@
-//! Leaving of a worker: from its server, which moves its Pods and forgets it, and from the worker itself, which removes k3s.
+//! Leaving of a worker: from its server, which moves its Pods and forgets it, and from the worker
+//! itself, which removes k3s.
 
 use std::time::Duration;
 
@@ -68,7 +69,8 @@ impl Keeper {
         }
     }
 
-    /// On a server: moves the Pods of a worker, and removes its node. On a worker: removes k3s, and leaves the data of volumes.
+    /// On a server: moves the Pods of a worker, and removes its node. On a worker: removes k3s, and
+    /// leaves the data of volumes.
     pub fn k3s_leave(&self, wanted: &Leave, who: &str) -> Result<Done> {
         let journal = self.open()?;
         self.settle(&journal)?;

@@ -1,4 +1,5 @@
-//! State of the machine before k3s comes, and while it runs: the doctor's facts, other distributions, sizes, ends of certificates.
+//! State of the machine before k3s comes, and while it runs: the doctor's facts, other
+//! distributions, sizes, ends of certificates.
 
 use std::{os::unix::fs::MetadataExt, path::Path};
 

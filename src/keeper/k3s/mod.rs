@@ -223,7 +223,8 @@ impl Keeper {
         Ok(done)
     }
 
-    /// Finishes or undoes what was interrupted, with all that this takes: not for a process in a sandbox.
+    /// Finishes or undoes what was interrupted, with all that this takes: not for a process in a
+    /// sandbox.
     pub fn k3s_resume(&self) -> Result<Vec<Done>> {
         let journal = self.open()?;
         let done = self.settle(&journal)?;

@@ -71,7 +71,8 @@ impl Keeper {
         })
     }
 
-    /// Cordons or drains this node. A drain that does not come to its end is undone: the node takes Pods again.
+    /// Cordons or drains this node. A drain that does not come to its end is undone: the node takes
+    /// Pods again.
     pub fn k3s_node(&self, wanted: &Node, who: &str) -> Result<Done> {
         let journal = self.open()?;
         self.settle(&journal)?;

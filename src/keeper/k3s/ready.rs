@@ -22,7 +22,8 @@ use crate::{
     },
 };
 
-/// Pause between two looks: each starts a program that a small board needs a second of its time for.
+/// Pause between two looks: each starts a program that a small board needs a second of its time
+/// for.
 const PAUSE: Duration = Duration::from_secs(2);
 /// End of a log that is read.
 const LOG_BYTES_MAX: u64 = 16 * 1024;
@@ -143,7 +144,8 @@ impl Place {
         ended.map(|ended| ended.output).unwrap_or_default()
     }
 
-    /// The reason for which a server does not take this worker, and the fix. k3s itself tries again without an end.
+    /// The reason for which a server does not take this worker, and the fix. k3s itself tries again
+    /// without an end.
     fn rejection(&self, node: &str, since: Wall) -> Option<(String, String)> {
         if self.role() == Role::Server {
             return None;

@@ -234,7 +234,8 @@ impl Keeper {
         }))
     }
 
-    /// Ends the possibility to undo earlier upgrades and restores: what their undo needs makes room for that of the next.
+    /// Ends the possibility to undo earlier upgrades and restores: what their undo needs makes room
+    /// for that of the next.
     pub(super) fn supersede(&self, journal: &LockedJournal, data_dir: &str) -> Result<()> {
         for mut earlier in journal.records()? {
             let is_done = earlier.outcome.as_deref() == Some(Outcome::Done.as_str());

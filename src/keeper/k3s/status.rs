@@ -1,4 +1,5 @@
-//! State of k3s: looked at for `k3s status`, and left by each look of the watch for the agent, which shows it and decides nothing by it.
+//! State of k3s: looked at for `k3s status`, and left by each look of the watch for the agent,
+//! which shows it and decides nothing by it.
 
 use super::{
     super::{
@@ -71,7 +72,8 @@ impl Keeper {
         }))
     }
 
-    /// Everything that costs a few small files. `earlier` are backups whose manifests were read before.
+    /// Everything that costs a few small files. `earlier` are backups whose manifests were read
+    /// before.
     fn known(
         &self,
         note: Option<&Managed>,
@@ -135,7 +137,8 @@ impl Keeper {
         Ok(open.next().map(Record::id))
     }
 
-    /// Leaves the state for the agent, as a look saw it. `is_mended` is true after a repair that k3s came up from.
+    /// Leaves the state for the agent, as a look saw it. `is_mended` is true after a repair that
+    /// k3s came up from.
     pub(super) fn leave(
         &self,
         sight: &Sight,
@@ -183,7 +186,8 @@ impl Keeper {
         self.place.put(STATUS, &serde_json::to_vec(&status))
     }
 
-    /// The same while a change is under way or was interrupted: k3s may be down on purpose, so only that is told.
+    /// The same while a change is under way or was interrupted: k3s may be down on purpose, so only
+    /// that is told.
     pub(super) fn leave_unjudged(&self, is_running: bool) -> Result<()> {
         if !is_running {
             // Of a process that was killed.
@@ -213,7 +217,8 @@ impl Drop for Telling<'_> {
 }
 
 impl Place {
-    /// Begins to tell the agent of a change, where k3s is watched: elsewhere the agent has no directory to read.
+    /// Begins to tell the agent of a change, where k3s is watched: elsewhere the agent has no
+    /// directory to read.
     pub(in super::super) fn begin_telling(&self, does: &str) -> Telling<'_> {
         let doing = Doing {
             does: plain(does),

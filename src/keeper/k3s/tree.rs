@@ -1,7 +1,8 @@
-//! Removal of a tree that others write to: volumes of Pods lie below the data directory of k3s, open to every user.
+//! Removal of a tree that others write to: volumes of Pods lie below the data directory of k3s,
+//! open to every user.
 //!
-//! Each directory is opened below the one before it and without following links, so that nobody leads the removal out of
-//! the tree by exchanging a directory for a link.
+//! Each directory is opened below the one before it and without following links, so that nobody
+//! leads the removal out of the tree by exchanging a directory for a link.
 
 use std::{
     collections::BTreeSet,
@@ -24,7 +25,8 @@ use crate::{
     files,
 };
 
-/// Mount points of this process. In names that are not UTF-8 the odd bytes are replaced, here as in what is compared.
+/// Mount points of this process. In names that are not UTF-8 the odd bytes are replaced, here as in
+/// what is compared.
 #[derive(Debug, Default)]
 pub(super) struct MountPoints(BTreeSet<String>);
 
@@ -41,7 +43,8 @@ impl MountPoints {
     }
 }
 
-/// Removes everything in `folder`, but nothing of another file system, nor a mount point: `left` hears of these.
+/// Removes everything in `folder`, but nothing of another file system, nor a mount point: `left`
+/// hears of these.
 pub(super) fn empty(folder: &Path, mounts: &MountPoints, left: &dyn Fn(&Path)) -> Result<()> {
     let opened = match open(CWD, folder.as_os_str()) {
         Err(Errno::NOENT) => return Ok(()),
@@ -85,7 +88,8 @@ impl Removal<'_> {
             found => found.map_err(|error| cannot(path, error))?,
         };
         let is_folder = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
-        // Files of an overlay have the number of the layer that they are in: only a directory tells.
+        // Files of an overlay have the number of the layer that they are in: only a directory
+        // tells.
         if (is_folder && found.st_dev != self.device) || self.mounts.has(path) {
             (self.left)(path);
             return Ok(());

@@ -1,4 +1,5 @@
-//! Upgrade of k3s to a version from a folder. The old program, and after a minor version its datastore, wait for the undo.
+//! Upgrade of k3s to a version from a folder. The old program, and after a minor version its
+//! datastore, wait for the undo.
 
 use std::time::Duration;
 
@@ -90,7 +91,8 @@ impl Keeper {
         })
     }
 
-    /// Backs k3s up, upgrades it, and waits until its node is Ready with the new version. What fails ends on the old one.
+    /// Backs k3s up, upgrades it, and waits until its node is Ready with the new version. What
+    /// fails ends on the old one.
     pub fn k3s_upgrade(&self, wanted: &Upgrade, who: &str) -> Result<Done> {
         let journal = self.open()?;
         self.settle(&journal)?;

@@ -1,4 +1,5 @@
-//! Watch over k3s: the look of root's timer, each minute, and the repairs that follow from it, as changes of the journal.
+//! Watch over k3s: the look of root's timer, each minute, and the repairs that follow from it, as
+//! changes of the journal.
 
 use std::{os::unix::fs::MetadataExt, time::Duration};
 
@@ -42,7 +43,8 @@ use crate::{
 pub struct Look {
     /// True if root allows repairs.
     pub repairs: bool,
-    /// Interval of backups, and the backup or what is wrong with its settings; none: there are none by schedule.
+    /// Interval of backups, and the backup or what is wrong with its settings; none: there are none
+    /// by schedule.
     pub backups: Option<(Duration, Result<Backup>)>,
     /// Group of the agent, which may read what was found.
     pub group: Option<u32>,
@@ -65,7 +67,8 @@ const API: Limits = Limits {
     within: Duration::from_secs(20),
     output_bytes_max: 64 * 1024,
 };
-/// Time for k3s to be Ready after a repair, no longer than the pause until the next one: a slow card takes minutes.
+/// Time for k3s to be Ready after a repair, no longer than the pause until the next one: a slow
+/// card takes minutes.
 const READY_WITHIN: Duration = Duration::from_secs(600);
 
 impl Keeper {
@@ -106,7 +109,8 @@ impl Keeper {
         Ok(self.place.is_there(watch::mark(self.place.init()?)))
     }
 
-    /// Looks at k3s once, repairs what is due, and writes down what was found, for the next look and for the agent.
+    /// Looks at k3s once, repairs what is due, and writes down what was found, for the next look
+    /// and for the agent.
     pub fn k3s_look(&self, wanted: &Look) -> Result<Option<Repaired>> {
         let Some(note) = self.managed()? else {
             return Ok(None);
@@ -308,7 +312,8 @@ impl Keeper {
         }))
     }
 
-    /// Writes down how the wait after a repair ended. `None`: it was in vain, and something else was or is being changed, so nobody can say why.
+    /// Writes down how the wait after a repair ended. `None`: it was in vain, and something else
+    /// was or is being changed, so nobody can say why.
     fn waited(&self, done: &Done, error: Option<Error>) -> Result<Option<Done>> {
         let Ok(journal) = Journal::open(&self.directory)?.lock() else {
             // The next look ends the wait.
@@ -328,7 +333,8 @@ impl Keeper {
         Ok(Some(summary(&record)))
     }
 
-    /// Ends waits that a look left behind which was killed, or met another change: there is one look at a time.
+    /// Ends waits that a look left behind which was killed, or met another change: there is one
+    /// look at a time.
     fn end_waits(&self) -> Result<()> {
         let Ok(journal) = Journal::open(&self.directory)?.lock() else {
             return Ok(());
@@ -459,7 +465,8 @@ impl Place {
         Some(Api::Silent(said.collect()))
     }
 
-    /// The certificate of k3s that ends first, of those that it renews when it starts, and days until then.
+    /// The certificate of k3s that ends first, of those that it renews when it starts, and days
+    /// until then.
     fn certificate(&self, data_dir: &str, now_ms: i64) -> Option<(String, i64)> {
         let ends = self.ends(data_dir);
         let renewed = ends.filter(|(path, _)| !path.ends_with("-ca.crt"));

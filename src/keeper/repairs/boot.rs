@@ -1,4 +1,5 @@
-//! The kernel's memory controller, which is switched on where the boot loader of this machine takes its parameters from.
+//! The kernel's memory controller, which is switched on where the boot loader of this machine takes
+//! its parameters from.
 
 use super::{Planned, nothing};
 use crate::{
@@ -38,7 +39,8 @@ fn cannot() -> Error {
     Error::new("cannot switch the kernel's memory controller on")
 }
 
-/// The files differ by the version of cgroups: from kernel 6.12 on `/proc/cgroups` says nothing of the second.
+/// The files differ by the version of cgroups: from kernel 6.12 on `/proc/cgroups` says nothing of
+/// the second.
 fn is_on(place: &Place) -> bool {
     if let Some(controllers) = place.text("/sys/fs/cgroup/cgroup.controllers") {
         return controllers

@@ -1,7 +1,8 @@
 //! Plans of all repairs, found out by looking at the machine: the acts, and their description for
 //! people.
 //!
-//! A repair that does not fit the machine is refused with what a person can do instead. Nothing is changed here.
+//! A repair that does not fit the machine is refused with what a person can do instead. Nothing is
+//! changed here.
 
 mod boot;
 mod swap;

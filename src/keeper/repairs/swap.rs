@@ -24,7 +24,8 @@ pub(super) fn on_card(place: &Place) -> Result<Planned> {
     let cannot = || Error::new(format!("cannot stop swapping to {}", first.path));
     let used_kib: u64 = found.iter().map(|swap| swap.used_kib).sum();
     let free_kib = facts::memory(place.root()).map_or(0, |memory| memory.available_bytes / 1024);
-    // All that lies there must fit into memory, with a quarter to spare: else the kernel ends programs.
+    // All that lies there must fit into memory, with a quarter to spare: else the kernel ends
+    // programs.
     if used_kib.saturating_mul(4) > free_kib.saturating_mul(3) {
         return Err(cannot()
             .why(format!(
@@ -53,7 +54,8 @@ fn is_enabled(place: &Place) -> bool {
     std::fs::symlink_metadata(place.path(wanted)).is_ok()
 }
 
-/// From version 13 on Raspberry Pi OS writes cold pages of zram back to a file on the card, which no list of swaps shows.
+/// From version 13 on Raspberry Pi OS writes cold pages of zram back to a file on the card, which
+/// no list of swaps shows.
 fn rpi_swap(place: &Place) -> Result<Planned> {
     let mut files = vec!["/etc/rpi/swap.conf".to_owned()];
     files.extend(place.list(RPI_SWAP_FOLDER, ".conf"));

@@ -1,4 +1,5 @@
-//! The keeper's journal: what it believes, what it forgets, and what a change does that fails or is cut off on its way back.
+//! The keeper's journal: what it believes, what it forgets, and what a change does that fails or is
+//! cut off on its way back.
 
 use nix::unistd::{geteuid, getuid};
 
@@ -201,7 +202,8 @@ fn a_copy_that_is_not_what_was_kept_is_not_put_back() {
     assert_eq!(tree.read("boot/firmware/cmdline.txt"), now);
 }
 
-/// On the way back nothing of somebody else is overwritten; whether the change was whole decides if that is a failure.
+/// On the way back nothing of somebody else is overwritten; whether the change was whole decides if
+/// that is a failure.
 #[test]
 fn on_its_way_back_a_change_tells_what_it_did_from_what_it_met() {
     let mine = "mine\n";
@@ -238,7 +240,8 @@ fn on_its_way_back_a_change_tells_what_it_did_from_what_it_met() {
 
 #[test]
 fn a_way_back_that_was_cut_off_anywhere_goes_on_where_it_was() {
-    // Each way back is written down before the next one begins, so at most the one that was cut off is done twice.
+    // Each way back is written down before the next one begins, so at most the one that was cut off
+    // is done twice.
     let way_back = |tree: &Tree, border| {
         let before = tree.snapshot();
         let keeper = tree.keeper();

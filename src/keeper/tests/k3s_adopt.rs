@@ -9,7 +9,8 @@ use crate::core::k3s::watch::TIMER;
 
 const PROGRAM: &str = "/usr/bin/pipeops-agent";
 
-/// A machine with the k3s of the official script: an installation without our note, with its unit and environment.
+/// A machine with the k3s of the official script: an installation without our note, with its unit
+/// and environment.
 fn official(command: &str) -> Tree {
     let tree = good();
     install(&tree).unwrap();

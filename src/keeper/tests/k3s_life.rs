@@ -13,7 +13,8 @@ use crate::core::k3s::texts::Wishes;
 
 pub(super) const VERSION: &str = "v1.34.4+k3s1";
 
-/// A machine with systemd. `start` is what happens when k3s is started, and `node` what its API says.
+/// A machine with systemd. `start` is what happens when k3s is started, and `node` what its API
+/// says.
 fn machine(start: &str, state: &str, ready: &str) -> Tree {
     let systemctl = format!(
         "case \"$*\" in\n\
@@ -296,8 +297,8 @@ fn a_program_with_another_hash_or_version_is_not_installed() {
     assert_same(&tree.snapshot(), &before, "");
 }
 
-/// Cuts that work off at borders of the journal's writes, and goes on as the next start does. Of each kind of border, which follow each
-/// other in steps of five, every `stride`th is tried.
+/// Cuts that work off at borders of the journal's writes, and goes on as the next start does. Of
+/// each kind of border, which follow each other in steps of five, every `stride`th is tried.
 pub(super) fn cut_everywhere(
     stride: usize,
 

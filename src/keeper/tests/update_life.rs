@@ -293,8 +293,8 @@ fn what_is_not_the_program_of_the_list_or_does_not_run_changes_nothing() {
     assert!(refused(&loose, &new(&loose)).contains("cannot trust"));
 }
 
-/// A machine where a package manager has the program. Each of its tools installs the version that its file names, as a package manager
-/// would, and apt-get refuses to do so over half a package.
+/// A machine where a package manager has the program. Each of its tools installs the version that
+/// its file names, as a package manager would, and apt-get refuses to do so over half a package.
 fn packaged(kind: PackageKind) -> Tree {
     const INSTALL: &str = "for file in \"$@\"; do :; done; cut -d' ' -f2 \"$file\" > half; printf %s \"$(cut -d' ' -f1 \"$file\")\" > usr/bin/pipeops-agent.new; chmod 755 usr/bin/pipeops-agent.new; mv usr/bin/pipeops-agent.new usr/bin/pipeops-agent; mv half installed";
     let careful =

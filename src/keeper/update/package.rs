@@ -17,7 +17,8 @@ use crate::{
 };
 
 const NAME: &str = "pipeops-agent";
-/// Time to wait for another package manager: an upgrade of the system on a slow card, at its start or at night.
+/// Time to wait for another package manager: an upgrade of the system on a slow card, at its start
+/// or at night.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1800);
 const LOCK_REST: Duration = Duration::from_secs(5);
 /// The same for apt-get, which waits by itself.
@@ -28,7 +29,8 @@ const INSTALL: Limits = Limits {
     within: INSTALL_WITHIN,
     output_bytes_max: 64 * 1024,
 };
-/// Nothing is asked, and the scripts of the package leave the restart to the update, which judges it.
+/// Nothing is asked, and the scripts of the package leave the restart to the update, which judges
+/// it.
 const UNATTENDED: [(&str, &str); 4] = [
     ("PIPEOPS_UPDATE", "1"),
     ("DEBIAN_FRONTEND", "noninteractive"),
@@ -81,7 +83,8 @@ impl Keeper {
         }
     }
 
-    /// Checks both packages in root's own directory, and that the package manager would install one over the other.
+    /// Checks both packages in root's own directory, and that the package manager would install one
+    /// over the other.
     pub(super) fn stage_packages(
         &self,
         new: &NewProgram,

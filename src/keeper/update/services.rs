@@ -1,6 +1,8 @@
-//! Units and init scripts that come with a program: an update of the tarball's program replaces them, and puts them back with it.
+//! Units and init scripts that come with a program: an update of the tarball's program replaces
+//! them, and puts them back with it.
 //!
-//! Only a file that is as a version of this program placed it is replaced. One that was changed by hand, linked or removed is its owner's.
+//! Only a file that is as a version of this program placed it is replaced. One that was changed by
+//! hand, linked or removed is its owner's.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -17,7 +19,8 @@ const ASK: Limits = Limits {
 const FOLDERS: [(&str, Option<&str>); 4] = [
     ("/etc/systemd/system/", Some("/run/systemd/system")),
     ("/etc/init.d/", Some("/run/openrc")),
-    // The update once a day has one of these places, by distribution, and is never created by an update.
+    // The update once a day has one of these places, by distribution, and is never created by an
+    // update.
     ("/etc/periodic/daily/", None),
     ("/etc/cron.daily/", None),
 ];
@@ -75,7 +78,8 @@ fn is_ours(file: &ServiceFile) -> bool {
 }
 
 impl Keeper {
-    /// Asks a staged program for its units and init scripts. One that does not answer brings none: it fails its trial then.
+    /// Asks a staged program for its units and init scripts. One that does not answer brings none:
+    /// it fails its trial then.
     pub(super) fn services_of(&self, program: &Path) -> Vec<ServiceFile> {
         let program = program.display().to_string();
         let command = [program.as_str(), "update", "--services"];
@@ -110,7 +114,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Returns whether a file is to be placed: its old version is there, or it is new and its service manager runs here.
+    /// Returns whether a file is to be placed: its old version is there, or it is new and its
+    /// service manager runs here.
     fn is_as_placed(&self, file: &ServiceFile, old: Option<&ServiceFile>) -> bool {
         match (self.place.found(&file.path), old) {
             (Ok(Some(found)), _) if found.content == file.text.as_bytes() => false,

@@ -1,4 +1,5 @@
-//! Compares what the cluster has with the manifest. One small request an object; nothing is watched and nothing changed.
+//! Compares what the cluster has with the manifest. One small request an object; nothing is watched
+//! and nothing changed.
 
 use std::collections::BTreeSet;
 

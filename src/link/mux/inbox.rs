@@ -11,9 +11,10 @@ const PIECE: usize = 8 * 1024;
 
 /// Received bytes in order.
 ///
-/// A piece that is a slice of a message keeps the whole message in memory, and each piece costs its own bookkeeping. So only a slice
-/// that is large, and at least half of its message, is kept as it is: what lies here is at most twice what the machine has counted,
-/// also when a peer sends its window byte by byte.
+/// A piece that is a slice of a message keeps the whole message in memory, and each piece costs its
+/// own bookkeeping. So only a slice that is large, and at least half of its message, is kept as it
+/// is: what lies here is at most twice what the machine has counted, also when a peer sends its
+/// window byte by byte.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     pieces: VecDeque<Bytes>,

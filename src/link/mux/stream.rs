@@ -16,11 +16,13 @@ use crate::wire::stream::{Header, HeaderReader, Invalid};
 
 /// A stream that the peer opened.
 ///
-/// * Read: 0 bytes is the peer's FIN; a reset is `ConnectionReset` with its reason, the end of the session `ConnectionAborted`.
+/// * Read: 0 bytes is the peer's FIN; a reset is `ConnectionReset` with its reason, the end of the
+///   session `ConnectionAborted`.
 /// * Write: waits while the peer's window or the lane is full.
 /// * Close sends FIN after what was written; the peer may go on sending.
-/// * Dropping it without close sends RST, and drops what was written and is not out yet: that is how a stream is cancelled.
-///   Dropped after close, what was written goes out, and RST tells the peer only if it has sent or sends what nobody reads.
+/// * Dropping it without close sends RST, and drops what was written and is not out yet: that is
+///   how a stream is cancelled. Dropped after close, what was written goes out, and RST tells the
+///   peer only if it has sent or sends what nobody reads.
 pub struct MuxStream {
     mux: Mux,
     key: StreamKey,
@@ -65,10 +67,12 @@ impl MuxStream {
         }
     }
 
-    /// Reads the header that begins the stream, and not one byte more. The caller sets the deadline.
+    /// Reads the header that begins the stream, and not one byte more. The caller sets the
+    /// deadline.
     ///
     /// # Errors
-    /// See [`HeaderError`]. After an error nothing is said to the peer yet: close or drop the stream.
+    /// See [`HeaderError`]. After an error nothing is said to the peer yet: close or drop the
+    /// stream.
     pub async fn read_header(&mut self) -> Result<Header, HeaderError> {
         let mut reader = HeaderReader::default();
         poll_fn(|context| {
@@ -102,8 +106,9 @@ impl MuxStream {
         .await
     }
 
-    /// A handle that learns of the end of the peer's half without reading: for what runs on behalf of a stream while its reader
-    /// is not asked, such as a response body of a connection with a pipelined request in its buffer.
+    /// A handle that learns of the end of the peer's half without reading: for what runs on behalf
+    /// of a stream while its reader is not asked, such as a response body of a connection with a
+    /// pipelined request in its buffer.
     pub fn watch(&self) -> StreamWatch {
         StreamWatch {
             mux: self.mux.clone(),
@@ -233,7 +238,8 @@ pub struct StreamWatch {
 }
 
 impl StreamWatch {
-    /// Ready when the peer has finished or reset the stream, when the mux is over, or (as `None`) when the stream was dropped here.
+    /// Ready when the peer has finished or reset the stream, when the mux is over, or (as `None`)
+    /// when the stream was dropped here.
     pub fn poll_ended(&self, context: &Context<'_>) -> Poll<Option<End>> {
         let mut state = self.mux.state.borrow_mut();
         match state.ports.get_mut(&self.key) {

@@ -8,8 +8,8 @@ use crate::core::{
     time::Wall,
 };
 
-/// One row for each line and verdict. Rows and sums are of one shape here; `?2` is who asked, `?3` stands for those without room of their
-/// own.
+/// One row for each line and verdict. Rows and sums are of one shape here; `?2` is who asked, `?3`
+/// stands for those without room of their own.
 const COUNTS: &str = "
     SELECT what, verdict, sum(count), sum(received_bytes), sum(sent_bytes)
     FROM (SELECT what, verdict, 1 AS count, received_bytes, sent_bytes FROM audit WHERE at >= ?1 AND who = ?2

@@ -39,7 +39,8 @@ const EPOCH_BITS: u32 = 53;
 pub(super) static FORM: Form = Form {
     file: DATABASE,
     migrations: &schema::TELEMETRY,
-    // Small pages: a flush changes two or three. 256 of them in the log, and then each goes to its place once for many flushes.
+    // Small pages: a flush changes two or three. 256 of them in the log, and then each goes to its
+    // place once for many flushes.
     pragmas: "PRAGMA page_size = 1024;
          PRAGMA journal_mode = WAL;
          PRAGMA synchronous = FULL;
@@ -220,7 +221,8 @@ impl Archive {
         Ok(())
     }
 
-    /// A guess at the wall clock of this boot that puts it behind the one before, where the clock itself does not.
+    /// A guess at the wall clock of this boot that puts it behind the one before, where the clock
+    /// itself does not.
     fn guess(&mut self, offset: i64, now: Now) -> Result<i64, Failure> {
         let last = self.contents.metrics.last;
         let boots = &self.contents.boots;
@@ -374,7 +376,8 @@ impl Archive {
                     self.pending.drop_until(mono_ms);
                 }
             }
-            // Nothing may be built on a file that was not read: it is opened again with the next look.
+            // Nothing may be built on a file that was not read: it is opened again with the next
+            // look.
             Err(Failure::Disk(error)) if self.database.newer().is_none() => {
                 self.database.stay_away(error);
             }

@@ -70,7 +70,8 @@ impl Boots {
         self.rows.insert(number, boot);
     }
 
-    /// The boots that end before the minute `floor`, and the oldest where there are more than `count_max`. The newest is never among them.
+    /// The boots that end before the minute `floor`, and the oldest where there are more than
+    /// `count_max`. The newest is never among them.
     pub(super) fn over(&self, floor: u64, count_max: usize) -> Vec<u32> {
         let ended = self.rows.iter().zip(self.rows.values().skip(1));
         let surplus = self.rows.len().saturating_sub(count_max);
@@ -110,7 +111,8 @@ pub(super) fn delete(transaction: &Transaction<'_>, numbers: &[u32]) -> rusqlite
     Ok(())
 }
 
-/// Writes a boot. Where its clock is known by now, the chunks from before that moment are put in their place.
+/// Writes a boot. Where its clock is known by now, the chunks from before that moment are put in
+/// their place.
 pub(super) fn write(
     transaction: &Transaction<'_>,
     (number, id): (u32, &str),

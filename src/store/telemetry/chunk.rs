@@ -242,7 +242,8 @@ impl Chunk {
             .map(unsigned)
     }
 
-    /// Ticks, clock and minutes of single values, without any value. `None` where they cannot be read.
+    /// Ticks, clock and minutes of single values, without any value. `None` where they cannot be
+    /// read.
     pub(super) fn ticks(
         &self,
         connection: &Connection,

@@ -95,7 +95,8 @@ fn hour(
 
 /// The oldest chunks of a level that become one chunk of the next, where their span is over.
 fn group(connection: &Connection, level: Level, boot: u32) -> rusqlite::Result<Option<Vec<Chunk>>> {
-    // Where the clock of a chunk is not known yet it cannot be put into steps of time. It never will be of a boot that is over.
+    // Where the clock of a chunk is not known yet it cannot be put into steps of time. It never
+    // will be of a boot that is over.
     let condition = format!(
         "level = ?1 AND is_rolled = 0 AND (boot IS NULL OR boot != {boot}) ORDER BY sequence_from LIMIT {GROUP_MAX}"
     );
@@ -111,7 +112,8 @@ fn group(connection: &Connection, level: Level, boot: u32) -> rusqlite::Result<O
         .iter()
         .take_while(|chunk| chunk.wall.0.div_euclid(span) == day)
         .count();
-    // The span is over when something of another one is there. A machine that boots all the time has more pieces than that.
+    // The span is over when something of another one is there. A machine that boots all the time
+    // has more pieces than that.
     let is_over = count < waiting.len() || count >= GROUP_MAX;
     Ok(is_over.then(|| waiting.into_iter().take(count).collect()))
 }

@@ -110,7 +110,8 @@ fn epoch(connection: &Connection) -> rusqlite::Result<Option<u64>> {
     Ok(found.next().transpose()?.map(unsigned))
 }
 
-/// The newest minute from before a boot. While its clock is not known all its chunks say that they are of it.
+/// The newest minute from before a boot. While its clock is not known all its chunks say that they
+/// are of it.
 fn before(connection: &Connection, boot: Option<u32>, last: u64) -> rusqlite::Result<u64> {
     let Some(boot) = boot else {
         return Ok(last);

@@ -11,7 +11,8 @@ use crate::core::outbox::{Cursor, Range, Stream};
 /// Destinations times streams that are known at most.
 const CURSORS_MAX: usize = 64;
 
-/// Cursors of all destinations. They are written with the next flush: an acknowledgement that a power cut takes is asked for again.
+/// Cursors of all destinations. They are written with the next flush: an acknowledgement that a
+/// power cut takes is asked for again.
 #[derive(Debug, Default)]
 pub(super) struct Cursors {
     known: LiteMap<(String, Stream), (u64, Cursor)>,
@@ -43,7 +44,8 @@ impl Cursors {
         })
     }
 
-    /// Takes those that were on disk when that could be read at last. What was settled since is newer.
+    /// Takes those that were on disk when that could be read at last. What was settled since is
+    /// newer.
     pub(super) fn join(&mut self, found: Self) {
         for (key, at) in found.known {
             if self.forgotten.contains(&key.0) {

@@ -10,7 +10,8 @@ use crate::core::retention::{Bounds, Level};
 
 /// Series that go in one transaction.
 pub(super) const BATCH: usize = 256;
-/// Series above which even those go that a receiver has not got yet: a few thousand numbers have to be free for what is measured now.
+/// Series above which even those go that a receiver has not got yet: a few thousand numbers have to
+/// be free for what is measured now.
 const KNOWN_MAX: usize = 60_000;
 
 /// A series that goes, with its first and last minute.
@@ -81,7 +82,8 @@ pub(super) fn dead(connection: &Connection, live: &BTreeSet<u32>) -> rusqlite::R
     Ok(found)
 }
 
-/// Series that go before their time, a batch of them, and whether they are more than delivery allows: `known` are more than there may be.
+/// Series that go before their time, a batch of them, and whether they are more than delivery
+/// allows: `known` are more than there may be.
 pub(super) fn excess(
     connection: &Connection,
     (known, series_max): (usize, usize),

@@ -46,7 +46,8 @@ impl Pending {
         self.ticks.is_empty()
     }
 
-    /// The wall clock minus the clock since boot, by the newest tick, and whether it can be believed.
+    /// The wall clock minus the clock since boot, by the newest tick, and whether it can be
+    /// believed.
     pub(super) fn clock(&self) -> (i64, bool) {
         let newest = self.ticks.back();
         newest.map_or((0, false), |tick| {
@@ -65,7 +66,8 @@ impl Pending {
         self.ticks.retain(|tick| tick.mono_ms > mono_ms);
     }
 
-    /// The ticks as a minute of a boot, with this clock and the numbers that the series have on disk.
+    /// The ticks as a minute of a boot, with this clock and the numbers that the series have on
+    /// disk.
     pub(super) fn block(
         &self,
         (boot, sequence): (u32, u64),
@@ -124,7 +126,8 @@ pub(super) struct Minute {
     pub(super) bytes: usize,
 }
 
-/// Minutes of the journal from one on, in order, with the best clock that is known: at most an hour of them.
+/// Minutes of the journal from one on, in order, with the best clock that is known: at most an hour
+/// of them.
 pub(super) fn list(
     connection: &Connection,
     boots: &Boots,

@@ -82,7 +82,8 @@ pub struct Handle {
 }
 
 impl Telemetry {
-    /// Opens what is in `directory`. Fails only where no thread can be had; everything else is a condition.
+    /// Opens what is in `directory`. Fails only where no thread can be had; everything else is a
+    /// condition.
     #[cfg(feature = "internals")]
     pub async fn open(
         directory: impl Into<PathBuf>,
@@ -92,8 +93,9 @@ impl Telemetry {
         Self::open_listed(directory, (options, now), Jobs::default()).await
     }
 
-    /// As `Telemetry::open`; what the thread does stands in the list of `jobs`. Nobody waits for a disk that hangs: then what is asked waits in
-    /// the queue, and the conditions come with the first [`Handle::tend`].
+    /// As `Telemetry::open`; what the thread does stands in the list of `jobs`. Nobody waits for a
+    /// disk that hangs: then what is asked waits in the queue, and the conditions come with the
+    /// first [`Handle::tend`].
     pub async fn open_listed(
         directory: impl Into<PathBuf>,
         (options, now): (Options, Now),
@@ -157,8 +159,9 @@ impl Handle {
             .await
     }
 
-    /// Takes events; they are on disk with the next flush. One that was taken since the last flush is replaced by what is known of it now.
-    /// Returns the sequence of each: the one that it has on disk, too.
+    /// Takes events; they are on disk with the next flush. One that was taken since the last flush
+    /// is replaced by what is known of it now. Returns the sequence of each: the one that it has on
+    /// disk, too.
     pub async fn note_events(&self, events: Vec<Event>) -> Answer<Vec<u64>> {
         self.post
             .queue(move |archive| Ok(archive.note_events(&events)))
@@ -175,16 +178,18 @@ impl Handle {
             .await
     }
 
-    /// Writes what waits, in one transaction. Call it once a minute: that is what a power cut takes, and what a card can bear.
-    /// `clock_is_set` says whether the wall clock of `now` can be believed.
+    /// Writes what waits, in one transaction. Call it once a minute: that is what a power cut
+    /// takes, and what a card can bear. `clock_is_set` says whether the wall clock of `now` can be
+    /// believed.
     pub async fn flush(&self, now: Now, clock_is_set: bool) -> Answer<()> {
         self.post
             .call(move |archive| archive.flush(now, clock_is_set))
             .await
     }
 
-    /// Makes old samples coarser, removes what was kept long enough or is over the budget, opens again what was broken. Call it every half
-    /// minute. Returns all conditions that hold; those of [`CONDITIONS`] that are not among them do not.
+    /// Makes old samples coarser, removes what was kept long enough or is over the budget, opens
+    /// again what was broken. Call it every half minute. Returns all conditions that hold; those of
+    /// [`CONDITIONS`] that are not among them do not.
     pub async fn tend(&self, now: Now) -> Answer<Vec<Condition>> {
         self.post.call(move |archive| Ok(archive.tend(now))).await
     }
@@ -194,12 +199,14 @@ impl Handle {
         self.post.call(move |archive| archive.query(&query)).await
     }
 
-    /// A part of the list of series that have samples here, those of the minute that was not flushed yet among them.
+    /// A part of the list of series that have samples here, those of the minute that was not
+    /// flushed yet among them.
     pub async fn series(&self, search: Search) -> Answer<Page> {
         self.post.call(move |archive| archive.series(&search)).await
     }
 
-    /// Events or log lines before a sequence, the newest first. What was not flushed yet is among them.
+    /// Events or log lines before a sequence, the newest first. What was not flushed yet is among
+    /// them.
     pub async fn recent(
         &self,
         stream: Stream,
@@ -219,7 +226,8 @@ impl Handle {
 
     /// Position of a destination in a stream: epoch and acknowledged records. From now on nothing
     /// is deleted that it does not have, as long as the budget lasts. Streams in other files
-    /// (audit, outcomes) only have their cursors here: their epoch is the one that was last settled.
+    /// (audit, outcomes) only have their cursors here: their epoch is the one that was last
+    /// settled.
     pub async fn position(&self, destination: String, stream: Stream) -> Answer<(u64, Cursor)> {
         self.post
             .call(move |archive| Ok(archive.position(destination, stream)))
@@ -233,14 +241,16 @@ impl Handle {
             .await
     }
 
-    /// The first records of a range, as far as they fit into so many bytes of the disk: at least one. What is gone is said as a gap.
+    /// The first records of a range, as far as they fit into so many bytes of the disk: at least
+    /// one. What is gone is said as a gap.
     pub async fn read(&self, stream: Stream, range: Range, bytes_max: usize) -> Answer<Batch> {
         self.post
             .call(move |archive| archive.read(stream, range, bytes_max))
             .await
     }
 
-    /// Keeps what a destination has; it is on disk with the next flush. A cursor of another epoch is ignored.
+    /// Keeps what a destination has; it is on disk with the next flush. A cursor of another epoch
+    /// is ignored.
     pub async fn settle(
         &self,
         destination: String,

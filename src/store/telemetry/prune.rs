@@ -106,7 +106,8 @@ fn enough(
     Ok(chunks)
 }
 
-/// The oldest chunks of a level whose minutes are all at most `until`. Single values that are not in steps yet stay.
+/// The oldest chunks of a level whose minutes are all at most `until`. Single values that are not
+/// in steps yet stay.
 fn aged(connection: &Connection, level: Level, until: u64) -> rusqlite::Result<Vec<Chunk>> {
     let mut old = chunk::list(
         connection,

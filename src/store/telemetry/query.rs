@@ -22,7 +22,8 @@ use crate::core::{
     time::Wall,
 };
 
-/// Values of one answer at most: a chart has a thousand, an export goes on where the last one ended.
+/// Values of one answer at most: a chart has a thousand, an export goes on where the last one
+/// ended.
 const SPOTS_MAX: usize = 100_000;
 
 /// Result of a query.
@@ -42,8 +43,8 @@ pub(super) struct Fresh {
     pub(super) block: Block,
 }
 
-/// Answers a question by what is on disk and what comes there with the next flush. The connection must be in a transaction where somebody else
-/// may write.
+/// Answers a question by what is on disk and what comes there with the next flush. The connection
+/// must be in a transaction where somebody else may write.
 pub(super) fn answer(
     connection: &Connection,
     boots: &Boots,
@@ -98,7 +99,8 @@ struct Answer {
 }
 
 impl Answer {
-    /// Takes what chunks have of some series, those of level `of` where there are any. `false`: it is too much.
+    /// Takes what chunks have of some series, those of level `of` where there are any. `false`: it
+    /// is too much.
     fn chunks(
         &mut self,
         connection: &Connection,
@@ -157,7 +159,8 @@ struct Found {
 impl Found {
     fn add(&mut self, at: i64, cell: Cell, (wanted, is): (Level, Level)) {
         match wanted.step_ms() {
-            // Finer than wanted, or as wanted: both halves of a step that lies in two pieces are one.
+            // Finer than wanted, or as wanted: both halves of a step that lies in two pieces are
+            // one.
             Some(step_ms) if is <= wanted => self.steps.add(at, step_ms, cell),
             _ => self.single.push((at, cell)),
         }
@@ -207,8 +210,8 @@ impl Heads {
     }
 }
 
-/// The chunks that have each minute of a span once: of the wanted level; of finer ones what is not in it yet; of coarser ones what is
-/// gone from it already.
+/// The chunks that have each minute of a span once: of the wanted level; of finer ones what is not
+/// in it yet; of coarser ones what is gone from it already.
 fn plan(
     connection: &Connection,
     wanted: Level,
@@ -247,7 +250,8 @@ fn plan(
     Ok(chosen)
 }
 
-/// The first minute that a level or a finer one has. Where there is none, all is in the coarser ones.
+/// The first minute that a level or a finer one has. Where there is none, all is in the coarser
+/// ones.
 fn first_minute(connection: &Connection, level: Level) -> rusqlite::Result<u64> {
     let first: Option<i64> = connection
         .prepare_cached("SELECT min(sequence_from) FROM chunk WHERE level = ?1")?

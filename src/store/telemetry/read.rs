@@ -12,7 +12,8 @@ use crate::core::{
     time::Wall,
 };
 
-/// The first records of a range, as far as they fit into so many bytes: at least one. What is gone is said as a gap.
+/// The first records of a range, as far as they fit into so many bytes: at least one. What is gone
+/// is said as a gap.
 pub(super) fn read(
     connection: &Connection,
     boots: &Boots,
@@ -115,7 +116,8 @@ fn minutes(
     })
 }
 
-/// The part of a range before the next finished hour: what follows a hole in the finished hours is not in the journal.
+/// The part of a range before the next finished hour: what follows a hole in the finished hours is
+/// not in the journal.
 fn before_next(connection: &Connection, range: Range) -> rusqlite::Result<Range> {
     let next: Option<i64> = connection
         .prepare_cached(

@@ -96,7 +96,8 @@ impl Reader {
     pub fn query(&self, query: &Query) -> Result<Vec<Line>> {
         let boots = &self.contents.boots;
         let answer = || {
-            // One state of the file for the whole answer: an agent may forget series and give their numbers to others meanwhile.
+            // One state of the file for the whole answer: an agent may forget series and give their
+            // numbers to others meanwhile.
             let transaction = self.connection.unchecked_transaction()?;
             query::answer(&transaction, boots, query, Fresh::default())
         };
@@ -104,7 +105,8 @@ impl Reader {
         Ok(lines(answered)?)
     }
 
-    /// The series that are meant, of those that were there since a moment. Of the days around it there may be some that ended before.
+    /// The series that are meant, of those that were there since a moment. Of the days around it
+    /// there may be some that ended before.
     pub fn series(&self, select: &Select, since: Wall) -> Result<Vec<Known>> {
         let select = || {
             let transaction = self.connection.unchecked_transaction()?;

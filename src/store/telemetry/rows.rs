@@ -28,8 +28,9 @@ struct Waiting {
     event: Option<(u64, Happening)>,
 }
 
-/// Rows of one stream that are not on disk yet. They have their sequences already: those behind the last one on disk, in their order. Only
-/// where so many wait that the oldest have to go do the others move up.
+/// Rows of one stream that are not on disk yet. They have their sequences already: those behind the
+/// last one on disk, in their order. Only where so many wait that the oldest have to go do the
+/// others move up.
 #[derive(Debug)]
 pub(super) struct Rows {
     table: &'static str,
@@ -48,8 +49,8 @@ impl Rows {
         }
     }
 
-    /// Takes events; one that waits already is replaced by what is known of it now. `last` is the last row on disk. Returns the sequence
-    /// of each.
+    /// Takes events; one that waits already is replaced by what is known of it now. `last` is the
+    /// last row on disk. Returns the sequence of each.
     pub(super) fn take_events(&mut self, events: &[Event], last: u64) -> Vec<u64> {
         for event in events {
             let (number, what) = (event.number, &event.what);

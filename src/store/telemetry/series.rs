@@ -33,7 +33,8 @@ struct Entry {
     was_seen: bool,
 }
 
-/// The series that are measured now. Their numbers on disk are found with the first flush: the disk may not be there before.
+/// The series that are measured now. Their numbers on disk are found with the first flush: the disk
+/// may not be there before.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     live: BTreeMap<Series, Entry>,
@@ -68,7 +69,8 @@ impl Numbers {
         Some(entry.local)
     }
 
-    /// The numbers on disk by those until the flush, of the minute `sequence`. Series that are new are written.
+    /// The numbers on disk by those until the flush, of the minute `sequence`. Series that are new
+    /// are written.
     pub(super) fn write(
         &self,
         transaction: &Transaction<'_>,
@@ -133,8 +135,8 @@ impl Numbers {
         Ok(None)
     }
 
-    /// The numbers of those that are meant by the ones until the flush, and those of them that are not on disk yet: their number is one that
-    /// none on disk has.
+    /// The numbers of those that are meant by the ones until the flush, and those of them that are
+    /// not on disk yet: their number is one that none on disk has.
     pub(super) fn meant(
         &self,
         connection: &Connection,
@@ -175,7 +177,8 @@ impl Numbers {
             .collect()
     }
 
-    /// These numbers are on disk now, and nothing waits that needs the others: those that were not measured since are forgotten.
+    /// These numbers are on disk now, and nothing waits that needs the others: those that were not
+    /// measured since are forgotten.
     pub(super) fn written(&mut self, numbers: &BTreeMap<u32, u32>) {
         self.refused_last = std::mem::take(&mut self.refused);
         self.unnumbered_last = 0;
@@ -207,7 +210,8 @@ impl Numbers {
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub(super) known: Known,
-    /// Its first minute. A chunk that ends before it was written under this number by another series.
+    /// Its first minute. A chunk that ends before it was written under this number by another
+    /// series.
     pub(super) born: u64,
     /// Its last minute, or up to [`SEEN_EVERY`] before that where it lasted longer than that.
     seen: u64,
@@ -219,7 +223,8 @@ impl Stored {
         self.seen.saturating_sub(self.born)
     }
 
-    /// The level that answers where `wanted` is asked for: a series that was too brief for it has finer steps only.
+    /// The level that answers where `wanted` is asked for: a series that was too brief for it has
+    /// finer steps only.
     pub(super) fn level(&self, wanted: Level) -> Level {
         let mut levels = Level::ALL.into_iter().rev();
         let kept = levels.find(|level| *level <= wanted && level.life_minutes() <= self.life());
@@ -257,7 +262,8 @@ pub(super) fn of_numbers(
     Ok(found)
 }
 
-/// The series on disk that are meant, by number, of those that were there in the minute `since` or later.
+/// The series on disk that are meant, by number, of those that were there in the minute `since` or
+/// later.
 pub(super) fn select(
     connection: &Connection,
     select: &Select,

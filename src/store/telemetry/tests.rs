@@ -731,7 +731,8 @@ fn a_hole_between_finished_hours_loses_no_record_after_it() {
     let mut place = Machine::new();
     place.live(200);
     place.close();
-    // A page of the middle hour went bad, and its record of the loss is one of those that there was no room for.
+    // A page of the middle hour went bad, and its record of the loss is one of those that there was
+    // no room for.
     let file = rusqlite::Connection::open(place.path().join(DATABASE)).unwrap();
     let middle =
         "number = (SELECT number FROM chunk WHERE level = 0 ORDER BY number LIMIT 1 OFFSET 1)";

@@ -1,4 +1,5 @@
-//! Upkeep of the archive: finer levels become coarser ones, what is old or over a bound goes, and the file shrinks to its budget.
+//! Upkeep of the archive: finer levels become coarser ones, what is old or over a bound goes, and
+//! the file shrinks to its budget.
 
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ use crate::{
 const SHRINK_BYTES_MIN: u64 = 1 << 20;
 /// Time between two tries to make the file smaller.
 const SHRINK_EVERY: Duration = Duration::from_secs(600);
-/// Rungs and cuts of one [`Archive::tend`]: after a long rest there are many, and somebody may be waiting for the thread.
+/// Rungs and cuts of one [`Archive::tend`]: after a long rest there are many, and somebody may be
+/// waiting for the thread.
 const STEPS_MAX: usize = 32;
 
 impl Archive {
@@ -111,7 +113,8 @@ impl Archive {
         Ok(true)
     }
 
-    /// Forgets series and boots whose last sample is gone, a batch of them. `false` where there may be no more.
+    /// Forgets series and boots whose last sample is gone, a batch of them. `false` where there may
+    /// be no more.
     fn forget_dead(&mut self) -> Result<bool, Failure> {
         if !self.may_forget {
             return Ok(false);
@@ -166,7 +169,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Makes the file smaller where it is far larger than it may be and what is in it is not: after `telemetry.disk_max` was lowered.
+    /// Makes the file smaller where it is far larger than it may be and what is in it is not: after
+    /// `telemetry.disk_max` was lowered.
     fn shrink(&mut self, budget: u64, now: Now) {
         let Ok((used, whole)) = self.database.read(prune::used_and_whole_bytes) else {
             return;

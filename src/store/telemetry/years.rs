@@ -1,5 +1,6 @@
-//! Years of a machine in minutes: Pods that come and go, reboots, and what is left of them. The file, the memory and the answers stay as
-//! they are once the bounds are reached, and no value is ever shown under the name of another series.
+//! Years of a machine in minutes: Pods that come and go, reboots, and what is left of them. The
+//! file, the memory and the answers stay as they are once the bounds are reached, and no value is
+//! ever shown under the name of another series.
 
 use std::{path::Path, time::Duration};
 
@@ -291,7 +292,8 @@ fn a_number_is_not_given_again_while_a_sample_has_it() {
     };
     let mut machine = Machine::new(directory.path(), bounds, 1);
     machine.live(3 * DAY);
-    // From the first one on that has no series: those in between that still have a sample are passed over.
+    // From the first one on that has no series: those in between that still have a sample are
+    // passed over.
     machine.archive.numbers.go_on_behind(NUMBER_MAX);
     machine.live(DAY);
     machine.check_names();
@@ -359,8 +361,8 @@ fn a_series_that_comes_back_when_its_samples_are_nearly_gone_keeps_its_number() 
     machine.check_names();
 }
 
-/// Minutes between two flushes of the five years. Retention counts flushes: with a fifth of each bound these are the same years in a fifth of
-/// the time.
+/// Minutes between two flushes of the five years. Retention counts flushes: with a fifth of each
+/// bound these are the same years in a fifth of the time.
 const EVERY: u64 = 5;
 
 #[test]

@@ -1,4 +1,5 @@
-//! Acceptance of a wish: everything is tried, the intent is on disk and the content kept before it becomes a change.
+//! Acceptance of a wish: everything is tried, the intent is on disk and the content kept before it
+//! becomes a change.
 
 use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
@@ -67,7 +68,8 @@ impl Accepted {
 }
 
 impl Apps {
-    /// Deploys manifests. Returns when the intent and the content are kept; the rest goes on by itself.
+    /// Deploys manifests. Returns when the intent and the content are kept; the rest goes on by
+    /// itself.
     ///
     /// # Errors
     /// Reason why nothing was changed.
@@ -128,7 +130,8 @@ impl Apps {
         cluster.adopt(app, manifests, &taken).await
     }
 
-    /// Accepts a new revision once everything was tried, the intent is on disk and the content kept.
+    /// Accepts a new revision once everything was tried, the intent is on disk and the content
+    /// kept.
     pub(super) async fn accept(
         self: Rc<Self>,
         mut read: Read,
@@ -234,7 +237,8 @@ impl Apps {
         }
     }
 
-    /// Refuses a namespace that is not there. Where that cannot be said, the dry run says what is wrong.
+    /// Refuses a namespace that is not there. Where that cannot be said, the dry run says what is
+    /// wrong.
     async fn has_namespace(&self, namespace: &str, owner: Owner) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}", query_escaped(namespace));
         match self.client.get::<Value>(&path).await {
@@ -326,7 +330,8 @@ impl Apps {
         Ok(accepted.answer())
     }
 
-    /// Deletes an app: everything that is ours but claims, which hold data. Waits a while for it; after that it goes on by itself.
+    /// Deletes an app: everything that is ours but claims, which hold data. Waits a while for it;
+    /// after that it goes on by itself.
     ///
     /// # Errors
     /// Reason why it is still there.
@@ -395,7 +400,8 @@ impl Apps {
         Ok((accepted.id, accepted.read))
     }
 
-    /// Writes an intent, keeps the content of a new revision, and notes both in the record, for the agent that may have to go on.
+    /// Writes an intent, keeps the content of a new revision, and notes both in the record, for the
+    /// agent that may have to go on.
     async fn begin_noted(
         &self,
         (plan, mut read): (Plan, Read),
@@ -424,7 +430,8 @@ impl Apps {
         Ok(Accepted { id, plan, read })
     }
 
-    /// Writes the record that has a change for the first time. It may have been written also where the answer was lost.
+    /// Writes the record that has a change for the first time. It may have been written also where
+    /// the answer was lost.
     async fn note_change(&self, id: &str, read: &mut Read) -> Result<()> {
         let Err(error) = self.ledger.write(read).await else {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Accounts under which apps are deployed: that of local sources, whose tokens never leave this machine, and that of the control plane,
-//! whose every request passes the gate.
+//! Accounts under which apps are deployed: that of local sources, whose tokens never leave this
+//! machine, and that of the control plane, whose every request passes the gate.
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
@@ -87,7 +87,8 @@ impl Account {
         }
     }
 
-    /// Judges whether a change in a namespace is worth beginning. A local account finds out when it writes: it waits until it is let in.
+    /// Judges whether a change in a namespace is worth beginning. A local account finds out when it
+    /// writes: it waits until it is let in.
     ///
     /// # Errors
     /// The policy refuses it.
@@ -110,7 +111,8 @@ impl Account {
         })
     }
 
-    /// The error where the account lacks rights: what it may not do, and what lets it; `None`: another one.
+    /// The error where the account lacks rights: what it may not do, and what lets it; `None`:
+    /// another one.
     pub fn let_in(&self, namespace: &str, error: &Refusal) -> Option<Error> {
         let Refusal::Refused {
             status,

@@ -1,5 +1,6 @@
-//! Charge of the apps: of several agents that serve one cluster the one that holds the Lease changes and judges them. It goes on with
-//! what its own journal and the records have under way; the others wait.
+//! Charge of the apps: of several agents that serve one cluster the one that holds the Lease
+//! changes and judges them. It goes on with what its own journal and the records have under way;
+//! the others wait.
 
 use std::{rc::Rc, time::Duration};
 
@@ -141,7 +142,8 @@ impl Apps {
         }
     }
 
-    /// Goes on with a change of our journal, unless the record says that it is over. `earlier` are those that were begun before it.
+    /// Goes on with a change of our journal, unless the record says that it is over. `earlier` are
+    /// those that were begun before it.
     async fn go_on(
         self: &Rc<Self>,
         change: Change,

@@ -1,10 +1,11 @@
-//! Cluster as an app may change it, object by object, as the account that deploys: compare, try, write, delete. Ours only.
+//! Cluster as an app may change it, object by object, as the account that deploys: compare, try,
+//! write, delete. Ours only.
 //!
-//! Each write looks at the Lease right before it is sent, and names the UID of its object and the version that it changes: a Lease does not
-//! stop a process that was paused in between.
+//! Each write looks at the Lease right before it is sent, and names the UID of its object and the
+//! version that it changes: a Lease does not stop a process that was paused in between.
 //!
-//! Errors say by [`Retry`] what they are: `Soon`, the API server does not answer; `Later`, somebody has to let the account in first;
-//! `Never`, it refuses this.
+//! Errors say by [`Retry`] what they are: `Soon`, the API server does not answer; `Later`, somebody
+//! has to let the account in first; `Never`, it refuses this.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -167,8 +168,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// Refuses objects that exist and are not ours, before anything is written. Objects of ours that somebody deleted are forgotten, so
-    /// that they are created again.
+    /// Refuses objects that exist and are not ours, before anything is written. Objects of ours
+    /// that somebody deleted are forgotten, so that they are created again.
     pub async fn only_ours(&self, app: &mut App, manifests: &[Manifest]) -> Result<(), Error> {
         for manifest in manifests {
             let found = self.find(&manifest.path()).await;
@@ -183,7 +184,8 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// Takes objects of others into the inventory, but none of another app (`taken`, by UID) and none that a controller made.
+    /// Takes objects of others into the inventory, but none of another app (`taken`, by UID) and
+    /// none that a controller made.
     pub async fn adopt(
         &self,
         app: &mut App,
@@ -242,7 +244,8 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// Differences between our object and what was deployed; `None`: there are none, or it is not ours.
+    /// Differences between our object and what was deployed; `None`: there are none, or it is not
+    /// ours.
     pub async fn drifted(&self, app: &App, manifest: &Manifest) -> Result<Option<Drifted>, Error> {
         let found = self.tried(app, manifest).await?;
         Ok(found.and_then(|(live, tried)| {
@@ -279,7 +282,8 @@ impl Cluster<'_> {
         Ok(found)
     }
 
-    /// An object as it is, and as writing it would make it; `None` where it is not there yet, or is a Job.
+    /// An object as it is, and as writing it would make it; `None` where it is not there yet, or is
+    /// a Job.
     async fn tried(&self, app: &App, manifest: &Manifest) -> Result<Option<(Value, Value)>, Error> {
         let uid = app.uid(&Entry::of(manifest));
         let path = format!("{}&dryRun=All", applied(manifest));
@@ -332,7 +336,8 @@ impl Cluster<'_> {
         Ok(found)
     }
 
-    /// Returns whether a HorizontalPodAutoscaler, of these manifests or of the cluster, sets the number of Pods of a workload.
+    /// Returns whether a HorizontalPodAutoscaler, of these manifests or of the cluster, sets the
+    /// number of Pods of a workload.
     async fn is_scaled(&self, manifest: &Manifest, all: &[Manifest]) -> Result<bool, Error> {
         if Overlay::key(manifest).is_none() {
             return Ok(false);
@@ -345,7 +350,8 @@ impl Cluster<'_> {
                 .is_some())
     }
 
-    /// Gives the number of Pods of a workload to another field manager, as it is. Returns the version of the object then.
+    /// Gives the number of Pods of a workload to another field manager, as it is. Returns the
+    /// version of the object then.
     async fn hand_over(&self, manifest: &Manifest, uid: &str) -> Result<Option<String>, Failed> {
         let path = manifest.path();
         let live = self.call(async |identity| self.client.get_as::<Value>(identity, &path).await);
@@ -366,8 +372,9 @@ impl Cluster<'_> {
         Ok(Some(handed.metadata.resource_version))
     }
 
-    /// Writes one object of a version (`all`), and returns its UID. What is not there is created and never applied: where somebody was faster, this fails and
-    /// their object stays as it is. The number of Pods of a workload that is there and has an autoscaler stays as that left it.
+    /// Writes one object of a version (`all`), and returns its UID. What is not there is created
+    /// and never applied: where somebody was faster, this fails and their object stays as it is.
+    /// The number of Pods of a workload that is there and has an autoscaler stays as that left it.
     pub async fn write(
         &self,
         app: &App,
@@ -489,7 +496,8 @@ impl Cluster<'_> {
         Err(busy(manifest))
     }
 
-    /// Returns what keeps an object of the inventory from being gone: its finalizers, or that it is still there; `None`: it is gone.
+    /// Returns what keeps an object of the inventory from being gone: its finalizers, or that it is
+    /// still there; `None`: it is gone.
     pub async fn remains(&self, app: &App, entry: &Entry) -> Result<Option<String>, Error> {
         let (Some(path), Some(uid)) = (entry.path(&app.namespace), app.uid(entry)) else {
             return Ok(None);
@@ -573,8 +581,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// Lists a kind of this namespace and watches it until the watch ends; nodes as the agent itself. Leaves in `version` where to resume,
-    /// and returns the number of lines that came.
+    /// Lists a kind of this namespace and watches it until the watch ends; nodes as the agent
+    /// itself. Leaves in `version` where to resume, and returns the number of lines that came.
     pub async fn watch(
         &self,
         (kind, namespace): (&Kind, &str),
@@ -649,8 +657,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// The refusal of the API server about an object, with its fix. Values of Secrets are not repeated: the API server quotes what it cannot
-    /// read.
+    /// The refusal of the API server about an object, with its fix. Values of Secrets are not
+    /// repeated: the API server quotes what it cannot read.
     fn explained(&self, manifest: &Manifest, failed: Failed) -> Error {
         let not_deployed = format!("{} is not deployed", manifest.in_words());
         let error = match failed {

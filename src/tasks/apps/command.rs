@@ -40,8 +40,8 @@ impl Apps {
         Ok(self.store.seen_command(id, issued).await?)
     }
 
-    /// Begins what a command asks for that was never accepted. Returns when its intent is on disk; how it ends is a record of the stream of
-    /// outcomes.
+    /// Begins what a command asks for that was never accepted. Returns when its intent is on disk;
+    /// how it ends is a record of the stream of outcomes.
     ///
     /// # Errors
     /// Reason why nothing was changed.
@@ -88,7 +88,8 @@ impl Apps {
                 let AppArgs { app } = read(args, NAME)?;
                 self.start_removal(&app, &asker).await?;
             }
-            // Twice is the same as once, so a power cut before the note costs nothing: nobody was told, and the command comes again.
+            // Twice is the same as once, so a power cut before the note costs nothing: nobody was
+            // told, and the command comes again.
             Verb::Pause => {
                 let AppArgs { app } = read(args, NAME)?;
                 self.care(&app, Care::Paused, &asker).await?;
@@ -104,7 +105,8 @@ impl Apps {
         Ok(())
     }
 
-    /// Writes down a command that was carried out at once. Its intent has no body: there is nothing left to go on with.
+    /// Writes down a command that was carried out at once. Its intent has no body: there is nothing
+    /// left to go on with.
     async fn note(
         &self,
         command: &Command,

@@ -1,8 +1,8 @@
-//! Drift: what somebody changed or deleted of a good revision is put back and drift. Fields that somebody takes back again and again, claims,
-//! and whatever others own or added are left alone.
+//! Drift: what somebody changed or deleted of a good revision is put back and drift. Fields that
+//! somebody takes back again and again, claims, and whatever others own or added are left alone.
 //!
-//! Watches of heads tell which object to look at: our entry in its managed fields changes when somebody takes a field of ours. Only then
-//! the API server is asked what writing it would change.
+//! Watches of heads tell which object to look at: our entry in its managed fields changes when
+//! somebody takes a field of ours. Only then the API server is asked what writing it would change.
 
 use std::{
     cell::RefCell,
@@ -217,7 +217,8 @@ impl Apps {
         }
     }
 
-    /// Apps of this machine whose good revision runs, with no change under way, and that are not left alone.
+    /// Apps of this machine whose good revision runs, with no change under way, and that are not
+    /// left alone.
     fn settled(&self) -> Vec<App> {
         if !self.is_in_charge() {
             return Vec::new();
@@ -303,7 +304,8 @@ impl Apps {
         }
     }
 
-    /// Looks at the objects of an app that are not as they were, and puts back what is not as it was deployed.
+    /// Looks at the objects of an app that are not as they were, and puts back what is not as it
+    /// was deployed.
     async fn keep_app(self: &Rc<Self>, app: &App) -> Result<()> {
         if !app
             .inventory
@@ -383,7 +385,8 @@ impl Apps {
         Ok(())
     }
 
-    /// Creates again what somebody deleted. What held data is only drift: an empty claim in its place would hide the loss.
+    /// Creates again what somebody deleted. What held data is only drift: an empty claim in its
+    /// place would hide the loss.
     async fn mend_missing(&self, read: &mut Read, manifest: &Manifest) -> Result<()> {
         let entry = Entry::of(manifest);
         let object = manifest.in_words();
@@ -483,7 +486,8 @@ impl Apps {
         Ok(false)
     }
 
-    /// Fields of an object that are not put back: those that are left already, and the number of Pods under an autoscaler.
+    /// Fields of an object that are not put back: those that are left already, and the number of
+    /// Pods under an autoscaler.
     async fn left_to_others(
         &self,
         app: &App,
@@ -505,7 +509,8 @@ impl Apps {
         Ok(left)
     }
 
-    /// Returns whether a field was put back so often that it is left alone, and counts it otherwise.
+    /// Returns whether a field was put back so often that it is left alone, and counts it
+    /// otherwise.
     fn is_fought_over(&self, app: &str, (object, field): (&str, &str)) -> bool {
         let now = self.now().mono;
         let key = (object.to_owned(), field.to_owned());

@@ -32,7 +32,8 @@ use crate::{
 
 /// Condition: the folder as a whole, or something in it, is not used.
 const CONDITION: &str = "apps.folder";
-/// Time between two looks, which are a few calls of the file system. What is the same at two of them is not being written.
+/// Time between two looks, which are a few calls of the file system. What is the same at two of
+/// them is not being written.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Time until the next try where the cluster is to blame.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -224,7 +225,8 @@ fn is_from_folder(app: &App) -> bool {
     matches!(source, Some(Upstream::Folder(_)))
 }
 
-/// Refuses an app that comes from elsewhere. One that is deployed by hand comes from the folder once a person asks for that.
+/// Refuses an app that comes from elsewhere. One that is deployed by hand comes from the folder
+/// once a person asks for that.
 fn comes_from_here(app: &App, reason: Asked) -> Result<()> {
     let name = &app.name;
     let (elsewhere, fix) = match &app.source {

@@ -57,7 +57,8 @@ impl Apps {
         Ok((uids.filter(|uid| !uid.is_empty()).collect(), seen))
     }
 
-    /// Differences that deploying these manifests would make, by a dry run of the API server. Values of Secrets are not among them.
+    /// Differences that deploying these manifests would make, by a dry run of the API server.
+    /// Values of Secrets are not among them.
     ///
     /// # Errors
     /// Reason why it could not be tried.

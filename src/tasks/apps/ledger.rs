@@ -1,4 +1,5 @@
-//! Records and revisions of apps in the agent's namespace, read and written by the agent itself; written only while it holds the Lease.
+//! Records and revisions of apps in the agent's namespace, read and written by the agent itself;
+//! written only while it holds the Lease.
 
 use std::rc::Rc;
 
@@ -116,7 +117,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Keeps a revision. Its number is in no record yet: what is kept under it is of a change that was cut off before it was accepted.
+    /// Keeps a revision. Its number is in no record yet: what is kept under it is of a change that
+    /// was cut off before it was accepted.
     ///
     /// # Errors
     /// Reason why it is not kept.

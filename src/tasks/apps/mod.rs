@@ -1,12 +1,12 @@
 //! Apps: what is deployed here, whether it works, why not, and back to what worked.
 //!
-//! One path for every change: read and judge the manifests, compare with the inventory, try everything, write the intent, and only then
-//! write to the cluster.
+//! One path for every change: read and judge the manifests, compare with the inventory, try
+//! everything, write the intent, and only then write to the cluster.
 //!
 //! | module | contains |
 //! |---|---|
 //! | [`accept`] | a wish becomes a change: apply, roll back, remove |
-//! | [`attend`] | the agent of the cluster that changes apps: it goes on with what is unfinished, the others wait |
+//! | [`attend`] | the agent that changes apps: it goes on with what is unfinished; others wait |
 //! | [`operate`] | wishes in a few words: deploy, restart, scale, pause |
 //! | [`asker`] | who asks, and whose apps they may change |
 //! | [`command`] | the same wishes as commands of the control plane |
@@ -14,7 +14,7 @@
 //! | [`change`] | one change, step by step |
 //! | [`drift`] | a good revision is kept as it was deployed |
 //! | [`describe`], [`inspect`] | answers: list, verdict, history; Pods, events, differences |
-//! | [`cluster`], [`observe`], [`watched`] | the cluster under [`account`]: objects one by one, one look, a look that lasts |
+//! | [`cluster`], [`observe`], [`watched`] | the cluster under [`account`]: single objects, one look, a watch |
 //! | [`source`], [`folder`] | apps that come from a Git repository, or from a folder of root's |
 //! | [`ledger`] | records and revisions |
 //! | [`verdict`] | meaning of errors and looks for an app |

@@ -1,4 +1,5 @@
-//! Observation of a namespace: everything that a verdict on its rollouts reads, in one round of lists.
+//! Observation of a namespace: everything that a verdict on its rollouts reads, in one round of
+//! lists.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,8 @@ use crate::{
     kube::{Client, Detail, Error, Identity, query_escaped},
 };
 
-/// Objects of one kind that are read; Pods, events and sets of one namespace. What is beyond makes a verdict later, not wrong.
+/// Objects of one kind that are read; Pods, events and sets of one namespace. What is beyond makes
+/// a verdict later, not wrong.
 pub const OBJECTS_MAX: usize = 2_000;
 
 /// Bytes that are asked for the last lines of a container. The kubelet cuts off what is beyond.
@@ -27,8 +29,8 @@ pub fn log_query(died: &Died) -> String {
     )
 }
 
-/// Reads what is in a namespace as `identity`, as far as versions with these kinds need it. Nodes are read by the agent itself:
-/// no account of an app sees them.
+/// Reads what is in a namespace as `identity`, as far as versions with these kinds need it. Nodes
+/// are read by the agent itself: no account of an app sees them.
 ///
 /// # Errors
 /// Reason why the cluster cannot be seen.

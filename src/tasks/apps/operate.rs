@@ -1,4 +1,5 @@
-//! Wishes in a few words: deploy an app of one container, restart it, scale it, and leave it alone for a while.
+//! Wishes in a few words: deploy an app of one container, restart it, scale it, and leave it alone
+//! for a while.
 
 use std::rc::Rc;
 
@@ -93,7 +94,8 @@ impl Apps {
         self.again(app, scale, asker).await
     }
 
-    /// Deploys an app of one container by a few words. Of an app that is there only what is named changes.
+    /// Deploys an app of one container by a few words. Of an app that is there only what is named
+    /// changes.
     ///
     /// # Errors
     /// Reason why nothing was changed.

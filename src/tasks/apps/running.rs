@@ -24,7 +24,8 @@ use crate::{
     error::{Error, Result, Retry},
 };
 
-/// Changes that are carried out at once. Each one watches eight or nine lists, with a connection each, until its verdict.
+/// Changes that are carried out at once. Each one watches eight or nine lists, with a connection
+/// each, until its verdict.
 const AT_ONCE: usize = 8;
 /// Changes that are under way or wait for their turn.
 const CHANGES_MAX: usize = 32;
@@ -43,8 +44,9 @@ pub(super) struct Running {
 }
 
 impl Apps {
-    /// Begins the next change of an app: one at a time, because two would be given the same number, and to its end, because a client that
-    /// goes away in between would leave the change before it ended and the new one not begun.
+    /// Begins the next change of an app: one at a time, because two would be given the same number,
+    /// and to its end, because a client that goes away in between would leave the change before it
+    /// ended and the new one not begun.
     pub(super) async fn begins<T: 'static>(
         self: &Rc<Self>,
         app: &str,
@@ -113,7 +115,8 @@ impl Apps {
             .retry(Retry::Soon))
     }
 
-    /// Waits until less than [`AT_ONCE`] changes are carried out. Until then another change may take the place of this one.
+    /// Waits until less than [`AT_ONCE`] changes are carried out. Until then another change may
+    /// take the place of this one.
     pub(super) async fn turn(&self, plan: &Plan) -> SemaphoreGuard<'_> {
         if let Some(turn) = self.turns.try_acquire() {
             return turn;
@@ -142,8 +145,8 @@ impl Apps {
         Semaphore::new(AT_ONCE)
     }
 
-    /// Begins a change in the place of the one that is under way, if that only waits for a verdict: it ends once the new one is accepted, and
-    /// goes on where that is not.
+    /// Begins a change in the place of the one that is under way, if that only waits for a verdict:
+    /// it ends once the new one is accepted, and goes on where that is not.
     pub(super) async fn takes_place(
         self: Rc<Self>,
         app: &str,
@@ -173,7 +176,8 @@ impl Apps {
         Ok(accepted)
     }
 
-    /// Stops the change of an app that is under way, if it only waits for a verdict. In the journal it goes on.
+    /// Stops the change of an app that is under way, if it only waits for a verdict. In the journal
+    /// it goes on.
     fn stop(&self, app: &str) -> Result<Option<(String, Plan)>> {
         let mut all = self.running.borrow_mut();
         if all.get(app).is_some_and(|running| !running.may_stop) {

@@ -1,4 +1,5 @@
-//! Apps that have a source: set up, asked for at once, and kept up to date; and what is wrong with sources of all kinds.
+//! Apps that have a source: set up, asked for at once, and kept up to date; and what is wrong with
+//! sources of all kinds.
 
 use std::{cell::RefCell, collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
 
@@ -74,7 +75,8 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// Returns whether what was taken last is tried again: a person asks, and it does not run, because it was bad or somebody went back.
+    /// Returns whether what was taken last is tried again: a person asks, and it does not run,
+    /// because it was bad or somebody went back.
     pub(super) fn is_again(self, app: &App) -> bool {
         let is_unsettled = app.revisions.last().is_none_or(|last| {
             last.number != app.running || last.outcome.verdict == Verdict::Bad.as_str()
@@ -160,8 +162,8 @@ impl Sources {
         self.ask((of, owner), read).await
     }
 
-    /// Asks a repository, with the authority of the owner of its app: for the control plane a host that is listed, with the credentials that
-    /// were laid down for it.
+    /// Asks a repository, with the authority of the owner of its app: for the control plane a host
+    /// that is listed, with the credentials that were laid down for it.
     async fn ask<T: Send + 'static>(
         &self,
         (of, owner): (&Repository, Owner),
@@ -185,7 +187,8 @@ impl Sources {
         }
     }
 
-    /// Time until the next question: a fifth more or less, so that a hundred boxes do not ask at once.
+    /// Time until the next question: a fifth more or less, so that a hundred boxes do not ask at
+    /// once.
     fn pause(&self, is_first: bool) -> Duration {
         let share = f64::from(random::jitter()) / f64::from(u16::MAX);
         if is_first {
@@ -197,7 +200,8 @@ impl Sources {
 }
 
 impl Apps {
-    /// Deploys an app from a repository and keeps it up to date from then on; without an address it is deployed by hand again.
+    /// Deploys an app from a repository and keeps it up to date from then on; without an address it
+    /// is deployed by hand again.
     ///
     /// # Errors
     /// Reason why nothing was changed.
@@ -263,7 +267,8 @@ impl Apps {
         self.account(owner).may_change((namespace, app)).await
     }
 
-    /// Leaves an app to those on this machine who deploy it by hand, also one of the control plane. What runs stays.
+    /// Leaves an app to those on this machine who deploy it by hand, also one of the control plane.
+    /// What runs stays.
     async fn unfollow(&self, app: &str, asker: &Asker) -> Result<Value> {
         self.is_free(app)?;
         let mut read = self.existing(app).await?;
@@ -533,7 +538,8 @@ impl Apps {
             }) => {
                 json!({"git": url, "ref": reference, "path": path, "commit": source.taken, "failure": failed})
             }
-            // The digest of manifests stays here: they may hold a Secret with a value that can be guessed.
+            // The digest of manifests stays here: they may hold a Secret with a value that can be
+            // guessed.
             Upstream::Folder(place) => json!({"folder": place, "failure": failed}),
         }
     }

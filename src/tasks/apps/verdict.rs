@@ -1,4 +1,5 @@
-//! Meaning of errors and looks for an app: what it waits for, what is bad, what is kept with its revision.
+//! Meaning of errors and looks for an app: what it waits for, what is bad, what is kept with its
+//! revision.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use crate::{
     error::{Error, Retry},
 };
 
-/// The finding of an error that ends as soon as somebody gives the rights that are missing; `None`: it is another one.
+/// The finding of an error that ends as soon as somebody gives the rights that are missing; `None`:
+/// it is another one.
 pub(super) fn refused(error: &Error) -> Option<Finding> {
     (error.retry == Retry::Later).then(|| Finding {
         cause: Cause::AccessRefused,

@@ -1,4 +1,5 @@
-//! Namespace that is watched while a change is judged: lists once, then only what changes. A look costs the API server nothing.
+//! Namespace that is watched while a change is judged: lists once, then only what changes. A look
+//! costs the API server nothing.
 
 use std::{
     cell::RefCell,
@@ -24,7 +25,8 @@ use crate::{
 /// Pauses before a watch is begun again.
 const AGAIN: Duration = Duration::from_millis(500);
 const AGAIN_MAX: Duration = Duration::from_secs(10);
-/// Time between two looks at the rights of the account: the API server lets an open watch go on for minutes after they were taken away.
+/// Time between two looks at the rights of the account: the API server lets an open watch go on for
+/// minutes after they were taken away.
 const RIGHTS_EVERY: Duration = Duration::from_secs(5);
 
 /// A namespace with everything that verdicts on some objects read. Dropping it ends the watches.
@@ -155,7 +157,8 @@ impl State {
     }
 }
 
-/// Watches under the rights of now: when they change, every watch is begun again, and refused where they are gone.
+/// Watches under the rights of now: when they change, every watch is begun again, and refused where
+/// they are gone.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
 async fn keep(
     apps: Rc<Apps>,
@@ -184,7 +187,8 @@ async fn keep(
     }
 }
 
-/// Rights of the account: `None`, the API server does not say; `Some(None)`, the account itself is gone.
+/// Rights of the account: `None`, the API server does not say; `Some(None)`, the account itself is
+/// gone.
 async fn rights(apps: &Apps, (namespace, owner): (&str, Owner)) -> Option<Option<Vec<String>>> {
     match apps.cluster(owner).rights(namespace).await {
         Ok(rights) => Some(Some(rights)),

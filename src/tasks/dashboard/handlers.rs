@@ -152,7 +152,8 @@ impl Answers for Local {
                 View::Workloads => self.workloads(&asked).await,
                 View::PodLog => self.pod_log(&asked).await,
                 View::K3s => {
-                    // A change that runs says its step, which changes sooner than the file is looked at.
+                    // A change that runs says its step, which changes sooner than the file is
+                    // looked at.
                     refresh(PathBuf::from("/"), &self.shared_state).await;
                     Reply::json(&k3s::report(&self.shared_state))
                 }

@@ -37,7 +37,8 @@ use crate::{
 
 /// The note that the keys are kept as.
 const NOTE: &str = "dashboard.keys";
-/// OWASP's figure of 2023 for PBKDF2-HMAC-SHA256: 100 ms on a desktop, two seconds on the smallest board.
+/// OWASP's figure of 2023 for PBKDF2-HMAC-SHA256: 100 ms on a desktop, two seconds on the smallest
+/// board.
 const ROUNDS: u32 = 600_000;
 /// Time for the disk before a waiting user is answered without it.
 const DISK_WITHIN: Duration = Duration::from_millis(1500);
@@ -138,7 +139,8 @@ impl Logins {
         asked: &Asked,
         by: &str,
     ) -> std::result::Result<Role, Reply> {
-        // Before any wait: nobody guesses 128 bits, and whoever holds a token is not to wait for those who guess passwords.
+        // Before any wait: nobody guesses 128 bits, and whoever holds a token is not to wait for
+        // those who guess passwords.
         let spent = self
             .keys
             .borrow_mut()
@@ -193,7 +195,8 @@ impl Logins {
         ))
     }
 
-    /// Counts a guess, on disk too, before it is looked at; or says that it is too early for another one.
+    /// Counts a guess, on disk too, before it is looked at; or says that it is too early for
+    /// another one.
     async fn guess(&self, asked: &Asked) -> std::result::Result<(), Reply> {
         let source = source(&asked.caller);
         let now = self.now().mono;
@@ -337,7 +340,8 @@ impl Logins {
         Reply::json(&PasswordReport { has_password })
     }
 
-    /// Keeps what opens. A disk that fails does not lock anybody out: it says so itself, and the next note writes this one too.
+    /// Keeps what opens. A disk that fails does not lock anybody out: it says so itself, and the
+    /// next note writes this one too.
     async fn keep(&self) {
         let note = wire::keys::write(&self.keys.borrow(), self.now());
         let kept = async { Some(self.audit_writer.store().keep_note(NOTE, Some(note)).await) };

@@ -1,6 +1,8 @@
-//! Commands of the control plane: judged, handed to who carries them out, and acknowledged, one after another.
+//! Commands of the control plane: judged, handed to who carries them out, and acknowledged, one
+//! after another.
 //!
-//! An acknowledgement belongs to the session that the command came in on. What was accepted goes on without it.
+//! An acknowledgement belongs to the session that the command came in on. What was accepted goes on
+//! without it.
 
 use std::{cell::RefCell, fmt, rc::Rc};
 
@@ -26,10 +28,12 @@ use crate::{
 const WAITING_MAX: usize = 16;
 /// Bytes of their arguments.
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// Answers that wait, with those of commands that there is no room for: 200 bytes each. Of a control plane that floods, the rest gets none.
+/// Answers that wait, with those of commands that there is no room for: 200 bytes each. Of a
+/// control plane that floods, the rest gets none.
 const ANSWERS_MAX: usize = 1_024;
 
-/// Refusals of a session that get a line in the log each. Of those that follow, every doubling of their number gets one.
+/// Refusals of a session that get a line in the log each. Of those that follow, every doubling of
+/// their number gets one.
 const REFUSALS_LOGGED: u64 = 20;
 
 /// Commands of one session after another.
@@ -98,7 +102,8 @@ impl Commands {
         self.running.replace(Some(running));
     }
 
-    /// Takes a command; `None`: it has no id, so there is nothing to answer. `false`: nothing was agreed on, and no command is known.
+    /// Takes a command; `None`: it has no id, so there is nothing to answer. `false`: nothing was
+    /// agreed on, and no command is known.
     pub fn take(&self, said: Option<Box<Said>>) -> bool {
         let mut running = self.running.borrow_mut();
         let Some(running) = running.as_mut() else {

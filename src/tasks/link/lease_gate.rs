@@ -1,5 +1,5 @@
-//! Lease gate: permission to link and to change apps, written by the task that talks to the cluster; the uplink reads it before it does
-//! anything, and apps before each write.
+//! Lease gate: permission to link and to change apps, written by the task that talks to the
+//! cluster; the uplink reads it before it does anything, and apps before each write.
 //!
 //! A permission expires by itself: no task has to run for it to end.
 

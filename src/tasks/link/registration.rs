@@ -69,7 +69,8 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// Facts of this machine: `host` is what does not change, `root` where the rest is read: `/`, or a captured tree.
+    /// Facts of this machine: `host` is what does not change, `root` where the rest is read: `/`,
+    /// or a captured tree.
     pub fn new(
         profile: Profile,
         (host, root): (host::Facts, PathBuf),
@@ -283,7 +284,8 @@ fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             let [first, second, ..] = v4.octets();
-            // 100.64.0.0/10 is what providers give to lines behind their own address translation (RFC 6598).
+            // 100.64.0.0/10 is what providers give to lines behind their own address translation
+            // (RFC 6598).
             let is_shared = first == 100 && (64..128).contains(&second);
             v4.is_private()
                 || v4.is_loopback()

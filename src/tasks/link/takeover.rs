@@ -56,7 +56,8 @@ async fn go_agent_runs(client: &Client, namespace: &str) -> Result<bool, kube::E
     Ok(!pods.items.is_empty())
 }
 
-/// Asks the cluster until it answers, but not for ever: a box must link even where its cluster is broken.
+/// Asks the cluster until it answers, but not for ever: a box must link even where its cluster is
+/// broken.
 pub async fn ask(client: &Client, namespace: &str, shared_state: &SharedState) -> Installed {
     let began = shared_state.now().mono;
     loop {

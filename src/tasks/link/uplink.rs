@@ -62,7 +62,8 @@ pub type Reading = Pin<Box<dyn Future<Output = Result<String>>>>;
 /// Keeps a membership on disk; reports its own failures.
 pub type Keep = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()>>>>;
 
-/// Keeps the first moment of a verified certificate on disk. `None` where there is nothing to write.
+/// Keeps the first moment of a verified certificate on disk. `None` where there is nothing to
+/// write.
 pub type Certified = Box<dyn Fn(Wall) -> Option<Pin<Box<dyn Future<Output = ()>>>>>;
 
 /// Components that the uplink needs.
@@ -177,8 +178,9 @@ impl Uplink {
         self.parts.shared_state.now()
     }
 
-    /// Waits for the first thing that happens. Time and commands first: a busy socket must not starve them. The permit before all:
-    /// a process that was stopped, or a machine that slept, looks at it before its socket.
+    /// Waits for the first thing that happens. Time and commands first: a busy socket must not
+    /// starve them. The permit before all: a process that was stopped, or a machine that slept,
+    /// looks at it before its socket.
     async fn wait(&mut self, timer: &mut Timer) -> Wakeup {
         let time = async {
             timer.await;
@@ -474,7 +476,8 @@ impl Uplink {
             Err(undecodable) => {
                 self.link.handle(Input::Heard, now);
                 self.decode_failures += 1;
-                // The first few tell what is wrong; a peer that sends nothing else must not fill the log.
+                // The first few tell what is wrong; a peer that sends nothing else must not fill
+                // the log.
                 if self.decode_failures.is_power_of_two() {
                     log::warn!(
                         "link: a message was dropped: {undecodable} count={}",
@@ -576,7 +579,8 @@ impl Uplink {
 
     fn spawn(&mut self, work: Pin<Box<dyn Future<Output = ()>>>) {
         self.background.retain(|task| !task.is_finished());
-        // Each ends by its own deadline; so many at once means that the disk hangs, and then the oldest must not wait for ever.
+        // Each ends by its own deadline; so many at once means that the disk hangs, and then the
+        // oldest must not wait for ever.
         if self.background.len() >= 16 {
             self.background.pop_front();
         }
@@ -668,8 +672,9 @@ impl Uplink {
             let sentence = sentences::link_refused(&standing.why);
             shared_state.report("link.refused", Severity::Critical, sentence, fix);
         } else if standing.is_about_gateway {
-            // Nothing of the failure itself: a condition becomes an event that is delivered, and the control plane chose the
-            // address. Status and log have it, and so has a fix, which is not part of an event.
+            // Nothing of the failure itself: a condition becomes an event that is delivered, and
+            // the control plane chose the address. Status and log have it, and so has a fix, which
+            // is not part of an event.
             if standing.failures > QUIET_FAILURES {
                 let fix = fix.filter(|_| self.is_gateway_refused);
                 let fix = fix.unwrap_or_else(|| GATEWAY_FIX.to_owned());

@@ -1,6 +1,8 @@
-//! Copies of encrypted backups of k3s in a bucket: what root left in its directory is sent there, looked at there, and thinned there.
+//! Copies of encrypted backups of k3s in a bucket: what root left in its directory is sent there,
+//! looked at there, and thinned there.
 //!
-//! A copy counts once the bucket lists it with its length; its hash is a part of the signed request, so the server has compared that.
+//! A copy counts once the bucket lists it with its length; its hash is a part of the signed
+//! request, so the server has compared that.
 
 use std::{path::PathBuf, pin::Pin, rc::Rc, time::Duration};
 
@@ -31,7 +33,8 @@ pub const MISSING: &str = "k3s.copies";
 pub const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Interval between two looks at the bucket while nothing is to be copied.
 const LIST_EVERY: Duration = Duration::from_hours(6);
-/// Longest wait after failures, short enough for a person who has just mended a setting of the server.
+/// Longest wait after failures, short enough for a person who has just mended a setting of the
+/// server.
 const LONGEST_WAIT: Duration = Duration::from_mins(15);
 /// Failures in a row that are worth a condition, where another try may help.
 const FAILURES_MAX: u32 = 3;
@@ -53,7 +56,8 @@ pub struct Parts {
     pub spool: PathBuf,
     /// Interval of backups by schedule; `None`: there is no schedule.
     pub every: Option<Duration>,
-    /// Interval between two looks at root's directory, and the wait after a failure: [`LOOK_EVERY`].
+    /// Interval between two looks at root's directory, and the wait after a failure:
+    /// [`LOOK_EVERY`].
     pub look_every: Duration,
     /// State of all components.
     pub shared_state: Rc<SharedState>,

@@ -206,7 +206,8 @@ async fn read(place: &Place) -> (Facts, bool) {
     };
     let (sender, receiver) = bounded(FACTS_MAX);
     let place = place.clone();
-    // It owns itself: a file that hangs cannot be cancelled, only left behind. Dropping `told` ends it at its next fact.
+    // It owns itself: a file that hangs cannot be cancelled, only left behind. Dropping `told` ends
+    // it at its next fact.
     let reading = executor::unblock(move || {
         let tell_fact = |name, fact| sender.send_blocking(Found::Fact(name, fact)).is_ok();
         doctor::read(&place.root, doctor::names(), tell_fact);

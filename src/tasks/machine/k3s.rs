@@ -1,4 +1,5 @@
-//! k3s as root's watch tells of it, in files in memory: its state, and a condition about the faults that are left to a person.
+//! k3s as root's watch tells of it, in files in memory: its state, and a condition about the faults
+//! that are left to a person.
 
 use std::{
     path::{Path, PathBuf},

@@ -91,7 +91,8 @@ impl<'a> Keeper<'a> {
         let mut stream = UnixStream::connect(self.socket).await?;
         let mut line = serde_json::to_vec(ask)?;
         line.push(b'\n');
-        // One that is not served is told so before it has said anything: its answer is there to be read all the same.
+        // One that is not served is told so before it has said anything: its answer is there to be
+        // read all the same.
         let said = stream.write_all(&line).await;
         let mut answer = Vec::new();
         let limit = u64::try_from(LINE_BYTES_MAX)

@@ -18,7 +18,8 @@ use crate::{
     tasks::state::SharedState,
 };
 
-/// Interval between touches. With the patience of a touch it makes 7 s from the first write that hangs to the condition.
+/// Interval between touches. With the patience of a touch it makes 7 s from the first write that
+/// hangs to the condition.
 const TOUCH_EVERY: Duration = Duration::from_secs(3);
 /// Interval between looks while a job is under way.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -162,7 +162,8 @@ impl AdmissionQueue {
         }
     }
 
-    /// Evaluates the terms of every call again under changed rules. Returns how many calls that ended.
+    /// Evaluates the terms of every call again under changed rules. Returns how many calls that
+    /// ended.
     pub(super) fn review(&self, judge: impl Fn(&Call) -> Result<Terms, Refusal>) -> usize {
         let now = clock::now().mono;
         let count = self.each(|running_call| {
@@ -322,7 +323,8 @@ impl Pass {
         self.cut.clone()
     }
 
-    /// Lets the next short one in, although this one still goes on: it holds nobody up any more. Long ones stay counted.
+    /// Lets the next short one in, although this one still goes on: it holds nobody up any more.
+    /// Long ones stay counted.
     pub(super) fn step_aside(&self) {
         if self.class == Class::Short {
             self.admission.leave(self.number);

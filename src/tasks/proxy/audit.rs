@@ -195,7 +195,8 @@ impl Audit {
         }
     }
 
-    /// Writes the row of a refusal. There is no effect to hold back, so a disk that fails costs the row alone.
+    /// Writes the row of a refusal. There is no effect to hold back, so a disk that fails costs the
+    /// row alone.
     pub(super) async fn refused(&self, entry: Entry) {
         let Some(queue) = &self.queue else {
             return;
@@ -273,7 +274,8 @@ impl Audit {
         let queue = self.queue.as_ref()?;
         let summary = queue.audit_writer.store().audit_summary(WHO, since).await;
         Some(summary.map(|mut summary| {
-            // Read afterwards: what was written in the meantime is missed rather than counted twice.
+            // Read afterwards: what was written in the meantime is missed rather than counted
+            // twice.
             for sum in self.minute.borrow().sums() {
                 summary.add(&sum);
             }
@@ -336,7 +338,8 @@ async fn write_end(audit_writer: &AuditWriter, end: End) {
 }
 
 impl Record {
-    /// Keeps the status of the answer. An application's own is no outcome: its answers were carried through.
+    /// Keeps the status of the answer. An application's own is no outcome: its answers were carried
+    /// through.
     pub(super) fn answered(&self, target: &Target, status: u16) {
         if matches!(target, Target::Kubernetes(_)) {
             self.status.set(Some(status));

@@ -59,7 +59,8 @@ enum Caller {
 pub(super) struct Authorization {
     pub(super) call: Rc<Call>,
     pub(super) identity: Identity,
-    /// Under whose identity the API server is asked for a way to a service's Pod, where there is no other.
+    /// Under whose identity the API server is asked for a way to a service's Pod, where there is no
+    /// other.
     pub(super) forward_as: Option<Identity>,
     /// True if its body names a namespace that the agent makes in its own way.
     pub(super) makes_namespace: bool,
@@ -121,8 +122,8 @@ impl Shared {
         delegate.is_some_and(|delegate| delegate.is_handle(bearer))
     }
 
-    /// Waits for the turn of an admitted call, judges it by the rules of then, asks the cluster what is still open, writes the call down
-    /// into `book`, and gets it an identity.
+    /// Waits for the turn of an admitted call, judges it by the rules of then, asks the cluster
+    /// what is still open, writes the call down into `book`, and gets it an identity.
     pub(super) async fn authorization(
         &self,
         admitted: Admitted,
@@ -186,7 +187,8 @@ impl Shared {
         delegate.token().await.map_err(Denial::backend)
     }
 
-    /// Asks the cluster whether a namespace is one where the call may run. The moment is the one at which the look began.
+    /// Asks the cluster whether a namespace is one where the call may run. The moment is the one at
+    /// which the look began.
     pub(super) async fn settle(
         &self,
         call: &Call,
@@ -226,7 +228,8 @@ impl Shared {
                 bound.map_err(Denial::backend)?;
                 self.enter(call, namespace).await
             }
-            // Needed where the way leads through the API server, and most hosts reach their Pods by themselves.
+            // Needed where the way leads through the API server, and most hosts reach their Pods by
+            // themselves.
             Target::Service(_) => Ok(()),
         }
     }

@@ -29,7 +29,8 @@ impl Budget {
     pub(super) fn take(&self, bytes: usize) -> Option<Reservation> {
         let bytes = bytes.saturating_add(PIECE_COST_BYTES);
         let held = self.held_bytes.get().saturating_add(bytes);
-        // One body of the largest size that a message may carry must fit where nothing else is held.
+        // One body of the largest size that a message may carry must fit where nothing else is
+        // held.
         if held > HELD_BYTES_MAX + PIECE_COST_BYTES {
             return None;
         }
@@ -108,7 +109,8 @@ impl Pipe {
         })
     }
 
-    /// Adds a piece. Never waits: where there is no room the request fails, because a body with a hole must not arrive.
+    /// Adds a piece. Never waits: where there is no room the request fails, because a body with a
+    /// hole must not arrive.
     pub(super) fn push(&self, piece: Bytes) -> Pushed {
         let mut state = self.state.borrow_mut();
         if state.is_complete || state.is_abandoned || state.failure.is_some() {

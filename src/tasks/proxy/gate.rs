@@ -1,5 +1,6 @@
-//! Gate of the control plane's apps: what the agent writes for them passes the same authorization, body by body, as a call that comes
-//! through the link, and runs under the same account. A stricter level cuts it off like any other.
+//! Gate of the control plane's apps: what the agent writes for them passes the same authorization,
+//! body by body, as a call that comes through the link, and runs under the same account. A stricter
+//! level cuts it off like any other.
 
 use std::{cell::OnceCell, rc::Rc};
 
@@ -78,7 +79,8 @@ impl Shared {
 
     async fn pass(&self, head: &request::Parts, body: Body) -> Result<Response<Body>, Denial> {
         let admitted = self.admitted(head).await?;
-        // The changes of apps have a bound of their own, and must not take the turns of the control plane's calls.
+        // The changes of apps have a bound of their own, and must not take the turns of the control
+        // plane's calls.
         let pass = self.admission.enter(&admitted.call);
         let written: Rc<OnceCell<Record>> = Rc::default();
         let call = Rc::clone(&admitted.call);

@@ -61,7 +61,8 @@ use messages::{
 };
 use streams::Streams;
 
-/// Refusals that wait for the socket; more are dropped. Their senders broke the rules and flood us at the same time.
+/// Refusals that wait for the socket; more are dropped. Their senders broke the rules and flood us
+/// at the same time.
 const REFUSALS_MAX: usize = 64;
 
 /// Components of the proxy.
@@ -147,7 +148,8 @@ impl Proxy {
         Self::with_audit(parts, None)
     }
 
-    /// A proxy that writes down what it does: writes and exec before they have an effect, and not at all where that fails.
+    /// A proxy that writes down what it does: writes and exec before they have an effect, and not
+    /// at all where that fails.
     pub fn audited(parts: Parts, audit_writer: AuditWriter) -> Self {
         Self::with_audit(parts, Some(audit_writer))
     }
@@ -215,7 +217,8 @@ impl Proxy {
         self.shared.table.borrow().awaited.is_some()
     }
 
-    /// Offers a binary message as the body of the request that waits for one. `false`: it is not that body, and may be anything else.
+    /// Offers a binary message as the body of the request that waits for one. `false`: it is not
+    /// that body, and may be anything else.
     pub fn binary_body(&self, message: &[u8]) -> bool {
         let mut table = self.shared.table.borrow_mut();
         let Some(awaited) = &table.awaited else {
@@ -520,8 +523,8 @@ impl Proxy {
         self.send_after(None, message, outlet);
     }
 
-    /// Queues a message in the lane of refusals. They do not go in front as control messages: a flood of them would push the session's
-    /// own aside, and end it.
+    /// Queues a message in the lane of refusals. They do not go in front as control messages: a
+    /// flood of them would push the session's own aside, and end it.
     fn send_after(&self, row: Option<Entry>, message: String, outlet: &Outlet) {
         let mut refusals = self.refusals.borrow_mut();
         let mut said = (row, message);

@@ -23,7 +23,8 @@ impl Proxy {
         self.shared.rules.get()
     }
 
-    /// Changes the rules. What runs and would not be admitted any more is ended. Returns how many that were.
+    /// Changes the rules. What runs and would not be admitted any more is ended. Returns how many
+    /// that were.
     pub fn set_rules(&self, rules: Rules) -> usize {
         self.shared.rules.set(rules);
         let shared = &self.shared;

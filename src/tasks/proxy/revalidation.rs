@@ -24,7 +24,8 @@ use crate::{
 
 /// Time for one look. Three fit into the 10 s after which a change must have had its effect.
 const LOOK_WITHIN: Duration = Duration::from_secs(3);
-/// Answers that wait. A subject has one look at a time, and there are as many subjects as long calls at most, twice.
+/// Answers that wait. A subject has one look at a time, and there are as many subjects as long
+/// calls at most, twice.
 const ANSWERS_MAX: usize = 256;
 
 /// The answer to a look.

@@ -82,8 +82,8 @@ pub struct Delegate {
 }
 
 impl Delegate {
-    /// The account of the manifest, in the cluster of this client; the control plane is given this credential in its place. Asks
-    /// nothing yet.
+    /// The account of the manifest, in the cluster of this client; the control plane is given this
+    /// credential in its place. Asks nothing yet.
     pub fn new(client: Client, manifest: Manifest, credential: Rc<Credential>) -> Self {
         Self {
             bindings: Bindings::new(client.clone(), manifest.clone()),
@@ -167,7 +167,8 @@ impl Delegate {
         Ok(asked)
     }
 
-    /// A token of the account for the control plane itself: not the one that calls run with, and good for an hour at most.
+    /// A token of the account for the control plane itself: not the one that calls run with, and
+    /// good for an hour at most.
     pub async fn shared_token(&self) -> Result<Token, String> {
         let secret = self.ask().await?;
         match token_life(&secret) {
@@ -219,7 +220,8 @@ impl Delegate {
         self.is_doubted.set(is_doubted);
     }
 
-    /// Notes that the cluster took a call of the account: where rights seemed to be missing, that is looked at again.
+    /// Notes that the cluster took a call of the account: where rights seemed to be missing, that
+    /// is looked at again.
     pub fn worked(&self) {
         if self.is_doubted.replace(false) {
             // Full: somebody is on the way to look.
@@ -232,8 +234,8 @@ impl Delegate {
         self.client.heard().try_again();
     }
 
-    /// Waits until the cluster has refused a token, or gives one again, or until the level has changed: something may have to be mended or
-    /// taken back.
+    /// Waits until the cluster has refused a token, or gives one again, or until the level has
+    /// changed: something may have to be mended or taken back.
     pub async fn changed(&self) {
         if self.changed.1.recv().await.is_err() {
             std::future::pending().await
@@ -261,7 +263,8 @@ impl Delegate {
         Ok(found.map(|found| found.namespace))
     }
 
-    /// A namespace, at most a second old, and the moment at which the look at it began; `None` where there is none.
+    /// A namespace, at most a second old, and the moment at which the look at it began; `None`
+    /// where there is none.
     pub async fn observed(&self, name: &str) -> Result<(Option<Observed>, Mono), String> {
         let now = clock::now().mono;
         if let Some((found, began)) = self.namespaces.borrow().get(name)
@@ -293,7 +296,8 @@ impl Delegate {
         Ok((found, began))
     }
 
-    /// Asks the API server whether the account still has a right. Where it has lost it, the next call looks for its binding again.
+    /// Asks the API server whether the account still has a right. Where it has lost it, the next
+    /// call looks for its binding again.
     pub async fn is_granted(&self, grant: &Grant) -> Result<bool, String> {
         let is_granted = self.ask_for(grant).await?;
         if !is_granted {
@@ -339,7 +343,8 @@ impl Delegate {
 
     fn judged(&self, head: &HeadOnly) -> Namespace {
         let label = |name: &str| head.metadata.labels.get(name).map(String::as_str);
-        // The agent's own is never managed, whatever its labels say: what is there leads to the agent's rights.
+        // The agent's own is never managed, whatever its labels say: what is there leads to the
+        // agent's rights.
         let is_own = head.metadata.name == self.manifest.namespace().as_str();
         Namespace {
             is_managed: label("pipeops.io/managed") == Some("true") && !is_own,
@@ -348,8 +353,8 @@ impl Delegate {
         }
     }
 
-    /// Lets the account into a managed namespace, where that was not done before. Whether the namespace is managed was asked before;
-    /// an error says what to do.
+    /// Lets the account into a managed namespace, where that was not done before. Whether the
+    /// namespace is managed was asked before; an error says what to do.
     pub async fn bind(&self, namespace: &str, observed: &Observed) -> Result<(), String> {
         let place = Place {
             namespace,
@@ -376,7 +381,8 @@ impl Delegate {
         }
     }
 
-    /// Makes the account again, so that its tokens stop working. `uid` is that of the account which has to go; `None`: it is gone.
+    /// Makes the account again, so that its tokens stop working. `uid` is that of the account which
+    /// has to go; `None`: it is gone.
     pub async fn recreate_account(&self, uid: Option<&str>) -> Result<(), String> {
         let path = self.account_path();
         if let Some(uid) = uid {
@@ -437,8 +443,8 @@ impl Delegate {
         Ok(())
     }
 
-    /// Takes back what [`Delegate::bind`] gave in namespaces that are not managed any more, or in all of them where the level needs no
-    /// bindings; and the binding of `full` at any other level.
+    /// Takes back what [`Delegate::bind`] gave in namespaces that are not managed any more, or in
+    /// all of them where the level needs no bindings; and the binding of `full` at any other level.
     pub async fn sweep(&self) -> Result<(), String> {
         let full = match self.level() {
             Level::Full => Ok(()),

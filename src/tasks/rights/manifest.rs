@@ -36,7 +36,8 @@ const EXPECTED_FOR: Duration = Duration::from_secs(600);
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Objects that are named in one sentence at most.
 const NAMED_MAX: usize = 4;
-/// The first Kubernetes in which ValidatingAdmissionPolicies are to be had without being asked for: 1.30.
+/// The first Kubernetes in which ValidatingAdmissionPolicies are to be had without being asked for:
+/// 1.30.
 const POLICIES_SINCE: u32 = 30;
 
 const MISSING: &str = "access.rbac";
@@ -87,7 +88,8 @@ impl Rights {
         let mut proofs = 0_u32;
         loop {
             self.look().await;
-            // A call that works although rights seem to be missing proves that they are there, or that others are missing.
+            // A call that works although rights seem to be missing proves that they are there, or
+            // that others are missing.
             let is_prompt = self.is_wrong() && proofs < PROOFS_MAX;
             let pause = if is_prompt { APART } else { LOOKS_APART };
             Timer::after(pause).await;
@@ -105,7 +107,8 @@ impl Rights {
         }
     }
 
-    /// Looks again where something is wrong, because a person wants to know, and soon again after that: the fix was offered.
+    /// Looks again where something is wrong, because a person wants to know, and soon again after
+    /// that: the fix was offered.
     pub async fn refresh(&self) {
         if !self.is_wrong() && !self.holds(STATS) {
             return;
@@ -272,7 +275,8 @@ impl Seen {
         let less = self.of(Part::Rights, &[State::Less]);
         let mut other = self.of(Part::Rights, &[State::Other]);
         if self.is_full {
-            // Where everything is allowed a lock of another kind is no danger, only not what was applied.
+            // Where everything is allowed a lock of another kind is no danger, only not what was
+            // applied.
             other.extend(self.of(Part::Lock, &[State::Missing, State::Other]));
         }
         let parts: Vec<String> = [
@@ -318,7 +322,8 @@ impl Seen {
             return Some((sentence, fix.to_owned()));
         }
         let wrong = self.of(Part::Lock, &[State::Missing, State::Other]);
-        // Without the account nobody is to be held, and the whole manifest is missing: one cause is one warning.
+        // Without the account nobody is to be held, and the whole manifest is missing: one cause is
+        // one warning.
         if wrong.is_empty() || self.lacks_account() {
             return None;
         }

@@ -139,7 +139,8 @@ impl Revocation {
         }
     }
 
-    /// Makes tokens worthless where they permit too much. Returns whether nothing remains to be done.
+    /// Makes tokens worthless where they permit too much. Returns whether nothing remains to be
+    /// done.
     async fn settle(&self) -> bool {
         let _one_at_a_time = self.changing.lock().await;
         let issued = self.issued.borrow().clone();

@@ -29,7 +29,8 @@ pub const EVERY: Duration = Duration::from_secs(60);
 const KUBELET_WITHIN: Duration = Duration::from_secs(10);
 /// Time for all of them together: the next round follows.
 const ROUND_WITHIN: Duration = Duration::from_secs(45);
-/// Rounds that pass before a refused right is asked for again: each refusal is a line in the audit of the cluster.
+/// Rounds that pass before a refused right is asked for again: each refusal is a line in the audit
+/// of the cluster.
 const ROUNDS_REFUSED: u32 = 10;
 /// The condition of kubelets that say nothing.
 const UNREAD: &str = "cluster.stats-unread";
@@ -77,7 +78,8 @@ pub async fn run(parts: &Parts, every: Duration, mut keep: impl AsyncFnMut(Tick)
     loop {
         due = following(due, every, parts.shared_state.now().mono);
         while !parts.wait(due, &mut chances).await {
-            // Rights may be other ones now: what was refused is tried, and said at once where it works.
+            // Rights may be other ones now: what was refused is tried, and said at once where it
+            // works.
             if refused > 0 && parts.may_ask().await {
                 refused = 0;
                 parts.shared_state.clear(UNREAD);

@@ -16,9 +16,11 @@ use crate::{
     wire::kube::Pod,
 };
 
-/// Containers that wait to be asked for: more that fail at once are told by the events of the cluster.
+/// Containers that wait to be asked for: more that fail at once are told by the events of the
+/// cluster.
 const WAITING_MAX: usize = 16;
-/// Time between two of them, so that a cluster in which everything fails is not asked for all of it at once.
+/// Time between two of them, so that a cluster in which everything fails is not asked for all of it
+/// at once.
 const EVERY: Duration = Duration::from_secs(10);
 /// Time for one container.
 const WITHIN: Duration = Duration::from_secs(10);

@@ -84,7 +84,8 @@ impl Pulse {
         }
     }
 
-    /// Makes sure that what is known is not older than [`SILENT_FOR_PEOPLE`], within [`ANSWER_WITHIN`] or so.
+    /// Makes sure that what is known is not older than [`SILENT_FOR_PEOPLE`], within
+    /// [`ANSWER_WITHIN`] or so.
     pub async fn refresh(&self) {
         if self.is_silent() || self.now().since(self.last()) < SILENT_FOR_PEOPLE {
             return;

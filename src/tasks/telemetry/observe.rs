@@ -39,14 +39,16 @@ const UNWATCHED: &str = "cluster.unwatched";
 /// Time in which several changes of Pods are one look at them.
 const BURST: Duration = Duration::from_millis(300);
 
-/// Watches for ever, keeps in `known` what figures of the cluster are made of, and tells of containers that failed.
+/// Watches for ever, keeps in `known` what figures of the cluster are made of, and tells of
+/// containers that failed.
 pub async fn run(
     client: Client,
     shared_state: Rc<SharedState>,
     known: Rc<Known>,
     failures: FailureSender,
 ) {
-    // One place: a second reason to ask for the version while the first still waits is the same reason.
+    // One place: a second reason to ask for the version while the first still waits is the same
+    // reason.
     let (ask, asked) = bounded(1);
     // Likewise for looks at the Pods.
     let (change, changed) = bounded(1);
@@ -81,7 +83,8 @@ pub async fn run(
     future::zip(all, versions(&client, &shared_state, &asked)).await;
 }
 
-/// Says which Pods are a problem whenever that may have changed: by what the API says, or because the time to start is over.
+/// Says which Pods are a problem whenever that may have changed: by what the API says, or because
+/// the time to start is over.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
 async fn look_at_pods(known: &Known, shared_state: &SharedState, changed: &Receiver<()>) {
     loop {
@@ -243,7 +246,8 @@ enum Kind {
     Pods,
 }
 
-/// Watches with their failures. That the API server does not answer at all is found out and told by [`super::liveness`].
+/// Watches with their failures. That the API server does not answer at all is found out and told by
+/// [`super::liveness`].
 struct Watches<'a> {
     shared_state: &'a SharedState,
     failing: [RefCell<Option<Error>>; 2],

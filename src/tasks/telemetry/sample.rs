@@ -27,7 +27,8 @@ use crate::{
 const UNREAD: &str = "telemetry.unread";
 /// The condition of a reading that does not end.
 const STUCK: &str = "telemetry.stuck";
-/// A reading takes a few milliseconds, on the slowest board and with a thousand mounts some hundred.
+/// A reading takes a few milliseconds, on the slowest board and with a thousand mounts some
+/// hundred.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time that a requester waits.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -187,7 +188,8 @@ impl Sampler {
     }
 }
 
-/// The moment of the next sample: at the same distance each time, but what was missed while the machine slept is not made up for.
+/// The moment of the next sample: at the same distance each time, but what was missed while the
+/// machine slept is not made up for.
 pub(super) fn following(due: Mono, every: Duration, now: Mono) -> Mono {
     let next = due.after(every);
     if next > now { next } else { now.after(every) }

@@ -188,7 +188,8 @@ fields!(AccessChange {
 /// Decision on a request, with its reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Decision {
-    /// `permitted`, `refused`, or `depends` where the cluster does not say what it knows of a namespace.
+    /// `permitted`, `refused`, or `depends` where the cluster does not say what it knows of a
+    /// namespace.
     pub verdict: String,
     /// Reason.
     pub why: String,

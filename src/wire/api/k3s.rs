@@ -18,7 +18,8 @@ use crate::{
 
 /// Path of the report.
 pub const K3S_PATH: &str = "/api/v1/k3s";
-/// Age of a look of the watch from which it says how k3s was, and no longer how it is: the watch looks each minute, and not while a change runs.
+/// Age of a look of the watch from which it says how k3s was, and no longer how it is: the watch
+/// looks each minute, and not while a change runs.
 const OLD: Duration = Duration::from_secs(600);
 
 /// k3s of this machine, as far as the agent knows it.
@@ -28,7 +29,8 @@ pub struct K3sReport {
     pub copies: Option<Copies>,
     /// k3s as root's watch saw it last; `null`: it is not managed here, or nobody watches.
     pub seen: Option<K3sStatus>,
-    /// The same for people, in the words of `k3s status`; empty where that is `null`. The first row is the state.
+    /// The same for people, in the words of `k3s status`; empty where that is `null`. The first row
+    /// is the state.
     pub rows: Vec<Row>,
 }
 fields!(K3sReport { copies, seen, rows });
@@ -122,7 +124,8 @@ pub fn k3s_rows(status: &K3sStatus, copies: Option<&Copies>, now: Wall) -> Vec<R
         .collect()
 }
 
-/// The same with faults, backups, volumes and changes, which the command line lays out as lists of their own.
+/// The same with faults, backups, volumes and changes, which the command line lays out as lists of
+/// their own.
 pub fn k3s_page(status: &K3sStatus, copies: Option<&Copies>, now: Wall) -> Vec<Row> {
     let mut rows = k3s_rows(status, copies, now);
     let open = status.open.iter();

@@ -170,8 +170,9 @@ pub struct ChangeReport {
     pub from: String,
     /// Change.
     pub what: String,
-    /// `done`, `failed`, `undone`, `refused` by the agent, `rejected` by the API server, `withdrawn` while it ran, `cancelled`, `link lost` or
-    /// `running`; `waits` for a repair of k3s that is carried out, until the node is Ready: `why` has for what, and since when.
+    /// `done`, `failed`, `undone`, `refused` by the agent, `rejected` by the API server,
+    /// `withdrawn` while it ran, `cancelled`, `link lost` or `running`; `waits` for a repair of k3s
+    /// that is carried out, until the node is Ready: `why` has for what, and since when.
     pub outcome: String,
     /// Reason why it ended so, in words.
     pub why: Option<String>,

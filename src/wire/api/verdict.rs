@@ -43,7 +43,8 @@ fields!(Verdict {
 pub struct PartVerdict {
     /// `agent`, `link`, `machine`, `cluster` or `workloads`.
     pub id: String,
-    /// Stable name: `ok`, `unknown`, `none`, `link.connecting`, `link.standby`, or the id of a condition.
+    /// Stable name: `ok`, `unknown`, `none`, `link.connecting`, `link.standby`, or the id of a
+    /// condition.
     pub code: String,
     /// `ok`, `unknown`, `note`, `warning` or `critical`.
     pub severity: String,

@@ -1,4 +1,5 @@
-//! The agent's messages of proxied exchanges. Every function returns one whole message, ready to be sent as text.
+//! The agent's messages of proxied exchanges. Every function returns one whole message, ready to be
+//! sent as text.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -207,7 +208,8 @@ pub fn proxy_response(
     text
 }
 
-/// A `proxy_response` that is sent in parts: `opening`, base64 of the body (cut at multiples of three bytes), `closing`.
+/// A `proxy_response` that is sent in parts: `opening`, base64 of the body (cut at multiples of
+/// three bytes), `closing`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ResponseParts {
     /// Everything before the base64.

@@ -21,7 +21,8 @@ pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// Nesting beyond this makes a message undecodable, as in Go's decoder. It also bounds the memory that skipping a value takes.
+/// Nesting beyond this makes a message undecodable, as in Go's decoder. It also bounds the memory
+/// that skipping a value takes.
 const DEPTH_MAX: u32 = 10_000;
 
 macro_rules! known {
@@ -96,7 +97,8 @@ impl Field {
     }
 }
 
-/// The known fields of one object, each as the text of its JSON value. Of two fields of one name the last counts.
+/// The known fields of one object, each as the text of its JSON value. Of two fields of one name
+/// the last counts.
 #[derive(Debug, Default)]
 pub(super) struct Fields<'a> {
     found: Vec<(Field, &'a RawValue)>,
@@ -401,7 +403,8 @@ pub(super) fn is_shallow(message: &str) -> bool {
     true
 }
 
-/// Reads a Go duration (`1m30s`, `250ms`, `1.5h`). Negative ones are zero: their time is over. `None` for anything else.
+/// Reads a Go duration (`1m30s`, `250ms`, `1.5h`). Negative ones are zero: their time is over.
+/// `None` for anything else.
 pub(super) fn go_duration(text: &str) -> Option<Duration> {
     let (is_negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),

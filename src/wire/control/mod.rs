@@ -28,7 +28,8 @@ pub use proxied::{
     Answer, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart, binary_body,
 };
 
-/// The longest request id or stream id that is kept, in bytes: with it a chunk message stays within one frame of 32 KiB.
+/// The longest request id or stream id that is kept, in bytes: with it a chunk message stays within
+/// one frame of 32 KiB.
 pub const ID_BYTES_MAX: usize = 512;
 /// The largest request body in one message, decoded, in bytes.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;

@@ -44,11 +44,13 @@ pub(super) fn message<P: Serialize>(kind: &str, request_id: &str, payload: P, no
         payload,
         timestamp: now.rfc3339(),
     };
-    // Structs of strings, numbers and string maps always serialise; there is no writer that could fail.
+    // Structs of strings, numbers and string maps always serialise; there is no writer that could
+    // fail.
     serde_json::to_string(&envelope).unwrap_or_default()
 }
 
-/// The facts of `register`. Fields are written in the order of their names, as the existing agent does.
+/// The facts of `register`. Fields are written in the order of their names, as the existing agent
+/// does.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Registration {
     /// The agent's own id.
@@ -197,7 +199,8 @@ pub struct Heartbeat {
     pub k8s_nodes: u64,
     /// Pods in the cluster.
     pub k8s_pods: u64,
-    /// Processor time used since the last beat, in percent of all processors; `None`: not known yet, and not sent.
+    /// Processor time used since the last beat, in percent of all processors; `None`: not known
+    /// yet, and not sent.
     pub cpu_percent: Option<f64>,
     /// Memory in use in percent; `None`: not known, and not sent.
     pub memory_percent: Option<f64>,
@@ -290,7 +293,8 @@ pub fn protocol_fallback(
 ) -> String {
     #[derive(Serialize)]
     struct Payload<'a> {
-        // Literally this name, whatever the program is called: control planes know agents of this protocol by it.
+        // Literally this name, whatever the program is called: control planes know agents of this
+        // protocol by it.
         agent_version: &'a str,
         fallback_mode: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]

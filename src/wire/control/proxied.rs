@@ -32,7 +32,8 @@ pub enum ProxyMessage {
     Chunk {
         /// Request of the body.
         request_id: String,
-        /// The bytes; `None` where they could not be decoded, which ends the request: a body with a hole must not arrive.
+        /// The bytes; `None` where they could not be decoded, which ends the request: a body with a
+        /// hole must not arrive.
         data: Option<Bytes>,
     },
     /// The end of a request body.
@@ -189,7 +190,8 @@ fn request(envelope_id: &str, fields: &Fields<'_>) -> ProxyMessage {
     }
 }
 
-/// The answer still has to say whose it is; beyond the limit of the binary frames there is nobody to answer.
+/// The answer still has to say whose it is; beyond the limit of the binary frames there is nobody
+/// to answer.
 fn too_long(id: &str, answer: Answer) -> ProxyMessage {
     if id.len() > usize::from(u16::MAX) {
         return ProxyMessage::Nameless;
@@ -272,7 +274,8 @@ fn body_too_large() -> Unusable {
 }
 
 fn inline_text(fields: &Fields<'_>, raw: &RawValue) -> Result<Vec<u8>, Unusable> {
-    // Escapes can make the text in the message six times as long as what it says, but then it is no sensible sender.
+    // Escapes can make the text in the message six times as long as what it says, but then it is no
+    // sensible sender.
     if raw.get().len() > BODY_BYTES_MAX * 3 / 2 {
         return Err(body_too_large());
     }
@@ -304,7 +307,8 @@ fn compact(json: &str) -> Vec<u8> {
     compact
 }
 
-/// Decoded bytes of a `data` (or, in the alias, `chunk`) field. `None` where the field is there and cannot be decoded.
+/// Decoded bytes of a `data` (or, in the alias, `chunk`) field. `None` where the field is there and
+/// cannot be decoded.
 fn data(fields: &Fields<'_>, names: &[Field]) -> Option<Bytes> {
     let raw = names
         .iter()

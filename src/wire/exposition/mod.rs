@@ -1,7 +1,8 @@
 //! Exposition for Prometheus: the text format 0.0.4, with the names and units of node_exporter
 //! where it has one.
 //!
-//! Counters stand here as the kernel keeps them: whoever scrapes computes rates over its own interval.
+//! Counters stand here as the kernel keeps them: whoever scrapes computes rates over its own
+//! interval.
 
 use std::fmt::Write;
 
@@ -46,7 +47,8 @@ struct Page {
 }
 
 impl Page {
-    /// One family: each of its series with its labels and its value. One without series is not mentioned.
+    /// One family: each of its series with its labels and its value. One without series is not
+    /// mentioned.
     fn family<'a, L: AsRef<[(&'a str, &'a str)]>>(
         &mut self,
         (name, kind, help): (&str, Kind, &str),

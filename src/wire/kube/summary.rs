@@ -9,7 +9,8 @@ use crate::{
     wire::json::{self, List, Place, Shape, fields},
 };
 
-/// Pods of one node that are read: four times what Kubernetes recommends. Where a kubelet says more, the others are left out.
+/// Pods of one node that are read: four times what Kubernetes recommends. Where a kubelet says
+/// more, the others are left out.
 const PODS_MAX: usize = 500;
 
 /// The answer.
@@ -87,7 +88,8 @@ fields!(Space {
     used: "usedBytes",
 });
 
-/// The first of a list: what is beyond them is read over, so that a kubelet that lies takes no memory.
+/// The first of a list: what is beyond them is read over, so that a kubelet that lies takes no
+/// memory.
 #[derive(Default)]
 struct FirstPods(Vec<Stats>);
 

@@ -42,8 +42,8 @@ impl Goal {
 pub(crate) struct Goals(BTreeMap<String, Goal>);
 
 impl Goals {
-    /// Reads lines of `figure | goal | unit | reason`. Every line has to name a figure of `figures` with its unit, once,
-    /// so that a renamed figure does not lose its goal in silence.
+    /// Reads lines of `figure | goal | unit | reason`. Every line has to name a figure of `figures`
+    /// with its unit, once, so that a renamed figure does not lose its goal in silence.
     pub(crate) fn parse(
         text: &str,
         figures: impl Iterator<Item = &'static Figure>,
@@ -93,7 +93,8 @@ fn limit(text: &str) -> Option<Goal> {
     }
 }
 
-/// Fails when a goal was missed, when a figure with a goal was not measured, and when there was no goal to look at.
+/// Fails when a goal was missed, when a figure with a goal was not measured, and when there was no
+/// goal to look at.
 pub(crate) fn gate(rows: &[Row]) -> Result<(), String> {
     let promised: Vec<&Row> = rows
         .iter()

@@ -18,7 +18,8 @@ pub(crate) struct Options {
     pub(crate) agent: Option<PathBuf>,
     pub(crate) rival: Option<PathBuf>,
     pub(crate) pairs: usize,
-    /// Time before an agent is at rest: the doctor looks for the first time after a minute, and the first samples are delivered.
+    /// Time before an agent is at rest: the doctor looks for the first time after a minute, and the
+    /// first samples are delivered.
     pub(crate) settle: Duration,
     pub(crate) idle: Duration,
     pub(crate) load: Duration,

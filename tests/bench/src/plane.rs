@@ -58,7 +58,8 @@ pub(crate) fn run(dir: &Path) -> Result<(), String> {
         ..Options::default()
     })
     .map_err(|error| error.to_string())?;
-    // What a slow reader has not read yet waits in the control plane: the JSON form can hold it back only together with all the rest.
+    // What a slow reader has not read yet waits in the control plane: the JSON form can hold it
+    // back only together with all the rest.
     plane.set(|behaviour| behaviour.spool_bytes_max = 2 << 30);
     reply(&Answer::Done)?;
     for line in io::stdin().lock().lines() {

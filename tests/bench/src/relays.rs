@@ -1,4 +1,5 @@
-//! Two plain TLS relays of socat in a row: the hops of a proxied call, and nothing else. The rival of the download.
+//! Two plain TLS relays of socat in a row: the hops of a proxied call, and nothing else. The rival
+//! of the download.
 
 use std::net::TcpListener;
 use std::path::Path;

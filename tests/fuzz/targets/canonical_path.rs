@@ -1,4 +1,5 @@
-//! Whatever is asked for: what the API server would resolve is what was judged. An input is a line of `tests/hostile`.
+//! Whatever is asked for: what the API server would resolve is what was judged. An input is a line
+//! of `tests/hostile`.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Requests to the dashboard: what is answered was asked under a name of this machine, by somebody who may.
+//! Requests to the dashboard: what is answered was asked under a name of this machine, by somebody
+//! who may.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! An API server as far as these tests ask it: a token, four namespaces, lists, deletions, and a watch that goes on until it is hung up.
+//! An API server as far as these tests ask it: a token, four namespaces, lists, deletions, and a
+//! watch that goes on until it is hung up.
 
 use std::{
     io::{BufReader, Read, Write},
@@ -57,7 +58,8 @@ impl Api {
         self.seen.looks.load(Ordering::SeqCst)
     }
 
-    /// From here on the namespaces `unlabelled`, `recreated`, `deleted` and `silent` are what they are called.
+    /// From here on the namespaces `unlabelled`, `recreated`, `deleted` and `silent` are what they
+    /// are called.
     pub(super) fn change_namespaces(&self) {
         self.seen.is_changed.store(true, Ordering::SeqCst);
     }

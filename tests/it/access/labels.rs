@@ -1,4 +1,5 @@
-//! What becomes of a running call when its namespace changes or is not heard of any more, with an API server of our own.
+//! What becomes of a running call when its namespace changes or is not heard of any more, with an
+//! API server of our own.
 
 use std::{collections::BTreeMap, time::Duration};
 

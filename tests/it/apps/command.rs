@@ -1,4 +1,5 @@
-//! Apps that the control plane deploys by commands, against the real cluster: under its own account and the access policy.
+//! Apps that the control plane deploys by commands, against the real cluster: under its own account
+//! and the access policy.
 
 use std::time::Duration;
 
@@ -423,7 +424,8 @@ fn late_and_many_commands_are_answered(bench: &Bench, map: &str) {
         answer["error"].as_str().unwrap().contains("it expired at"),
         "{answer:#}"
     );
-    // Without an id there is nothing to answer; of a flood each one is answered, and the link stays.
+    // Without an id there is nothing to answer; of a flood each one is answered, and the link
+    // stays.
     bench
         .plane
         .send("edge_command", None, json!({"verb": "app.restart"}));

@@ -1,5 +1,5 @@
-//! Apps that the control plane deploys from Git repositories: from hosts that the owner lists, with credentials that he laid down, and under
-//! no level that forbids it.
+//! Apps that the control plane deploys from Git repositories: from hosts that the owner lists, with
+//! credentials that he laid down, and under no level that forbids it.
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt, time::Duration};
 

@@ -1,4 +1,5 @@
-//! A good revision is kept as it was deployed: what a person changes or deletes is put back, what others own is left alone.
+//! A good revision is kept as it was deployed: what a person changes or deletes is put back, what
+//! others own is left alone.
 
 use std::time::Duration;
 

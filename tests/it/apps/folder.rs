@@ -1,4 +1,5 @@
-//! Apps in a folder of root's: deployed as they change, and left alone where the folder is empty, broken or not root's.
+//! Apps in a folder of root's: deployed as they change, and left alone where the folder is empty,
+//! broken or not root's.
 
 use std::{
     fs::{self, OpenOptions, Permissions},

@@ -1,4 +1,5 @@
-//! Apps that come from a Git repository: the adapter against a real server, and the whole way to the cluster.
+//! Apps that come from a Git repository: the adapter against a real server, and the whole way to
+//! the cluster.
 
 use pipeops_agent::{
     core::apps::repository::{Cause, Failure, Repository},

@@ -1,4 +1,5 @@
-//! Last lines of a container that died, as evidence of a verdict: without the values of any Secret that the app reads.
+//! Last lines of a container that died, as evidence of a verdict: without the values of any Secret
+//! that the app reads.
 
 use serde_json::{Value, json};
 

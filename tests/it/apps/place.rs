@@ -1,4 +1,5 @@
-//! One change in the place of another: which of the two goes on where the agent is killed, or the new one cannot be kept.
+//! One change in the place of another: which of the two goes on where the agent is killed, or the
+//! new one cannot be kept.
 
 use std::time::Duration;
 

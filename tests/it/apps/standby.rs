@@ -1,4 +1,5 @@
-//! Two agents of one cluster: the one that holds the Lease changes and judges apps, and goes on with what the other one began.
+//! Two agents of one cluster: the one that holds the Lease changes and judges apps, and goes on
+//! with what the other one began.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Commands on a machine that never had an agent: a mount namespace with empty /etc, /run and /var/lib.
+//! Commands on a machine that never had an agent: a mount namespace with empty /etc, /run and
+//! /var/lib.
 
 use std::process::Output;
 
@@ -11,7 +12,8 @@ use crate::agent::{command, copy_program, put};
 /// Nobody of this machine.
 const STRANGER: &str = "54321";
 
-/// A machine of its own for one script of commands; `None`, and a word about it, where there cannot be one.
+/// A machine of its own for one script of commands; `None`, and a word about it, where there cannot
+/// be one.
 struct Fresh {
     folder: tempfile::TempDir,
 }

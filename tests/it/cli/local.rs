@@ -1,4 +1,5 @@
-//! Commands that ask the running agent: against an agent that says what a test wants, and against a real one.
+//! Commands that ask the running agent: against an agent that says what a test wants, and against a
+//! real one.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +18,8 @@ use super::{agent, code, json as answer, text};
 const STATUS: &str = "/api/v1/status";
 const DIAGNOSIS: &str = "/api/v1/diagnosis";
 
-/// An agent that gives these answers, and what it was asked: the first line and the body of each request.
+/// An agent that gives these answers, and what it was asked: the first line and the body of each
+/// request.
 pub(crate) fn said(
     answers: &[(&str, Value)],
     words: &[&str],

@@ -1,5 +1,5 @@
-//! Commands that set a machine up, change its token and take over from the other agent, against the reference control plane and a
-//! real cluster; and the archive for whoever helps.
+//! Commands that set a machine up, change its token and take over from the other agent, against the
+//! reference control plane and a real cluster; and the archive for whoever helps.
 
 use std::{
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
@@ -13,7 +13,8 @@ use serde_json::json;
 use super::{agent, code, json as answer, local::said, text};
 use crate::cluster::{admin, calm, kubectl, leave};
 
-/// A folder in which a machine keeps its settings, and the environment that leads to a control plane.
+/// A folder in which a machine keeps its settings, and the environment that leads to a control
+/// plane.
 struct Machine {
     folder: tempfile::TempDir,
     environment: Vec<(String, String)>,
@@ -121,7 +122,8 @@ fn a_machine_is_set_up_once_the_control_plane_takes_its_token_and_taken_down_aga
     assert_eq!(value("access.level"), "read-only");
     assert_eq!(shown["problems"], json!([]));
 
-    // Again: what is set stays, what is given changes, the file that somebody may have edited is not written.
+    // Again: what is set stays, what is given changes, the file that somebody may have edited is
+    // not written.
     let before = read(&config);
     let output = machine.run(&["up", "--cluster-name", "berlin-4", "--no-start", "--json"]);
     assert_eq!(code(&output), 0, "{}", text(&output.stderr));

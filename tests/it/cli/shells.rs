@@ -1,4 +1,5 @@
-//! Completion in real shells, and the manual in what shows manuals. A program that is not installed is said and passed over.
+//! Completion in real shells, and the manual in what shows manuals. A program that is not installed
+//! is said and passed over.
 
 use std::{
     fmt::Write as _,
@@ -67,7 +68,8 @@ fn folder(shell: &str) -> tempfile::TempDir {
     folder
 }
 
-/// Types lines into an interactive shell. Each is made an argument list of `show` before it runs, by ctrl-A.
+/// Types lines into an interactive shell. Each is made an argument list of `show` before it runs,
+/// by ctrl-A.
 fn typed(name: &str, words: &[&str], lines: &[(&str, &str, &str)]) {
     if !is_installed(name) || !is_installed(words[0]) {
         return;

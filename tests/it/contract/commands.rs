@@ -1,4 +1,5 @@
-//! Commands with their options and values, as the program tells a shell and a person; their JSON; their exit codes.
+//! Commands with their options and values, as the program tells a shell and a person; their JSON;
+//! their exit codes.
 
 use std::{collections::BTreeSet, process::Output};
 

@@ -105,7 +105,8 @@ fn reading(seconds: u64) -> Reading {
     }
 }
 
-/// A series with the names of its labels; their values are of this machine, but for words that are ours.
+/// A series with the names of its labels; their values are of this machine, but for words that are
+/// ours.
 fn with_labels(series: &str) -> String {
     let Some((name, labels)) = series.split_once('{') else {
         return series.to_owned();

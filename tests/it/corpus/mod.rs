@@ -1,5 +1,6 @@
-//! Recorded rollouts: scenarios in `tests/data/rollouts`, each a manifest with the verdict that it must get, recorded from a real
-//! cluster and judged again here. `make corpus` records them anew and judges them live.
+//! Recorded rollouts: scenarios in `tests/data/rollouts`, each a manifest with the verdict that it
+//! must get, recorded from a real cluster and judged again here. `make corpus` records them anew
+//! and judges them live.
 
 mod live;
 

@@ -203,7 +203,8 @@ fn a_receiver_that_lies_is_told_of_and_loses_nothing() {
         Acknowledging::OtherEpoch,
     ] {
         plane.set(|behaviour| behaviour.acknowledging = lie);
-        // Each stream has a batch under way that waits for an honest word: a new session sends them again at once.
+        // Each stream has a batch under way that waits for an honest word: a new session sends them
+        // again at once.
         plane.cut(Sessions::All, Cut::Fin);
         until_cut(&plane);
         until_more(&plane, &source);
@@ -249,9 +250,9 @@ fn a_receiver_that_lies_is_told_of_and_loses_nothing() {
     assert_eq!(plane.violations(), Vec::<String>::new());
 }
 
-/// The batches among the frames between a ping and its pong. One may be on its way already; the next one goes when that is acknowledged,
-/// which the agent reads after the ping. Only where no acknowledgement comes at all it goes on by itself, after a second: such a batch is
-/// not counted.
+/// The batches among the frames between a ping and its pong. One may be on its way already; the
+/// next one goes when that is acknowledged, which the agent reads after the ping. Only where no
+/// acknowledgement comes at all it goes on by itself, after a second: such a batch is not counted.
 fn batches_on_their_own(between: &[&Frame]) -> usize {
     let (mut count, mut is_acknowledged) = (0, true);
     for frame in between {

@@ -1,4 +1,5 @@
-//! What was measured, seen and asked while nobody listened: written into the files of an agent that does not run, and known here.
+//! What was measured, seen and asked while nobody listened: written into the files of an agent that
+//! does not run, and known here.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 

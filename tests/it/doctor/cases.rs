@@ -1,4 +1,5 @@
-//! A machine for each check, changed so that it has the problem, and words that the answer must have there.
+//! A machine for each check, changed so that it has the problem, and words that the answer must
+//! have there.
 
 use super::tree::Tree;
 

@@ -1,4 +1,5 @@
-//! The doctor: every check on a tree that has the problem and on its healthy twin, and some provoked for real.
+//! The doctor: every check on a tree that has the problem and on its healthy twin, and some
+//! provoked for real.
 
 use std::collections::BTreeSet;
 
@@ -100,7 +101,8 @@ fn each_environment_is_called_what_it_is() {
     assert_eq!(board.unwrap(), "Raspberry Pi 4 Model B Rev 1.4");
 }
 
-/// A fix is of use only where it names files of this very machine; a file that it makes has its folder, or it makes that too.
+/// A fix is of use only where it names files of this very machine; a file that it makes has its
+/// folder, or it makes that too.
 fn names_what_is_not_there(said: &Said, verdict: &Verdict) -> Vec<String> {
     let fix = verdict.fix.as_deref().unwrap_or_default();
     let text = format!("{fix} {}", verdict.commands.join(" "));
@@ -125,7 +127,8 @@ fn names_what_is_not_there(said: &Said, verdict: &Verdict) -> Vec<String> {
     wrong
 }
 
-/// Words that are paths on this machine. Those of a host, of Windows and of networks are not, nor are patterns.
+/// Words that are paths on this machine. Those of a host, of Windows and of networks are not, nor
+/// are patterns.
 fn paths(text: &str) -> Vec<&str> {
     let words = text.split(|sign: char| sign.is_whitespace() || "\"'();,<>=|&".contains(sign));
     let words = words.map(|word| word.trim_end_matches(['.', ':']));

@@ -1,4 +1,5 @@
-//! Problems that are made for real, in namespaces of their own: the program sees them as a person's would.
+//! Problems that are made for real, in namespaces of their own: the program sees them as a person's
+//! would.
 //!
 //! Most take root.
 
@@ -27,7 +28,8 @@ enum Attempt {
     Told(Value),
 }
 
-/// What the doctor says after `script` has changed the world that it sees; `None`, with a word about it, where that cannot be done here.
+/// What the doctor says after `script` has changed the world that it sees; `None`, with a word
+/// about it, where that cannot be done here.
 fn after(script: &str, environment: &[(&str, &str)]) -> Option<Value> {
     if !geteuid().is_root() {
         println!("skipped: namespaces take root");
@@ -44,7 +46,8 @@ fn after(script: &str, environment: &[(&str, &str)]) -> Option<Value> {
     }
 }
 
-/// Changes the world and runs the program, which is opened before: the script may mount something over the folder that it lies in.
+/// Changes the world and runs the program, which is opened before: the script may mount something
+/// over the folder that it lies in.
 fn attempt(program: &Path, script: &str, environment: &[(&str, &str)]) -> Attempt {
     let script = format!(
         "set -e; exec 9< \"$0\"; {script}; echo '{BEGINS}' >&2; exec /proc/self/fd/9 doctor --json"
@@ -242,7 +245,8 @@ fn a_port_that_another_program_has() {
 #[test]
 fn a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
-    // An image of its own each time: what is in memory of one that was just unmounted would show through.
+    // An image of its own each time: what is in memory of one that was just unmounted would show
+    // through.
     let disk = |name: &str| {
         let image = folder.path().join(name);
         format!(
@@ -262,7 +266,8 @@ fn a_full_disk() {
         return;
     };
     assert_problem(&told, "disk.space", "/var/lib/pipeops-agent");
-    // The image has 38,400 inodes: the last files cannot be made, or the world is not as it should be.
+    // The image has 38,400 inodes: the last files cannot be made, or the world is not as it should
+    // be.
     let many = format!(
         "{}; cd /var/lib/pipeops-agent; if seq 40000 | xargs touch 2>/dev/null; then exit 1; fi; cd /",
         disk("many")

@@ -1,4 +1,5 @@
-//! Repairs: what the doctor prints for a person and what the root helper does leave the same machine behind.
+//! Repairs: what the doctor prints for a person and what the root helper does leave the same
+//! machine behind.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -84,7 +85,8 @@ fn machines() -> Vec<(&'static str, Tree)> {
     ]
 }
 
-/// Programs of the machine: each notes its call and has the effect that matters, below the root in `ROOT` or beside itself.
+/// Programs of the machine: each notes its call and has the effect that matters, below the root in
+/// `ROOT` or beside itself.
 const PROGRAMS: [(&str, &str); 6] = [
     ("nmcli", ""),
     ("systemctl", ""),

@@ -1,4 +1,5 @@
-//! Healthy machines as trees of files, made of the captured ones, and what the doctor says of them when something is changed.
+//! Healthy machines as trees of files, made of the captured ones, and what the doctor says of them
+//! when something is changed.
 
 use std::{collections::BTreeMap, fs, path::Path};
 

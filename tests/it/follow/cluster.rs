@@ -1,4 +1,5 @@
-//! A cluster whose workloads mean harm: what their names, events and log lines say reaches no terminal and no page raw.
+//! A cluster whose workloads mean harm: what their names, events and log lines say reaches no
+//! terminal and no page raw.
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -1,5 +1,5 @@
-//! A disk that can be made to hang: ext4 on a loop device, frozen by `fsfreeze`. A process of its own thaws it after a time, whatever becomes of
-//! the test.
+//! A disk that can be made to hang: ext4 on a loop device, frozen by `fsfreeze`. A process of its
+//! own thaws it after a time, whatever becomes of the test.
 
 use std::{
     fs::File,
@@ -96,7 +96,8 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily: a process of the test may still be in it. Its mounts end with the test in any case.
+        // Lazily: a process of the test may still be in it. Its mounts end with the test in any
+        // case.
         try_to(&["umount", "-l", &text(&self.place)]);
     }
 }

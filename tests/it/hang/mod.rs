@@ -1,4 +1,5 @@
-//! A disk that hangs, with the real program: it is told in time, and holds up nothing but what has to be on it first.
+//! A disk that hangs, with the real program: it is told in time, and holds up nothing but what has
+//! to be on it first.
 
 mod disk;
 mod passthrough;
@@ -81,7 +82,8 @@ impl Bench {
         }
     }
 
-    /// A call whose audit row comes before it. The API server has no such thing, which is an answer.
+    /// A call whose audit row comes before it. The API server has no such thing, which is an
+    /// answer.
     fn write(&self, name: &str) -> (u16, String) {
         self.ask(
             "DELETE",
@@ -241,8 +243,8 @@ fn answers_at_once(what: &str, ask: impl Fn() -> u16) {
     assert!(p50 < Duration::from_secs(1), "{p50:?}");
 }
 
-/// A moment at which the disk begins to hang: what the agent is asked for, and how many milliseconds after the order to freeze, which takes
-/// some itself.
+/// A moment at which the disk begins to hang: what the agent is asked for, and how many
+/// milliseconds after the order to freeze, which takes some itself.
 struct Moment {
     what: &'static str,
     after_ms: u64,
@@ -250,7 +252,8 @@ struct Moment {
     act: fn(&Bench, name: &str) -> bool,
 }
 
-/// Writes before the hang, as it begins and in it; then everything else that reads or writes a file.
+/// Writes before the hang, as it begins and in it; then everything else that reads or writes a
+/// file.
 const MOMENTS: [Moment; 13] = [
     moment("nothing", 0, |_, _| false),
     moment("a plain read", 0, |bench, _| {

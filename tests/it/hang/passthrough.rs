@@ -1,5 +1,5 @@
-//! A file system whose reads hang, too: a folder shown elsewhere by a FUSE program, which is stopped. A process of its own lets it go on after a
-//! time, whatever becomes of the test.
+//! A file system whose reads hang, too: a folder shown elsewhere by a FUSE program, which is
+//! stopped. A process of its own lets it go on after a time, whatever becomes of the test.
 
 use std::{
     os::unix::fs::MetadataExt,

@@ -7,7 +7,8 @@ use crate::agent::{command, copy_program, has, put};
 /// Longest time of a boot with all that happens in it.
 const LONG: Duration = Duration::from_secs(120);
 
-/// The agent as its unit would start it. Nobody answers at its control plane, so the link is in its back-off all the time.
+/// The agent as its unit would start it. Nobody answers at its control plane, so the link is in its
+/// back-off all the time.
 const AGENT: &str = "[Unit]
 DefaultDependencies=no
 [Service]

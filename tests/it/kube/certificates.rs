@@ -31,7 +31,8 @@ impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // A name of its own for each: two authorities of one name would be told apart by their keys only.
+        // A name of its own for each: two authorities of one name would be told apart by their keys
+        // only.
         let name = format!("test CA {}", fastrand::u64(..));
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");
@@ -44,7 +45,8 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// TLS for 127.0.0.1 that asks for a client certificate of this authority and takes none as well.
+    /// TLS for 127.0.0.1 that asks for a client certificate of this authority and takes none as
+    /// well.
     pub(crate) fn server(&self, valid: Valid) -> Arc<ServerConfig> {
         let mut params =
             CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()])

@@ -1,4 +1,5 @@
-//! What happens in a real cluster, as the agent's own account sees it: each thing once, across restarts of the agent.
+//! What happens in a real cluster, as the agent's own account sees it: each thing once, across
+//! restarts of the agent.
 
 use std::cell::RefCell;
 use std::rc::Rc;

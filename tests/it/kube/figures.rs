@@ -1,4 +1,5 @@
-//! What a real cluster uses: its API server, its kubelet, and the agent's own account with and without the right to ask that one.
+//! What a real cluster uses: its API server, its kubelet, and the agent's own account with and
+//! without the right to ask that one.
 
 use std::cell::RefCell;
 use std::rc::Rc;

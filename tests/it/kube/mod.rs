@@ -1,5 +1,5 @@
-//! Conversations with the Kubernetes API and with what lies before it: real TCP, real TLS, real HTTP, against a server that does what
-//! a test tells it.
+//! Conversations with the Kubernetes API and with what lies before it: real TCP, real TLS, real
+//! HTTP, against a server that does what a test tells it.
 
 pub(crate) mod certificates;
 mod client;

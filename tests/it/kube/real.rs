@@ -1,4 +1,5 @@
-//! The same client against a real API server, its Pods and its faults: the test cluster of `tests/cluster`.
+//! The same client against a real API server, its Pods and its faults: the test cluster of
+//! `tests/cluster`.
 //!
 //! One cluster serves all tests here but those that break it.
 
@@ -113,8 +114,8 @@ fn the_administrators_certificate_lends_nothing_to_others() {
     });
 }
 
-/// The API server believes a certificate before a token. k3s writes an administrator's into its kubeconfig, and none of it may lend its
-/// rights to calls that bring a token.
+/// The API server believes a certificate before a token. k3s writes an administrator's into its
+/// kubeconfig, and none of it may lend its rights to calls that bring a token.
 #[test]
 fn a_token_beside_the_administrators_certificate_is_who_it_says() {
     let Some(_guard) = calm() else { return };
@@ -123,7 +124,8 @@ fn a_token_beside_the_administrators_certificate_is_who_it_says() {
     let account = format!("system:serviceaccount:{}:pipeops-cp", accounts.namespace());
     run(|executor| async move {
         let client = client(&executor);
-        // The administrator first and in between, so that there are idle connections with a certificate to be taken by mistake.
+        // The administrator first and in between, so that there are idle connections with a
+        // certificate to be taken by mistake.
         for (identity, who) in [
             (Identity::Agent, "system:admin"),
             (Identity::Bearer(token.clone()), &account),

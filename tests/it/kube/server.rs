@@ -1,4 +1,5 @@
-//! A server of HTTP over TLS that answers as it is told, remembers what it was asked, and counts its connections.
+//! A server of HTTP over TLS that answers as it is told, remembers what it was asked, and counts
+//! its connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};

@@ -39,7 +39,8 @@ impl Upgrade {
         }
     }
 
-    /// Tells kubectl. Told to use SPDY it tries nothing else; told to use WebSockets it would fall back, and says so.
+    /// Tells kubectl. Told to use SPDY it tries nothing else; told to use WebSockets it would fall
+    /// back, and says so.
     pub(super) fn on(self, mut kubectl: Command) -> Command {
         let word = match self {
             Self::WebSocket => "true",
@@ -161,7 +162,8 @@ impl Bench {
 
     pub(super) fn kubectl(&self, arguments: &[&str]) -> Command {
         let mut kubectl = command(program());
-        // Its cache of the API's groups would outlive the test; both before the arguments, which may hold a `--`.
+        // Its cache of the API's groups would outlive the test; both before the arguments, which
+        // may hold a `--`.
         kubectl.arg("--kubeconfig").arg(&self.kubeconfig);
         kubectl
             .arg("--cache-dir")
@@ -205,8 +207,9 @@ impl Bench {
         curl
     }
 
-    /// Nothing of any request is left in the agent. Streams that wait for a next one have a lane each for some seconds; the windows of all
-    /// have one, and so have the records that are delivered and the answers to commands.
+    /// Nothing of any request is left in the agent. Streams that wait for a next one have a lane
+    /// each for some seconds; the windows of all have one, and so have the records that are
+    /// delivered and the answers to commands.
     pub(super) fn nothing_is_left(&self) {
         self.agent
             .until("nothing is left of the requests", 2 * SOON, |status| {

@@ -1,4 +1,5 @@
-//! Ctrl-C reaches the API server: what a user gives up is over there too, as the API server itself counts it.
+//! Ctrl-C reaches the API server: what a user gives up is over there too, as the API server itself
+//! counts it.
 
 use std::{
     io::Write,
@@ -90,8 +91,9 @@ impl Long {
         (Running::start(kubectl), None)
     }
 
-    /// How long after the end of the user's command the API server is known to have had the request: when the last look began that
-    /// found it. A look takes its time (all metrics of the API server, by curl), and what it finds is as old as its beginning at most.
+    /// How long after the end of the user's command the API server is known to have had the
+    /// request: when the last look began that found it. A look takes its time (all metrics of the
+    /// API server, by curl), and what it finds is as old as its beginning at most.
     fn outlives(self, kubectl: Command) -> Duration {
         let before = self.count();
         let (mut running, connection) = self.start(kubectl);

@@ -54,7 +54,8 @@ fn cp_carries_a_tree_both_ways() {
         let there = tree(bench, bytes);
         let back = bench.agent.folder().join(format!("back-{form:?}"));
         let (from, to) = (there.display().to_string(), back.display().to_string());
-        // Not from the root: tar's word about that would be taken for the archive where both outputs are one.
+        // Not from the root: tar's word about that would be taken for the archive where both
+        // outputs are one.
         let remote = format!("fixtures/shell:tmp/{form:?}");
         bench.text(&["cp", &from, &remote]);
         bench.text(&["cp", &remote, &to]);

@@ -1,4 +1,5 @@
-//! The link breaks in the middle of everything: whoever waits for something sees an error, and nothing is left in the agent.
+//! The link breaks in the middle of everything: whoever waits for something sees an error, and
+//! nothing is left in the agent.
 
 use std::{net::TcpStream, path::PathBuf, process::Command, time::Duration};
 
@@ -13,15 +14,18 @@ use crate::agent::{SOON, until};
 
 /// A cut must show to the user within a minute.
 const CUT_SHOWS_WITHIN: Duration = Duration::from_secs(60);
-/// How long the control plane believes in a connection that says nothing, once it has become silent.
+/// How long the control plane believes in a connection that says nothing, once it has become
+/// silent.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// All queues, windows and buffers of what runs here, with room for a program that is not optimised.
+/// All queues, windows and buffers of what runs here, with room for a program that is not
+/// optimised.
 const MEMORY_MORE_KB_MAX: u64 = 10_000;
 
 /// How it shows that something has come.
 enum Shown {
-    /// A line of the server that begins so. What kubectl itself says may come before it is connected.
+    /// A line of the server that begins so. What kubectl itself says may come before it is
+    /// connected.
     Line(&'static str),
     File(PathBuf),
     /// It only sends.
@@ -171,7 +175,8 @@ fn every_kind_of_cut_is_an_error_for_all_that_runs_and_leaks_nothing() {
         }
         for Under { what, running, .. } in &mut under {
             let status = running.ends(CUT_SHOWS_WITHIN);
-            // To kubectl any end of a watch is a good one, and so is any end by SPDY; straight at the API server too.
+            // To kubectl any end of a watch is a good one, and so is any end by SPDY; straight at
+            // the API server too.
             let is_good = ["kubectl's watch", "the other attach"];
             let is_told = !status.success() || is_good.iter().any(|good| what.starts_with(good));
             assert!(is_told, "{cut:?}: {what}: {status}");

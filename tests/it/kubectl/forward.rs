@@ -34,7 +34,8 @@ pub(super) fn forward(mut kubectl: Command) -> (Running, u16) {
     (forward, port.unwrap())
 }
 
-/// Sends so many bytes, none of them like those of another `seed`, and reads them back. Both hashes.
+/// Sends so many bytes, none of them like those of another `seed`, and reads them back. Both
+/// hashes.
 ///
 /// The way there is closed when everything has come back: containerd ends a forward half a second
 /// after either direction has ended, whatever is still on its way in the other.

@@ -1,5 +1,5 @@
-//! What lives for as long as somebody looks, in both forms side by side. `make soak` looks for longer than every time-out on the way, and
-//! adds a client library's informer.
+//! What lives for as long as somebody looks, in both forms side by side. `make soak` looks for
+//! longer than every time-out on the way, and adds a client library's informer.
 
 use std::time::{Duration, Instant};
 
@@ -92,7 +92,8 @@ struct Quiet {
 
 impl Quiet {
     fn start(bench: &Bench, name: &str) -> Self {
-        // Unasked the API server ends a watch after half an hour to an hour, and `kubectl get -w` with it.
+        // Unasked the API server ends a watch after half an hour to an hour, and `kubectl get -w`
+        // with it.
         let seconds = held_for().as_secs() + 600;
         let path = format!(
             "/api/v1/namespaces/{NAMESPACE}/secrets?watch=true&timeoutSeconds={seconds}&fieldSelector=metadata.name%3D{name}"

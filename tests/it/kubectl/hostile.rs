@@ -1,4 +1,5 @@
-//! A control plane that means harm, on the frames of the real link: it costs its bounds, and nobody else is served worse.
+//! A control plane that means harm, on the frames of the real link: it costs its bounds, and nobody
+//! else is served worse.
 
 mod peer;
 
@@ -14,7 +15,8 @@ use peer::{Heard, Peer, Stream, echo, frame, head, kubernetes};
 const WINDOW: usize = 256 * 1024;
 /// Streams at once.
 const STREAMS_MAX: usize = 128;
-/// Connections that are kept for the next calls: the agent's own, and those of the control plane's account.
+/// Connections that are kept for the next calls: the agent's own, and those of the control plane's
+/// account.
 const POOLED_MAX: usize = 2 * 8;
 /// A request that everybody may make.
 const PATH: &str = "/api/v1/namespaces/fixtures";
@@ -207,7 +209,8 @@ fn streams_that_nobody_reads_give_their_window_and_then_wait() {
         (queued > 1_000_000 && queued == before).then_some(())
     });
     println!("{queued} bytes wait in lanes");
-    // Another request, resets, and the hello that ends it all: no frame of before comes after its answer.
+    // Another request, resets, and the hello that ends it all: no frame of before comes after its
+    // answer.
     peer.ask(PATH);
     peer.reset(&ids[..32]);
     let mark = bench.plane.mark();

@@ -1,4 +1,5 @@
-//! The main job: stock kubectl and curl through control plane, link and agent to a real Kubernetes, and what a cut does to them.
+//! The main job: stock kubectl and curl through control plane, link and agent to a real Kubernetes,
+//! and what a cut does to them.
 //!
 //! A case runs in every form of request that can carry it: over streams, and in JSON.
 

@@ -1,4 +1,5 @@
-//! Commands that run for a long time: what they print line by line, their terminal, and how they end.
+//! Commands that run for a long time: what they print line by line, their terminal, and how they
+//! end.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -116,7 +117,8 @@ impl Drop for Running {
     }
 }
 
-/// Waits for the end of a command. One that does not end is killed, so that nobody waits for its pipes for ever.
+/// Waits for the end of a command. One that does not end is killed, so that nobody waits for its
+/// pipes for ever.
 pub(crate) fn wait(child: &mut Child, limit: Duration) -> ExitStatus {
     let deadline = clock() + limit;
     until("the command ends, or is late", 2 * limit, || {

@@ -1,4 +1,5 @@
-//! The agent's side of a byte stream that carries yamux, and an application on it that does what the first byte of a stream says:
+//! The agent's side of a byte stream that carries yamux, and an application on it that does what
+//! the first byte of a stream says:
 //!
 //! | byte | then | the application |
 //! |---|---|---|
@@ -152,7 +153,8 @@ async fn accept(executor: Rc<Executor>, mux: Mux, peak: Rc<RefCell<Peak>>) {
     while let Some(stream) = mux.accept().await {
         tasks.retain(|task| !task.is_finished());
         tasks.push(executor.spawn(async move {
-            // A stream that breaks is the peer's doing; what the peer sees is what the tests look at.
+            // A stream that breaks is the peer's doing; what the peer sees is what the tests look
+            // at.
             serve(stream).await.unwrap_or_default();
         }));
         let mut peak = peak.borrow_mut();

@@ -55,7 +55,8 @@ impl Bench {
         now(self.mux.accept()).unwrap().unwrap()
     }
 
-    /// The frames that are ready to go out, each with its payload's length; the driver gets its turn before each.
+    /// The frames that are ready to go out, each with its payload's length; the driver gets its
+    /// turn before each.
     fn goes_out(&self) -> Vec<(Header, usize)> {
         let driver = pin!(self.mux.drive());
         self.goes_out_by(driver)

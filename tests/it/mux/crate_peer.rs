@@ -79,7 +79,8 @@ pub(super) fn pair(executor: &Rc<Executor>) -> (Agent, Peer) {
     )
 }
 
-/// Sends `length` bytes in which every place is different, half-closes, and compares what comes back.
+/// Sends `length` bytes in which every place is different, half-closes, and compares what comes
+/// back.
 async fn echo(peer: &Peer, seed: u64, length: usize) {
     let (mut read, mut write) = smol::io::split(peer.open(b"E").await);
     let sent = async {
@@ -157,7 +158,8 @@ fn a_stream_too_many_is_refused_and_the_session_goes_on() {
         assert!(matches!(end, Ok(0)) || end.is_err(), "{end:?}");
         assert_eq!(agent.mux.load().refused, 1);
         held.clear();
-        // The peer tells that they are gone when it comes to it, perhaps after the next one is opened.
+        // The peer tells that they are gone when it comes to it, perhaps after the next one is
+        // opened.
         agent.is_empty().await;
         echo(&peer, 1, 100_000).await;
     });

@@ -66,7 +66,8 @@ fn start(program: &PathBuf, address: &str, arguments: &[&str]) -> Running {
     Running(child.unwrap())
 }
 
-/// Lets the peer do what the arguments say; what was left after all streams had ended, and the most there was.
+/// Lets the peer do what the arguments say; what was left after all streams had ended, and the most
+/// there was.
 fn with_peer(arguments: &[&str]) -> Option<(Load, Peak)> {
     with_peer_and(Settings::default(), arguments)
 }

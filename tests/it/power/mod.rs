@@ -1,5 +1,6 @@
-//! Power cuts of `state.db`, the identity, the notes and the keeper's journal, at every write and every flush of a real block device: what was
-//! acknowledged is there afterwards, once, and what was begun is finished or taken back.
+//! Power cuts of `state.db`, the identity, the notes and the keeper's journal, at every write and
+//! every flush of a real block device: what was acknowledged is there afterwards, once, and what
+//! was begun is finished or taken back.
 
 mod recorder;
 mod work;

@@ -1,7 +1,9 @@
-//! A disk that records: one file, served by FUSE, on which a loop device and a file system lie. Every write and every flush of the block
-//! device comes here in its order, so that the disk can be put back to any moment, and to any that a reordering cache could have left.
+//! A disk that records: one file, served by FUSE, on which a loop device and a file system lie.
+//! Every write and every flush of the block device comes here in its order, so that the disk can be
+//! put back to any moment, and to any that a reordering cache could have left.
 //!
-//! The protocol is that of `fuse(4)`, version 7.31; the root of the mount is the file itself, so nothing is looked up.
+//! The protocol is that of `fuse(4)`, version 7.31; the root of the mount is the file itself, so
+//! nothing is looked up.
 
 use std::{
     fs::File,
@@ -98,8 +100,8 @@ impl Recorder {
 }
 
 impl Recording {
-    /// The disk after the first `count` events. With `dice` it did with what was not flushed what a disk may: each sector of each such write
-    /// is there or not.
+    /// The disk after the first `count` events. With `dice` it did with what was not flushed what a
+    /// disk may: each sector of each such write is there or not.
     pub(super) fn after(
         &self,
         count: usize,

@@ -27,7 +27,8 @@ const GROUP: u32 = 4;
 /// Audit rows of a round.
 const ROWS: u64 = 3;
 
-/// Something that was done: it began after this many events of the disk, and was acknowledged after that many.
+/// Something that was done: it began after this many events of the disk, and was acknowledged after
+/// that many.
 #[derive(Clone, Debug)]
 pub(super) struct Done {
     what: What,
@@ -195,7 +196,8 @@ fn repaired(place: &Path, repair: u64) -> What {
     What::Keeper(repair)
 }
 
-/// The last of its kind that was acknowledged before a cut, and the last that was begun; 0 where there is none.
+/// The last of its kind that was acknowledged before a cut, and the last that was begun; 0 where
+/// there is none.
 fn range(done: &[Done], place: usize, of: impl Fn(&What) -> Option<u64>) -> (u64, u64) {
     let last = |is: &dyn Fn(&Done) -> bool| {
         let all = done.iter().filter(|done| is(done));

@@ -1,4 +1,5 @@
-//! What the tests of the proxy stand on: an API server of our own over TLS, the proxy, and the outlet that its answers come out of.
+//! What the tests of the proxy stand on: an API server of our own over TLS, the proxy, and the
+//! outlet that its answers come out of.
 
 use std::{
     cell::{Cell, RefCell},
@@ -253,7 +254,8 @@ impl Bench {
         }
     }
 
-    /// Waits until nothing of any exchange is left. The lane of refusals stays open once there was one.
+    /// Waits until nothing of any exchange is left. The lane of refusals stays open once there was
+    /// one.
     pub(crate) async fn until_idle(&self) {
         self.until("idle", |bench| {
             let load = bench.proxy.load();
@@ -538,7 +540,8 @@ fn whole(json: &Value) -> Answered {
     Box::pin(full.map_err(|never| match never {}))
 }
 
-/// The application behind the service `shop/web`, on an address of this machine that is not loopback: a Pod has none of those.
+/// The application behind the service `shop/web`, on an address of this machine that is not
+/// loopback: a Pod has none of those.
 async fn serve_application(executor: &Rc<Executor>, seen: Rc<Seen>) -> Option<smol::Task<()>> {
     let address = own_address()?;
     let listener = TcpListener::bind((address, 0)).await.unwrap();

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, base64, bytes, pattern, with_bench};
 
-/// A `proxy_request` to the service; `None` where this machine has no address that a Pod could have.
+/// A `proxy_request` to the service; `None` where this machine has no address that a Pod could
+/// have.
 fn to_service(bench: &Bench, path: &str, more: &Value) -> Option<Value> {
     if bench.seen.application.get().is_none() {
         eprintln!("skipped: this machine has no address but loopback");

@@ -1,7 +1,8 @@
-//! The second lock: what the control plane's account may do at the API server itself, with nothing of ours in between.
+//! The second lock: what the control plane's account may do at the API server itself, with nothing
+//! of ours in between.
 //!
-//! Stock kubectl with a token of that account asks a real API server. Whoever got hold of the token, or past the agent's own policy,
-//! would stand here.
+//! Stock kubectl with a token of that account asks a real API server. Whoever got hold of the
+//! token, or past the agent's own policy, would stand here.
 
 mod bench;
 
@@ -486,7 +487,8 @@ fn the_policy_holds_by_itself_where_somebody_gave_the_account_too_many_rights() 
         ("a new namespace", "create namespace kube-x".to_owned()),
     ];
     bench.all_refused(LOCK, &lines);
-    // The policy speaks of changes only: reading is left to the roles, and questions about oneself are none.
+    // The policy speaks of changes only: reading is left to the roles, and questions about oneself
+    // are none.
     bench.works(&["get", "secrets", "-n", plain]);
     bench.works(&["auth", "whoami"]);
     bench.works(&["create", "configmap", "x", "-n", managed]);

@@ -21,7 +21,8 @@ const CALLS: [(&str, &str); 6] = [
 /// Every how manyth call fails in a quick look.
 const QUICK: usize = 11;
 
-/// What the child does: a new database, minutes until after the hour, a restart. A minute that could not be written is tried again.
+/// What the child does: a new database, minutes until after the hour, a restart. A minute that
+/// could not be written is tried again.
 fn work(directory: &Path) {
     block_on(async {
         let mut tick = 1;

@@ -31,7 +31,8 @@ fn series(name: &str) -> Series {
     }
 }
 
-/// The moment of a tick: one each quarter of a minute. An hour since boot is over with the fortieth.
+/// The moment of a tick: one each quarter of a minute. An hour since boot is over with the
+/// fortieth.
 fn now(tick: u64) -> Now {
     let since = Duration::from_secs(tick * 15);
     Now {
@@ -70,8 +71,8 @@ async fn take(handle: &Handle, number: u64) {
     handle.take(tick).await.unwrap();
 }
 
-/// Lives from one tick on for so many minutes and says after each flush up to which tick all is on disk. What was flushed is
-/// acknowledged by its receiver, a minute later.
+/// Lives from one tick on for so many minutes and says after each flush up to which tick all is on
+/// disk. What was flushed is acknowledged by its receiver, a minute later.
 async fn live(handle: &Handle, mut tick: u64, minutes: u64) -> u64 {
     let (epoch, cursor) = handle
         .position(PLANE.to_owned(), Stream::Metrics)
@@ -112,7 +113,8 @@ async fn acknowledge(handle: &Handle, outbox: &mut Outbox) {
     }
 }
 
-/// Opens what is left after the machine went down, and finds each tick up to `told` once, and maybe a few more.
+/// Opens what is left after the machine went down, and finds each tick up to `told` once, and maybe
+/// a few more.
 async fn check(directory: &Path, told: u64, what: &str) {
     let (telemetry, conditions) = open(directory, "the boot after", told + 1).await;
     assert!(conditions.is_empty(), "{what}: {conditions:?}");

@@ -1,5 +1,6 @@
-//! A month in a drawer: weeks off line with restarts and kills, then a link that is cut, whose receiver restarts, and whose
-//! acknowledgements get lost. What was flushed arrives, each record once in effect.
+//! A month in a drawer: weeks off line with restarts and kills, then a link that is cut, whose
+//! receiver restarts, and whose acknowledgements get lost. What was flushed arrives, each record
+//! once in effect.
 
 use std::{collections::BTreeMap, path::Path};
 

@@ -1,5 +1,6 @@
-//! Power cuts: the state directory lies on an ext4 image whose own file lies on XFS, and a copy of that file that takes no time
-//! (`cp --reflink`) is what a disk has at the moment of a cut: nothing that was not synced.
+//! Power cuts: the state directory lies on an ext4 image whose own file lies on XFS, and a copy of
+//! that file that takes no time (`cp --reflink`) is what a disk has at the moment of a cut: nothing
+//! that was not synced.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -49,7 +50,8 @@ fn can_mount() -> bool {
     has_xfs && nix::unistd::geteuid().is_root()
 }
 
-/// Whether the kernel lets this process mount an image: a container often may not, whoever runs in it.
+/// Whether the kernel lets this process mount an image: a container often may not, whoever runs in
+/// it.
 fn may_mount(folder: &Path) -> bool {
     let image = folder.join("probe.img").display().to_string();
     let place = folder.join("outer").display().to_string();
@@ -98,8 +100,9 @@ impl Bench {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// What the disk has now, handed to `look` as a state directory. Each cut is a file of its own: a namespace that another test makes
-    /// while one is mounted keeps it mounted, and to mount the same file again would show what was kept of it in memory.
+    /// What the disk has now, handed to `look` as a state directory. Each cut is a file of its own:
+    /// a namespace that another test makes while one is mounted keeps it mounted, and to mount the
+    /// same file again would show what was kept of it in memory.
     fn cut(&self, number: u64, told: &AtomicU64, look: impl FnOnce(&Path, u64)) {
         let [disk, after] = ["outer/disk.img", "after"].map(|name| self.text(name));
         let copy = self.text(&format!("outer/cut-{number}.img"));

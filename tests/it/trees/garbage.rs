@@ -1,4 +1,5 @@
-//! Captured trees with nonsense in their files: whatever stands there, nothing panics and what comes of it is bounded.
+//! Captured trees with nonsense in their files: whatever stands there, nothing panics and what
+//! comes of it is bounded.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
 //! The machine that runs the tests, held against what its own tools say.
 //!
-//! Counters only grow: what a tool says lies between what was read before it and after. Levels move: they are compared with room.
+//! Counters only grow: what a tool says lies between what was read before it and after. Levels
+//! move: they are compared with room.
 
 use pipeops_agent::{core::rates::Reading, host::sample};
 

@@ -99,7 +99,8 @@ fn lay_out(files: &BTreeMap<String, String>, root: &Path) {
 }
 
 impl Machine {
-    /// What the agent reads at both moments. What is not the machine's but this program's own is left out.
+    /// What the agent reads at both moments. What is not the machine's but this program's own is
+    /// left out.
     fn readings(&self) -> (Reading, Reading) {
         let root = tempfile::tempdir().unwrap();
         lay_out(&self.first, root.path());

@@ -1,4 +1,5 @@
-//! The tools that everybody knows read the captured trees too: in a mount namespace where the files stand in the place of `/proc`'s.
+//! The tools that everybody knows read the captured trees too: in a mount namespace where the files
+//! stand in the place of `/proc`'s.
 //!
 //! Takes root and the packages procps and sysstat.
 
@@ -190,7 +191,8 @@ fn iostat_says_the_same_of_every_machine() {
             let told = columns(header, line);
             let value =
                 |name: &str| values.get(&format!("host_disk_{name}{{device=\"{device}\"}}"));
-            // What sysstat shows of a disk that was replaced is nonsense; what is made of memory is not ours.
+            // What sysstat shows of a disk that was replaced is nonsense; what is made of memory is
+            // not ours.
             let Some(busy) = value("busy_ratio") else {
                 continue;
             };
@@ -219,8 +221,9 @@ fn iostat_says_the_same_of_every_machine() {
     }
 }
 
-/// The report of sysstat on the time between the two moments. It would wait for an hour for its second one: files are replaced after the
-/// first, and then its alarm rings. It measures the time by the captured `/proc/uptime`.
+/// The report of sysstat on the time between the two moments. It would wait for an hour for its
+/// second one: files are replaced after the first, and then its alarm rings. It measures the time
+/// by the captured `/proc/uptime`.
 fn second_report(machine: &Machine) -> String {
     let root = tempfile::tempdir().unwrap();
     lay_out(&files(machine, false), root.path());

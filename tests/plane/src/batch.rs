@@ -1,4 +1,5 @@
-//! Records on their way into the plane: checked, put together, kept, acknowledged; or spoilt, where a test wants that.
+//! Records on their way into the plane: checked, put together, kept, acknowledged; or spoilt, where
+//! a test wants that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,7 +21,8 @@ use crate::world::World;
 /// 32 KiB: the largest message with records.
 const MESSAGE_BYTES_MAX: u64 = 32 * 1024;
 
-/// 25 s: an agent waits 30 s for an acknowledgement before it sends records again. What comes sooner was sent beside others.
+/// 25 s: an agent waits 30 s for an acknowledgement before it sends records again. What comes
+/// sooner was sent beside others.
 const FLIGHT: Duration = Duration::from_secs(25);
 
 /// A gap is kept record by record, as everything else. Twenty years of minutes are fewer.

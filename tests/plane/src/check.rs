@@ -313,7 +313,8 @@ fn fields(what: &str, payload: &Value, known: &[Field]) -> Vec<String> {
             }
             None => {}
             Some(value) if fits(*shape, value) => {}
-            // The one field that may be null: an answer without headers (docs/protocol.md, Buffered responses).
+            // The one field that may be null: an answer without headers (docs/protocol.md, Buffered
+            // responses).
             Some(Value::Null) if *name == "headers" => {}
             Some(value) => wrong.push(format!("{what}.{name} is no {shape:?}: {value}")),
         }

@@ -17,7 +17,8 @@ impl Plane {
         self.send("edge_command", None, payload);
     }
 
-    /// The answer to a command: the payload of the first `edge_command_ack` with this id since `mark`.
+    /// The answer to a command: the payload of the first `edge_command_ack` with this id since
+    /// `mark`.
     pub fn answer(&self, mark: u64, id: &str, limit: Duration) -> Option<Value> {
         let wanted = Value::from(id);
         let is_it = move |frame: &Frame| {

@@ -1,4 +1,5 @@
-//! The agreement on streams: the extension first, then yamux (docs/protocol.md, Agreement on yamux).
+//! The agreement on streams: the extension first, then yamux (docs/protocol.md, Agreement on
+//! yamux).
 //!
 //! An agent offers both; where it does not, or the plane is told to do without, nothing of this
 //! is said and every request is JSON.

@@ -491,7 +491,8 @@ fn buffered(world: &World, session: &Session, id: &str, decoded: Result<(Head, B
     }
 }
 
-/// 10 KiB: buffered bodies from here on come as a binary message (docs/protocol.md, Buffered responses).
+/// 10 KiB: buffered bodies from here on come as a binary message (docs/protocol.md, Buffered
+/// responses).
 const BINARY_BYTES_MIN: usize = 10_240;
 
 fn binary(world: &World, session: &Session, answer: &BinaryAnswer<'_>) {

@@ -1,4 +1,5 @@
-//! The JSON transport: a proxied request as messages on a session (docs/protocol.md, Proxying with JSON messages).
+//! The JSON transport: a proxied request as messages on a session (docs/protocol.md, Proxying with
+//! JSON messages).
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -85,7 +85,8 @@ impl Gate {
     }
 }
 
-/// A slow reader takes its bytes in helpings: a hundred a second where it is a link that is measured, else twenty.
+/// A slow reader takes its bytes in helpings: a hundred a second where it is a link that is
+/// measured, else twenty.
 const fn helping(rate: u32) -> (Duration, u32) {
     if rate < 10_000 {
         (Duration::from_millis(50), rate / 20)

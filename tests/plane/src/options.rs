@@ -86,8 +86,8 @@ pub struct Behaviour {
     /// The payload of the `gateway_hello` that asks for yamux. With one that is set here, it also
     /// follows each gateway handshake of an agent that is not asked for streams.
     pub gateway_hello: Option<Value>,
-    /// The streams of records that `edge_hello` offers to take. None: a plane that knows streams of HTTP
-    /// and no records.
+    /// The streams of records that `edge_hello` offers to take. None: a plane that knows streams of
+    /// HTTP and no records.
     pub takes: Vec<&'static str>,
     /// The largest message with records that `edge_hello` asks for.
     pub batch_bytes_max: Option<u64>,

@@ -1,7 +1,9 @@
-//! The records that agents delivered: each once, whatever was sent twice, with what is missing among them.
+//! The records that agents delivered: each once, whatever was sent twice, with what is missing
+//! among them.
 //!
-//! A record is known by (agent id, stream, epoch, sequence). They outlive a restart of the plane, as an acknowledgement promises:
-//! in a file of the state directory, or with the [`Plane`](crate::Plane) where there is none.
+//! A record is known by (agent id, stream, epoch, sequence). They outlive a restart of the plane,
+//! as an acknowledgement promises: in a file of the state directory, or with the
+//! [`Plane`](crate::Plane) where there is none.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};

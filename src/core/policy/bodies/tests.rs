@@ -193,7 +193,8 @@ fn an_update_is_refused_for_what_is_new_only() {
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
 const PODS: &str = "/api/v1/namespaces/shop/pods";
 
-/// Path, type and a body that one reader takes for something else than another, or that nobody can judge.
+/// Path, type and a body that one reader takes for something else than another, or that nobody can
+/// judge.
 const AMBIGUOUS: &[(&str, &str, &str)] = &[
     (SERVICES, JSON, r#"{"spec":{"type":"NodePort"},"spec":{}}"#),
     (SERVICES, JSON, r#"{"spec":{},"spec":{"type":"NodePort"}}"#),

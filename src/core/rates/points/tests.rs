@@ -4,7 +4,8 @@ use crate::core::{
     time::{Mono, Wall},
 };
 
-/// A machine with a processor, a disk and an interface, so many seconds after its boot, everything counted in proportion.
+/// A machine with a processor, a disk and an interface, so many seconds after its boot, everything
+/// counted in proportion.
 fn after(seconds: u64) -> Reading {
     let transfers = Transfers {
         operations: 10 * seconds,

@@ -59,7 +59,8 @@ impl Work {
         Ok(judged)
     }
 
-    /// The controller of a StatefulSet waits for a Pod of the bad version for ever: it is deleted, as the documentation of Kubernetes says.
+    /// The controller of a StatefulSet waits for a Pod of the bad version for ever: it is deleted,
+    /// as the documentation of Kubernetes says.
     async fn unstick(&self, cluster: &Cluster<'_>, pods: Vec<(String, String, String)>) {
         for (namespace, name, uid) in pods {
             log::info!(

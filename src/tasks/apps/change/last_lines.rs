@@ -1,4 +1,5 @@
-//! Last lines of the containers of a version that died, asked for while it is judged: once for each death, without values of Secrets.
+//! Last lines of the containers of a version that died, asked for while it is judged: once for each
+//! death, without values of Secrets.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -22,7 +23,8 @@ use crate::{
 
 /// Time for one question; the verdict waits for it.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Questions while one version is judged. A container that dies again and again is started later each time, five minutes at most.
+/// Questions while one version is judged. A container that dies again and again is started later
+/// each time, five minutes at most.
 const ASKED_MAX: usize = 100;
 
 /// Deaths that were asked about.
@@ -95,7 +97,8 @@ impl Work {
         }
     }
 
-    /// Values of the Secrets that the Pods of a version read. What is not known cannot be hidden, so no lines are shown without.
+    /// Values of the Secrets that the Pods of a version read. What is not known cannot be hidden,
+    /// so no lines are shown without.
     async fn values(&self, version: &Version, died: &Died) -> Result<Vec<Secret>, Error> {
         let own = version.manifests.iter();
         let own = own.filter(|manifest| manifest.kind.name == "Secret");

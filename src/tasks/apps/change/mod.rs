@@ -1,5 +1,5 @@
-//! One change of an app, step by step: write, judge, keep or go back. The journal has each step before its act, so that the next start
-//! goes on where a power cut ended it.
+//! One change of an app, step by step: write, judge, keep or go back. The journal has each step
+//! before its act, so that the next start goes on where a power cut ended it.
 
 mod judge;
 mod last_lines;

@@ -42,7 +42,8 @@ impl Verb {
         }
     }
 
-    /// Kind of the change in the journal: the verb of the command that asks for it, else that of the plan.
+    /// Kind of the change in the journal: the verb of the command that asks for it, else that of
+    /// the plan.
     pub(in crate::tasks::apps) fn kind(self, asker: &Asker) -> String {
         match &asker.command {
             Some(command) => command.verb.as_str().to_owned(),

@@ -23,7 +23,8 @@ const DELETE: u32 = 0;
 const FORGET: u32 = 1;
 
 impl Work {
-    /// Deletes everything that is ours but claims, then the record. It goes on for as long as a finalizer keeps something.
+    /// Deletes everything that is ours but claims, then the record. It goes on for as long as a
+    /// finalizer keeps something.
     pub(super) async fn remove(&self, step: u32) -> Result<(Outcome, String)> {
         let (ledger, app) = (self.apps.ledger(), &self.plan.app);
         let read = self
@@ -79,7 +80,8 @@ impl Work {
         Ok(())
     }
 
-    /// Deletes what the version no longer has, and forgets the oldest revisions. With that the change is over.
+    /// Deletes what the version no longer has, and forgets the oldest revisions. With that the
+    /// change is over.
     pub(super) async fn prune(&self, version: &Version) -> Result<()> {
         let mut read = self.record().await?;
         let surplus = read.app.surplus(&version.manifests);

@@ -23,7 +23,8 @@ pub(super) struct Version {
 }
 
 impl Version {
-    /// Jobs run once for each content, again where they failed, and never on the way back; on the way back a Secret keeps its value of today unless it was changed.
+    /// Jobs run once for each content, again where they failed, and never on the way back; on the
+    /// way back a Secret keeps its value of today unless it was changed.
     pub(super) fn is_written(&self, manifest: &Manifest) -> bool {
         let is_same = self.before.contains(manifest);
         match manifest.kind.name {

@@ -24,7 +24,8 @@ use crate::{
 const JOB_GONE_WITHIN: Duration = Duration::from_secs(60);
 
 impl Work {
-    /// Writes a version, for as long as the account is not let in. Until then another change may take its place: what was written is kept.
+    /// Writes a version, for as long as the account is not let in. Until then another change may
+    /// take its place: what was written is kept.
     pub(super) async fn write(&self, version: &Version, number: u64) -> Result<()> {
         let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
         loop {

@@ -32,7 +32,8 @@ impl Local {
         })
     }
 
-    /// Only root and the operators of the settings change apps from this machine, and operators of the page by the routes that it has.
+    /// Only root and the operators of the settings change apps from this machine, and operators of
+    /// the page by the routes that it has.
     async fn changer(&self, asked: &Asked) -> Result<Rc<Apps>, Reply> {
         let caller = &asked.caller;
         if caller.is_root() || caller.is_operator_of_page() || self.is_app_operator(asked).await {

@@ -139,7 +139,8 @@ impl Prober {
         }
     }
 
-    /// Tests the steps from this machine to the control plane; fails where the settings cannot be used.
+    /// Tests the steps from this machine to the control plane; fails where the settings cannot be
+    /// used.
     async fn climb(&self, server: &Server, probes: &mut Vec<Probe>) -> Result<(), String> {
         let read = (server.read)().await;
         let Read { caller, token } = read?;

@@ -19,7 +19,8 @@ use crate::{
 
 /// Events of one page.
 pub const EVENTS_MAX: u32 = 500;
-/// Rows that are looked through for one page: a page of a rare kind may be shorter than was asked for.
+/// Rows that are looked through for one page: a page of a rare kind may be shorter than was asked
+/// for.
 const LOOKED_THROUGH_MAX: u32 = 5_000;
 /// Rows of one question to the disk.
 const AT_ONCE: u32 = 500;
@@ -169,7 +170,8 @@ pub async fn changes(store: &store::Handle) -> Answer<Vec<ChangeReport>> {
     Ok(rows.collect())
 }
 
-/// Rows without those that were asked for again in another form: kubectl asks for an upgrade by GET, and by POST where that was rejected.
+/// Rows without those that were asked for again in another form: kubectl asks for an upgrade by
+/// GET, and by POST where that was rejected.
 fn once(rows: &[AuditRow]) -> impl Iterator<Item = &AuditRow> {
     let mut newer: Option<&AuditRow> = None;
     rows.iter().filter(move |row| {

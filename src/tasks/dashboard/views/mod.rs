@@ -19,8 +19,8 @@ use crate::{
 /// Result of a view; the error is a sentence.
 pub type Answer<T> = Result<T, String>;
 
-/// The newest value of each series of a metric, no older than so many milliseconds. One question, however many series there are: each
-/// unpacks the whole journal.
+/// The newest value of each series of a metric, no older than so many milliseconds. One question,
+/// however many series there are: each unpacks the whole journal.
 async fn newest(samples: &Handle, metric: &str, now: Wall, within_ms: i64) -> Vec<(Known, Spot)> {
     let query = Query {
         select: Select::Matching(metric.to_owned(), Vec::new()),

@@ -16,7 +16,8 @@ use crate::{
 pub const KEYS_MAX: usize = 16;
 /// Points of one column.
 pub const POINTS_MAX: u32 = 2000;
-/// Steps that people read easily, in seconds. The first is twice the usual interval, so that a tick that comes late leaves no hole.
+/// Steps that people read easily, in seconds. The first is twice the usual interval, so that a tick
+/// that comes late leaves no hole.
 const STEPS_S: [u32; 13] = [
     30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400, 604_800,
 ];
@@ -68,7 +69,8 @@ fn subject(key: &str) -> &'static str {
     }
 }
 
-/// A page of the list of series whose key contains a text. `next` is where it begins; `None` where that was never the end of a page.
+/// A page of the list of series whose key contains a text. `next` is where it begins; `None` where
+/// that was never the end of a page.
 pub async fn list(
     samples: &Handle,
     subjects: Subjects,

@@ -37,9 +37,11 @@ use crate::{
 pub use databases::{DESTINATION, Databases};
 use session::Session;
 
-/// Words that wait for the session. An honest receiver says one for each stream; of one that floods, the rest is counted and dropped.
+/// Words that wait for the session. An honest receiver says one for each stream; of one that
+/// floods, the rest is counted and dropped.
 const WORDS_MAX: usize = 64;
-/// Acknowledgements that are ignored in a row before it is worth a condition. A few come late after every cut.
+/// Acknowledgements that are ignored in a row before it is worth a condition. A few come late after
+/// every cut.
 const IGNORED_MAX: u32 = 10;
 /// Number of unacknowledged attempts before it is a condition.
 const IN_VAIN_MAX: u32 = 3;

@@ -32,7 +32,8 @@ const READ_BYTES_MAX: usize = 256 * 1024;
 /// data behind records, in the network too, waits for 32 KiB at most, whatever the number of
 /// streams.
 const UNDER_WAY: Duration = Duration::from_secs(1);
-/// Between the messages of one record, for the same reason: on a link of 8 Mbit/s one of them takes a third of it.
+/// Between the messages of one record, for the same reason: on a link of 8 Mbit/s one of them takes
+/// a third of it.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// One stream.
@@ -310,7 +311,8 @@ impl<B: RecordStore> Session<B> {
         Ok(true)
     }
 
-    /// As many of these records as fit into one message, from the first on. A single one may take several.
+    /// As many of these records as fit into one message, from the first on. A single one may take
+    /// several.
     async fn records(
         &mut self,
         index: usize,

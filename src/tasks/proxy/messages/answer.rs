@@ -16,8 +16,8 @@ use crate::{
     wire::control::{self, Answer, Encoding, ResponseParts},
 };
 
-/// Raw bytes in one message or one part: with base64 around them they stay below the 32 KiB of a lane's frame. A multiple of three, so
-/// that base64 can be cut here.
+/// Raw bytes in one message or one part: with base64 around them they stay below the 32 KiB of a
+/// lane's frame. A multiple of three, so that base64 can be cut here.
 const PIECE_BYTES: usize = 24_000;
 /// The largest message that is one frame.
 const FRAME_BYTES_MAX: usize = 32 * 1024;
@@ -103,7 +103,8 @@ impl Reply {
         }
     }
 
-    /// Sends head and pieces as they come, and the end. A piece is never held back for more to come.
+    /// Sends head and pieces as they come, and the end. A piece is never held back for more to
+    /// come.
     pub(in crate::tasks::proxy) async fn stream(
         &mut self,
         mut sent: impl FnMut(usize),
@@ -191,14 +192,15 @@ impl Reply {
         };
         match sent {
             Ok(()) => self.lane.finish(),
-            // Dropping the lane ends the message: the receiver gets one that is too short, which nothing can mend any more.
+            // Dropping the lane ends the message: the receiver gets one that is too short, which
+            // nothing can mend any more.
             Err(Failure::Reported(text)) => log::warn!("proxy: an answer was cut short: {text}"),
             Err(Failure::Lost) => {}
         }
     }
 
-    /// Sends the binary form, except where the body itself is gzip, which the receiver would take for
-    /// our compression, and where binary messages belong to yamux (docs/protocol.md, Buffered
+    /// Sends the binary form, except where the body itself is gzip, which the receiver would take
+    /// for our compression, and where binary messages belong to yamux (docs/protocol.md, Buffered
     /// responses).
     async fn send_parts(
         &mut self,
@@ -346,7 +348,8 @@ impl From<SpoolFailure> for Failure {
     }
 }
 
-/// The next data of a body; `None` at its end. Trailers are passed over: the wire has no place for them.
+/// The next data of a body; `None` at its end. Trailers are passed over: the wire has no place for
+/// them.
 async fn next(body: &mut Body, target: &Target, idle: Duration) -> Result<Option<Bytes>, Failure> {
     let what = match target {
         Target::Kubernetes(_) => "kubernetes API request failed",

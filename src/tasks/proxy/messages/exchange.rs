@@ -57,7 +57,8 @@ impl Source {
     }
 }
 
-/// The `Content-Length` of a request whose body arrives in pieces. HTTP holds the sender to it: more is not sent, less ends the connection.
+/// The `Content-Length` of a request whose body arrives in pieces. HTTP holds the sender to it:
+/// more is not sent, less ends the connection.
 pub(in crate::tasks::proxy) fn declared_length(headers: &HeaderList) -> Option<u64> {
     let text = first(headers, "content-length")?;
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -127,7 +128,8 @@ impl Exchange {
         match outcome {
             Ok(Some(whole)) => {
                 say_ended(Outcome::Done);
-                // Complete and local: no limit of the caller's can cut the message in its middle any more.
+                // Complete and local: no limit of the caller's can cut the message in its middle
+                // any more.
                 reply.send_whole(whole).await;
             }
             Ok(None) => {

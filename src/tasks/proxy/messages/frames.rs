@@ -1,4 +1,5 @@
-//! WebSocket frames on their way to a backend: an ordered queue with two bounds, filled without waiting.
+//! WebSocket frames on their way to a backend: an ordered queue with two bounds, filled without
+//! waiting.
 
 use std::{
     cell::RefCell,
@@ -54,8 +55,9 @@ pub(in crate::tasks::proxy) struct FrameIn {
 }
 
 impl FrameIn {
-    /// Reads a framed payload: the opcode, then the bytes. Senders that leave the opcode out and say it beside the data are understood where
-    /// that is not ambiguous (docs/protocol.md, WebSockets of services).
+    /// Reads a framed payload: the opcode, then the bytes. Senders that leave the opcode out and
+    /// say it beside the data are understood where that is not ambiguous (docs/protocol.md,
+    /// WebSockets of services).
     pub(in crate::tasks::proxy) fn of(data: &Bytes, message_type: Option<u8>) -> Option<Self> {
         if let Some(opcode) = data.first().and_then(|first| Opcode::of(*first)) {
             return Some(Self {

@@ -1,4 +1,5 @@
-//! One WebSocket from its handshake to its close: exec, attach and port-forward of the Kubernetes API, or an application's.
+//! One WebSocket from its handshake to its close: exec, attach and port-forward of the Kubernetes
+//! API, or an application's.
 
 use std::{cell::OnceCell, rc::Rc, time::Duration};
 
@@ -52,7 +53,8 @@ pub(in crate::tasks::proxy) struct SocketExchange {
     pub(in crate::tasks::proxy) place: Place,
     pub(in crate::tasks::proxy) pass: Pass,
     pub(in crate::tasks::proxy) limits: Limits,
-    /// [`Answer::Socket`] where it began with a start message: then there is no answer to a request.
+    /// [`Answer::Socket`] where it began with a start message: then there is no answer to a
+    /// request.
     pub(in crate::tasks::proxy) answer: Answer,
     pub(in crate::tasks::proxy) outlet: Outlet,
     pub(in crate::tasks::proxy) kind: Kind,
@@ -244,8 +246,8 @@ impl SocketExchange {
         }
     }
 
-    /// Exactly one close for every stream that was open; a reason before it where it ended by force. An application's client that closed
-    /// knows that it did.
+    /// Exactly one close for every stream that was open; a reason before it where it ended by
+    /// force. An application's client that closed knows that it did.
     async fn send_close(&self, reply: &mut Reply, over: Over) -> Result<(), Lost> {
         let (id, now) = (&self.place.id, clock::now().wall);
         match (self.kind, over) {

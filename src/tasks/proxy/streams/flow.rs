@@ -58,7 +58,8 @@ impl HttpBody for Counted {
     }
 }
 
-/// The body of an answer. An error of it ends the stream by a reset, so that nobody takes a part for the whole.
+/// The body of an answer. An error of it ends the stream by a reset, so that nobody takes a part
+/// for the whole.
 pub(in crate::tasks::proxy) struct Flow {
     body: Body,
     written: Rc<OnceCell<Record>>,

@@ -75,7 +75,8 @@ struct Server {
     begun: (Sender<Cut>, Receiver<Cut>),
 }
 
-/// Serves requests until the stream ends, or until one of them has switched protocols and that is over.
+/// Serves requests until the stream ends, or until one of them has switched protocols and that is
+/// over.
 pub(super) async fn serve(shared: Rc<Shared>, stream: MuxStream, to: Destination) {
     let watch = stream.watch();
     let server = Rc::new(Server {
@@ -126,9 +127,10 @@ pub(super) async fn serve(shared: Rc<Shared>, stream: MuxStream, to: Destination
 }
 
 impl Server {
-    /// Waits until the permission of the request that runs was withdrawn and its answer had time to end by itself. It does not where the
-    /// caller has stopped reading: nobody polls the answer then, and the backend would stay connected. A next request on this stream
-    /// says that the answer has ended.
+    /// Waits until the permission of the request that runs was withdrawn and its answer had time to
+    /// end by itself. It does not where the caller has stopped reading: nobody polls the answer
+    /// then, and the backend would stay connected. A next request on this stream says that the
+    /// answer has ended.
     async fn withdrawn(&self) {
         let begun = &self.begun.1;
         let mut running = begun.recv().await.ok();
@@ -216,7 +218,8 @@ impl Server {
                 if let Some(record) = written.get() {
                     record.answered(target, response.status().as_u16());
                 }
-                // The window of the stream holds it back from here on, so it need not hold up others.
+                // The window of the stream holds it back from here on, so it need not hold up
+                // others.
                 pass.step_aside();
                 let (mut head, body) = response.into_parts();
                 strip_hop_by_hop(&mut head.headers);
@@ -238,7 +241,8 @@ impl Server {
 
     /// Converts the head of a request into the common form.
     fn asked(&self, head: &request::Parts) -> Result<Asked, Denial> {
-        // A request in absolute form names a host, and which of the two counts is not ours to guess.
+        // A request in absolute form names a host, and which of the two counts is not ours to
+        // guess.
         if head.uri.scheme().is_some() || head.uri.authority().is_some() {
             return Err(invalid("send the path alone, not a whole URL"));
         }

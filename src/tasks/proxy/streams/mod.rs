@@ -49,8 +49,8 @@ impl Drop for Streams {
 }
 
 impl Proxy {
-    /// From here on the session's binary messages are yamux frames. Call it before the control plane is told so. Streams of an earlier
-    /// word of the same kind end.
+    /// From here on the session's binary messages are yamux frames. Call it before the control
+    /// plane is told so. Streams of an earlier word of the same kind end.
     pub fn open_streams(&self, outlet: &Outlet) {
         outlet.carry_streams();
         let mux = Mux::new(Settings::default(), outlet.clone());

@@ -43,7 +43,8 @@ pub struct Parts<'a> {
 }
 
 impl Credential {
-    /// Gets the first token, but does not wait for ever: a control plane without a token is better than none.
+    /// Gets the first token, but does not wait for ever: a control plane without a token is better
+    /// than none.
     pub async fn prepare(&self, delegate: &Delegate, revocation: &Revocation) {
         if self.kind == Kind::Handle || !permits_sharing(self.level.get()) {
             return;
@@ -60,7 +61,8 @@ impl Credential {
         asked.or(late).await;
     }
 
-    /// Gets a token that the level permits. It is recorded before it is made, so that it can be made worthless after any crash.
+    /// Gets a token that the level permits. It is recorded before it is made, so that it can be
+    /// made worthless after any crash.
     async fn get_token(&self, delegate: &Delegate, revocation: &Revocation) -> Result<(), String> {
         let made_under = revocation.prepare_token().await?;
         let token = delegate.shared_token().await?;
@@ -77,7 +79,8 @@ impl Credential {
         Ok(())
     }
 
-    /// Keeps the control plane supplied, for ever. `is_idle` says whether a registration would end nothing.
+    /// Keeps the control plane supplied, for ever. `is_idle` says whether a registration would end
+    /// nothing.
     pub async fn supply(&self, parts: Parts<'_>, is_idle: impl Fn() -> bool) {
         match self.kind {
             Kind::Handle => self.keep_handle(&parts).await,
@@ -125,8 +128,8 @@ impl Credential {
         }
     }
 
-    /// Sees to it that the control plane holds the one token that it may hold, and waits until that needs another one. A change of the
-    /// level begins again.
+    /// Sees to it that the control plane holds the one token that it may hold, and waits until that
+    /// needs another one. A change of the level begins again.
     async fn share_one(&self, parts: &Parts<'_>, is_idle: &impl Fn() -> bool) {
         let Some(given) = self.current() else {
             parts.shared_state.clear(SHARED);
@@ -145,14 +148,16 @@ impl Credential {
         let due = now.after((life * 3 / 4).saturating_sub(used));
         let overdue = now.after((life * 5 / 6).saturating_sub(used));
         clock::until(due).await;
-        // On a gateway a registration ends what runs: it waits for a quiet moment, while there is time.
+        // On a gateway a registration ends what runs: it waits for a quiet moment, while there is
+        // time.
         while !is_idle() && clock::now().mono < overdue {
             Timer::after(LOOK_EVERY).await;
         }
         self.next_token(parts).await;
     }
 
-    /// Registers where the last registration said something else than the next one will. The first registration needs no reason.
+    /// Registers where the last registration said something else than the next one will. The first
+    /// registration needs no reason.
     async fn register(&self, parts: &Parts<'_>) {
         let next = self.current().map(|given| given.secret);
         if !self.has_offered.get() || *self.offered.borrow() == next {

@@ -121,7 +121,8 @@ impl Bindings {
         }
     }
 
-    /// A call that comes too early would be refused; one that waited in vain is told why by the API server itself.
+    /// A call that comes too early would be refused; one that waited in vain is told why by the API
+    /// server itself.
     async fn until_in_force(&self, namespace: &str, token: &Secret) {
         let question = SelfSubjectAccessReview {
             spec: AccessReviewSpec {
@@ -206,7 +207,8 @@ impl Bindings {
         }
     }
 
-    /// Removes the binding that makes the account cluster-admin, where it is ours: that role, for this account alone.
+    /// Removes the binding that makes the account cluster-admin, where it is ours: that role, for
+    /// this account alone.
     pub(super) async fn remove_full(&self, name: &str) -> Result<(), Error> {
         let path = format!("/apis/{GROUP}/v1/clusterrolebindings/{name}");
         let found: RoleBinding = match self.client.get(&path).await {

@@ -155,7 +155,8 @@ struct Page {
     chart_year_ms: Vec<f64>,
 }
 
-/// The page of an agent with a year behind it, which has neither control plane nor cluster: what it has to show comes from the disk.
+/// The page of an agent with a year behind it, which has neither control plane nor cluster: what it
+/// has to show comes from the disk.
 fn page(binary: &Path, folder: &Path) -> Result<Vec<Measured>, String> {
     let folder = folder.join("year");
     // Of an earlier run: its year ended then.

@@ -1,5 +1,5 @@
-//! What samples cost a card, and how fast they are found again: the archive itself, through simulated days, on an ext4 image of its
-//! own whose block device counts what is written.
+//! What samples cost a card, and how fast they are found again: the archive itself, through
+//! simulated days, on an ext4 image of its own whose block device counts what is written.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -63,7 +63,8 @@ fn measured() -> Result<Vec<Measured>, String> {
     Ok(rows)
 }
 
-/// A value of a series: a third of them noisy, a third drifting, a third nearly always the same, as those of a host are.
+/// A value of a series: a third of them noisy, a third drifting, a third nearly always the same, as
+/// those of a host are.
 fn value(series: u64, tick: u64) -> i64 {
     let mixed = (tick ^ (series << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let value = match series % 3 {
@@ -109,7 +110,8 @@ async fn open(folder: PathBuf) -> Result<Telemetry, String> {
     Ok(opened.map_err(|error| error.sentence())?.0)
 }
 
-/// Lives for so many days at 15 s. The agent looks after its files twice a minute; once does the same here.
+/// Lives for so many days at 15 s. The agent looks after its files twice a minute; once does the
+/// same here.
 async fn days(folder: &Path, days: u64) -> Result<(), String> {
     let telemetry = open(folder.join("state")).await?;
     let handle = telemetry.handle();
@@ -126,7 +128,8 @@ async fn days(folder: &Path, days: u64) -> Result<(), String> {
     telemetry.close().await.map_err(told)
 }
 
-/// The schema that comes to mind first, through one day, as safe as ours: each tick is on the disk when it is written.
+/// The schema that comes to mind first, through one day, as safe as ours: each tick is on the disk
+/// when it is written.
 fn row_a_sample(folder: &Path) -> Result<(), String> {
     let told = |error: rusqlite::Error| error.to_string();
     let mut database = rusqlite::Connection::open(folder.join("obvious.db")).map_err(told)?;
@@ -155,7 +158,8 @@ fn row_a_sample(folder: &Path) -> Result<(), String> {
     database.close().map_err(|(_, error)| told(error))
 }
 
-/// Queries over a year of four series at a minute, in memory, and how fast its raw part is read for a receiver.
+/// Queries over a year of four series at a minute, in memory, and how fast its raw part is read for
+/// a receiver.
 async fn year() -> Result<Vec<Measured>, String> {
     let told = |failure: pipeops_agent::store::Failure| failure.to_string();
     let folder = PathBuf::from("/dev/shm").join(format!("pipeops-bench-{}", std::process::id()));

@@ -1,5 +1,6 @@
-//! Promises about truth and withdrawal: how soon a change of the world is the first line, and how soon a call ends that is no longer
-//! allowed, as the integration tests find it with the program that is measured; and what an agent without work asks of its cluster.
+//! Promises about truth and withdrawal: how soon a change of the world is the first line, and how
+//! soon a call ends that is no longer allowed, as the integration tests find it with the program
+//! that is measured; and what an agent without work asks of its cluster.
 
 use std::collections::BTreeMap;
 use std::fs::File;
