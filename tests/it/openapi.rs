@@ -59,8 +59,8 @@ fn each_shape_is_described_field_by_field() {
         count += 1;
     };
     macro_rules! check {
-        ($($room:ident :: $shape:ident),* $(,)?) => {
-            $(check(stringify!($shape), serde_json::to_value($room::$shape::default()).unwrap());)*
+        ($($module:ident :: $shape:ident),* $(,)?) => {
+            $(check(stringify!($shape), serde_json::to_value($module::$shape::default()).unwrap());)*
         };
     }
     check!(
@@ -128,9 +128,9 @@ fn each_shape_of_k3s_is_described_field_by_field() {
     let description = description();
     let schemas = &description["components"]["schemas"];
     macro_rules! check {
-        ($($room:ident :: $shape:ident),* $(,)?) => {
+        ($($module:ident :: $shape:ident),* $(,)?) => {
             $(
-                let shape = serde_json::to_value($room::$shape::default()).unwrap();
+                let shape = serde_json::to_value($module::$shape::default()).unwrap();
                 let name = stringify!($shape);
                 assert_eq!(keys(&shape), keys(&schemas[name]["properties"]), "{name}");
             )*

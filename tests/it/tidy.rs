@@ -1,4 +1,4 @@
-//! Holds the plan of the house: which room may name which. The message of a failure says where the
+//! Checks the layering: which layer may name which. The message of a failure says where the
 //! line belongs.
 
 use std::{
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What each room may name, besides itself and `error`, which everybody may.
+/// What each layer may name, besides itself and `error`, which everybody may.
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("core", &[]),
     ("error", &[]),
@@ -114,21 +114,25 @@ const STATE_OF_THE_THREAD: &str = "store::disk is the state of the store's threa
      run on it";
 
 #[test]
-fn every_room_names_only_the_rooms_that_it_may() {
+fn every_layer_names_only_layers_that_it_may() {
     let src = root().join("src");
     assert!(rust_files(&src).len() > 30, "the scan finds no files");
     let mut wrong = Vec::new();
     for file in rust_files(&src) {
         let below = file.strip_prefix(&src).unwrap();
-        let room = below.iter().next().unwrap().to_str().unwrap();
-        let room = room.trim_end_matches(".rs");
-        let Some((_, may)) = MAY_NAME.iter().find(|(name, _)| *name == room) else {
-            wrong.push(format!("src/{}: no such room in the plan; give {room} a line in tests/it/tidy.rs and src/ARCHITECTURE.md", below.display()));
+        let layer = below.iter().next().unwrap().to_str().unwrap();
+        let layer = layer.trim_end_matches(".rs");
+        let Some((_, may)) = MAY_NAME.iter().find(|(name, _)| *name == layer) else {
+            wrong.push(format!("src/{}: no such layer in the plan; give {layer} a line in tests/it/tidy.rs and src/ARCHITECTURE.md", below.display()));
             continue;
         };
-        for named in rooms_named(&program_text(&file)) {
-            if named != room && named != "error" && !may.contains(&named.as_str()) {
-                wrong.push(format!("src/{}: {}", below.display(), advice(room, &named)));
+        for named in layers_named(&program_text(&file)) {
+            if named != layer && named != "error" && !may.contains(&named.as_str()) {
+                wrong.push(format!(
+                    "src/{}: {}",
+                    below.display(),
+                    advice(layer, &named)
+                ));
             }
         }
     }
@@ -147,6 +151,25 @@ fn no_test_is_switched_off_and_no_file_knows_this_machine() {
             for forbidden in [ignored, here.as_str()] {
                 if text.contains(forbidden) {
                     wrong.push(format!("{} contains {forbidden}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn comments_are_at_most_100_columns_wide() {
+    let mut wrong = Vec::new();
+    for folder in ["src", "tests"] {
+        for file in rust_files(&root().join(folder)) {
+            let text = fs::read_to_string(&file).unwrap();
+            for (line, number) in text.lines().zip(1..) {
+                let words = line.trim_start();
+                // A row of a table is one line.
+                let is_row = words.starts_with("//! |") || words.starts_with("/// |");
+                if words.starts_with("//") && !is_row && line.chars().count() > 100 {
+                    wrong.push(format!("{}:{number}", file.display()));
                 }
             }
         }
@@ -257,7 +280,7 @@ fn the_scan_of_tasks_sees_imports_in_braces() {
 fn the_scan_sees_what_it_is_for() {
     let text = "use crate::{\n    core::{lanes, time::Now},\n    error::Error,\n    store,\n};\n\
                 fn f() { crate::link::dial(); }\n// crate::kube is only told about\n";
-    let named: Vec<_> = rooms_named(text).into_iter().collect();
+    let named: Vec<_> = layers_named(text).into_iter().collect();
     assert_eq!(named, ["core", "error", "link", "store"]);
     assert_eq!(
         advice("store", "host"),
@@ -265,19 +288,19 @@ fn the_scan_sees_what_it_is_for() {
     );
 }
 
-fn advice(room: &str, named: &str) -> String {
-    let rule = match (room, named) {
+fn advice(layer: &str, named: &str) -> String {
+    let rule = match (layer, named) {
         ("core", _) => "a decision knows nothing but decisions. Take what it needs as an argument",
         (_, "config") => "settings are taken apart in daemon.rs. Take a small struct of your own",
         (_, "log") => "use the macros of the crate log",
         (_, "cli" | "daemon" | "tasks") => "those wire, they are not used. Move the line up there",
         (_, "net") => "only link, kube, outside and dashboard speak to the network",
-        (room, named) if PARTIES.contains(&room) && PARTIES.contains(&named) => {
+        (layer, named) if PARTIES.contains(&layer) && PARTIES.contains(&named) => {
             "no party knows another. Move the meeting of the two to tasks/"
         }
         _ => "see the table in src/ARCHITECTURE.md",
     };
-    format!("{room}/ may not use {named}/: {rule}")
+    format!("{layer}/ may not use {named}/: {rule}")
 }
 
 /// Modules of `tasks` named behind every `crate::tasks::`, whether alone or in braces.
@@ -379,24 +402,24 @@ fn take_path(from: &[&str], rest: &mut &str, paths: &mut BTreeSet<String>) {
     paths.insert(at.join("::"));
 }
 
-/// The rooms behind every `crate::`, whether alone or in braces.
-fn rooms_named(text: &str) -> BTreeSet<String> {
+/// The layers behind every `crate::`, whether alone or in braces.
+fn layers_named(text: &str) -> BTreeSet<String> {
     let code: Vec<&str> = text
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"))
         .collect();
     let code = code.join("\n");
-    let mut rooms = BTreeSet::new();
+    let mut layers = BTreeSet::new();
     for rest in code.split("crate::").skip(1) {
         match rest.strip_prefix('{') {
-            Some(list) => rooms.extend(top_level(list)),
-            None => rooms.extend([word(rest)]),
+            Some(list) => layers.extend(top_level(list)),
+            None => layers.extend([word(rest)]),
         }
     }
-    rooms.remove("");
-    // `crate::VERSION` and macros name no room.
-    rooms.retain(|room| room.starts_with(|c: char| c.is_ascii_lowercase()));
-    rooms
+    layers.remove("");
+    // `crate::VERSION` and macros name no layer.
+    layers.retain(|layer| layer.starts_with(|c: char| c.is_ascii_lowercase()));
+    layers
 }
 
 /// The first words of a list in braces, without what stands in braces within.
