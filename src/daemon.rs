@@ -107,9 +107,9 @@ pub fn run(sources: Sources) -> std::result::Result<Exit, Vec<Error>> {
     let for_tasks = Rc::clone(&executor);
     // The record is in the runtime directory, which is in memory.
     let start = Start::begin(&known.surroundings);
-    // Not `smol::block_on`, which waits for events on this thread too: each event then wakes both
-    // threads, and the other one for up to ten short sleeps.
-    let ended = future::block_on(executor.run(begin(sources, known, lines, (for_tasks, &start))));
+    // This thread waits for events itself. Where only the reactor's thread does, an idle agent
+    // wakes up a third less often, and a download is a fifth slower.
+    let ended = smol::block_on(executor.run(begin(sources, known, lines, (for_tasks, &start))));
     if ended.is_err() {
         // It says why by itself, and is no crash.
         start.forget();
