@@ -2,5 +2,9 @@
 //! of `tests/hostile`.
 
 #![no_main]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "libfuzzer's macro creates a file"
+)]
 
 libfuzzer_sys::fuzz_target!(|line: &str| fuzz::request(line));

@@ -2,5 +2,9 @@
 //! who may.
 
 #![no_main]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "libfuzzer's macro creates a file"
+)]
 
 libfuzzer_sys::fuzz_target!(|line: &str| fuzz::dashboard_request(line));
