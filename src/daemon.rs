@@ -405,7 +405,7 @@ impl Agent {
         let kept = (&store, &audit_writer, &shared_state);
         let flows = (&proxy, &delivery, &executor);
         let apps = parts::apps(&settings, watched, (kept, &lease_gate), flows);
-        let access = level::Parts {
+        let access = level::AccessDependencies {
             configured,
             proxy: Rc::clone(&proxy),
             audit_writer: audit_writer.clone(),
@@ -521,7 +521,7 @@ impl Agent {
                 Rc::clone(&known),
                 tell,
             );
-            let parts = cluster::Parts {
+            let parts = cluster::Collector {
                 client: client.clone(),
                 known,
                 shared_state: Rc::clone(&self.shared_state),
@@ -594,7 +594,7 @@ impl Agent {
             return;
         };
         let authorization = self.authorization(settings.credentials.as_ref());
-        let parts = remote_write::Parts {
+        let parts = remote_write::DeliveryDependencies {
             samples: self.telemetry.clone(),
             receiver: outside::remote_write::Receiver(
                 self.client(&settings.url, remote_write::UNREACHED).await,

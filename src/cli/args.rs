@@ -24,9 +24,9 @@ use crate::error::{Error, Result};
 /// Maximum number of commands that the error for an unknown one lists.
 const POSSIBLE_MAX: usize = 8;
 
-/// Request of a command line.
+/// Parsed command line.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum Invocation {
     /// Run a command.
     Run(Args),
     /// Print this help.
@@ -109,7 +109,7 @@ impl Args {
 }
 
 /// Reads the words after the name of the program.
-pub(super) fn parse(words: impl Iterator<Item = OsString>) -> Result<Asked> {
+pub(super) fn parse(words: impl Iterator<Item = OsString>) -> Result<Invocation> {
     let mut words: VecDeque<OsString> = words.collect();
     // `help COMMAND` is `COMMAND --help`.
     if words.front().is_some_and(|word| word == "help") {
@@ -120,7 +120,7 @@ pub(super) fn parse(words: impl Iterator<Item = OsString>) -> Result<Asked> {
     match parser::program_for(&words).try_get_matches_from(&words) {
         Ok(values) => {
             let (path, values) = named(values);
-            Ok(Asked::Run(Args { path, values }))
+            Ok(Invocation::Run(Args { path, values }))
         }
         Err(error) => refused(&error, &words),
     }
@@ -138,13 +138,13 @@ fn named(mut values: ArgMatches) -> (Vec<&'static Command>, ArgMatches) {
 }
 
 /// A command line that runs no command.
-fn refused(error: &clap::Error, words: &VecDeque<OsString>) -> Result<Asked> {
+fn refused(error: &clap::Error, words: &VecDeque<OsString>) -> Result<Invocation> {
     let text = || error.to_string().trim_end().to_owned();
     if error.kind() == ErrorKind::DisplayHelp {
-        return Ok(Asked::Help(text()));
+        return Ok(Invocation::Help(text()));
     }
     if error.kind() == ErrorKind::DisplayVersion {
-        return Ok(Asked::Version(text()));
+        return Ok(Invocation::Version(text()));
     }
     // The error does not name the command that it is about.
     let partly = parser::program_for(words).ignore_errors(true);
@@ -152,7 +152,7 @@ fn refused(error: &clap::Error, words: &VecDeque<OsString>) -> Result<Asked> {
         .try_get_matches_from(words)
         .map_or_else(|_| vec![&PROGRAM], |values| named(values).0);
     if error.kind() == ErrorKind::MissingSubcommand {
-        return Ok(Asked::Nothing(help(&path)));
+        return Ok(Invocation::Nothing(help(&path)));
     }
     Err(explained(error, &path))
 }

@@ -313,7 +313,7 @@ fn collect(args: &Args) -> Vec<Part> {
         .settings()
         .map(|settings| secrets(&settings))
         .unwrap_or_default();
-    let mut parts = Parts {
+    let mut parts = Archive {
         known,
         list: Vec::new(),
         missing: Vec::new(),
@@ -374,14 +374,15 @@ fn secrets(settings: &Settings) -> Vec<Secret> {
     [token, proxy, header].into_iter().flatten().collect()
 }
 
-struct Parts {
+/// Files of the bundle so far.
+struct Archive {
     known: Vec<Secret>,
     list: Vec<Part>,
     missing: Vec<String>,
     left: usize,
 }
 
-impl Parts {
+impl Archive {
     fn add(&mut self, name: &str, from: &str, text: &str) {
         let safe = redacted(text, &self.known);
         let most = FILE_BYTES_MAX.min(self.left);

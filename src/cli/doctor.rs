@@ -175,7 +175,7 @@ fn own_look(args: &Args, loaded: Loaded) -> Doctor {
     let settings = loaded.settings();
     let mut subject = daemon::doctor::subject(settings.as_ref().map_err(Vec::as_slice), &keeper);
     if let Some(root) = args.path(ROOT.long) {
-        subject.place.root = root;
+        subject.paths.root = root;
     }
     smol::block_on(doctor::look(&subject)).to_wire()
 }

@@ -39,11 +39,11 @@ pub(super) fn follow(
     output: &mut Output,
 ) -> Result<Exit> {
     let mut waiting = Waiting::default();
-    let mut place = Place::default();
+    let mut position = Position::default();
     loop {
-        match session(args, topic, &mut place, teller, output, &mut waiting) {
+        match session(args, topic, &mut position, teller, output, &mut waiting) {
             Ok(()) => return Ok(Exit::Fine),
-            Err(error) if !place.has_begun => return Err(error),
+            Err(error) if !position.has_begun => return Err(error),
             Err(error) => waiting.warn_once(&error, output),
         }
         if !output.rest(AGAIN) {
@@ -54,7 +54,7 @@ pub(super) fn follow(
 
 /// Position in the stream.
 #[derive(Debug, Default)]
-struct Place {
+struct Position {
     last_id: Option<u64>,
     has_begun: bool,
 }
@@ -84,7 +84,7 @@ impl Waiting {
 fn session(
     args: &Args,
     topic: &str,
-    place: &mut Place,
+    position: &mut Position,
     teller: &mut dyn Printer,
     output: &mut Output,
     waiting: &mut Waiting,
@@ -92,10 +92,10 @@ fn session(
     let path = format!("{STREAM_PATH}?topics={topic}");
     let cannot = "the agent refused to stream events";
     // Opened before the list is read, so that nothing is between the two.
-    let mut flow = socket::flow(args, &path, (Some(SILENCE), place.last_id), cannot)?;
-    if !place.has_begun {
+    let mut flow = socket::flow(args, &path, (Some(SILENCE), position.last_id), cannot)?;
+    if !position.has_begun {
         teller.read(output)?;
-        place.has_begun = true;
+        position.has_begun = true;
     }
     loop {
         let message = match message(&mut flow) {
@@ -105,7 +105,7 @@ fn session(
             Err(Lost::Agent(error)) => return Err(error),
         };
         waiting.over();
-        place.last_id = message.id.or(place.last_id);
+        position.last_id = message.id.or(position.last_id);
         match message.name.as_str() {
             "reset" => teller.read(output)?,
             "beat" | "" => {}

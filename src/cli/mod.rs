@@ -53,7 +53,7 @@ use std::{ffi::OsString, time::Duration};
 use serde_json::json;
 
 use self::{
-    args::{Args, Asked},
+    args::{Args, Invocation},
     output::Output,
     table::{CONFIG, Command, JSON, SET},
 };
@@ -138,16 +138,16 @@ static SHOW_VERSION: Command = Command {
 pub fn main(words: impl Iterator<Item = OsString>) -> Exit {
     let mut output = Output::of_process();
     match args::parse(words.skip(1)) {
-        Ok(Asked::Run(args)) => command(&args, &mut output),
-        Ok(Asked::Help(text)) => {
+        Ok(Invocation::Run(args)) => command(&args, &mut output),
+        Ok(Invocation::Help(text)) => {
             output.help(&text);
             Exit::Fine
         }
-        Ok(Asked::Version(text)) => {
+        Ok(Invocation::Version(text)) => {
             output.line(&text);
             Exit::Fine
         }
-        Ok(Asked::Nothing(help)) => {
+        Ok(Invocation::Nothing(help)) => {
             output.note(&help);
             Exit::CouldNotRun
         }
@@ -159,7 +159,7 @@ pub fn main(words: impl Iterator<Item = OsString>) -> Exit {
 }
 
 fn command(args: &Args, output: &mut Output) -> Exit {
-    // A command without `run` is never given: see `Asked::Nothing`.
+    // A command without `run` is never given: see `Invocation::Nothing`.
     let Some(run) = args.command().run else {
         return Exit::CouldNotRun;
     };

@@ -56,7 +56,7 @@ pub(super) static COMMAND: Command = Command {
 };
 
 /// The Go agent in the cluster.
-struct Found {
+struct GoAgent {
     namespace: String,
     name: String,
     replicas: u64,
@@ -68,7 +68,7 @@ struct Found {
     keys: Vec<(&'static str, String)>,
 }
 
-impl Found {
+impl GoAgent {
     fn take(&mut self, name: &str, value: Option<String>) {
         let Some(value) = value.filter(|value| !value.is_empty()) else {
             return;
@@ -150,7 +150,13 @@ fn replace(args: &Args, output: &mut Output) -> Result<Exit> {
 }
 
 /// Prints what was done, and what is left to do.
-fn print_result(found: &Found, undo: &str, line: Option<String>, args: &Args, output: &mut Output) {
+fn print_result(
+    found: &GoAgent,
+    undo: &str,
+    line: Option<String>,
+    args: &Args,
+    output: &mut Output,
+) {
     if args.has("json") {
         output.json(&json!({
             "namespace": found.namespace, "deployment": found.name, "image": found.image, "undo": undo, "run": line,
@@ -173,7 +179,7 @@ fn print_result(found: &Found, undo: &str, line: Option<String>, args: &Args, ou
     }
 }
 
-fn print_plan(found: &Found, plan: &Plan, args: &Args, output: &mut Output) {
+fn print_plan(found: &GoAgent, plan: &Plan, args: &Args, output: &mut Output) {
     let title = format!("{}/{} runs {}", found.namespace, found.name, found.image);
     output.line(&output.toned(Tone::Strong, &printable(&title)));
     let act = if args.has("remove") {
@@ -204,7 +210,7 @@ fn manifest_path(plan: &Plan) -> std::path::PathBuf {
 }
 
 /// Stops the Go agent; returns the command that undoes it.
-fn stop(found: &Found, plan: &Plan, args: &Args) -> Result<String> {
+fn stop(found: &GoAgent, plan: &Plan, args: &Args) -> Result<String> {
     let path = found.path();
     if args.has("remove") {
         let kept = manifest_path(plan);
@@ -229,7 +235,7 @@ fn stop(found: &Found, plan: &Plan, args: &Args) -> Result<String> {
     ))
 }
 
-async fn find(client: &Client, namespace: &str) -> Result<Found> {
+async fn find(client: &Client, namespace: &str) -> Result<GoAgent> {
     let cannot = || Error::new("cannot look for the agent in the cluster");
     let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments?{LABEL}");
     let list: Value = client
@@ -246,7 +252,7 @@ async fn find(client: &Client, namespace: &str) -> Result<Found> {
     };
     let (meta, spec) = (one.at("metadata"), one.at("spec"));
     let pod = spec.at("template").at("spec");
-    let mut found = Found {
+    let mut found = GoAgent {
         namespace: namespace.to_owned(),
         name: meta.text("name").to_owned(),
         replicas: spec.count("replicas").unwrap_or(1).max(1),

@@ -36,13 +36,13 @@ fn words(line: &str) -> Vec<OsString> {
         .collect()
 }
 
-fn read(line: &str) -> Result<Asked, Error> {
+fn read(line: &str) -> Result<Invocation, Error> {
     parse(words(&format!("pipeops-agent {line}")).into_iter())
 }
 
 fn args(line: &str) -> Args {
     match read(line) {
-        Ok(Asked::Run(args)) => args,
+        Ok(Invocation::Run(args)) => args,
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -73,7 +73,7 @@ fn every_example_is_a_command_line_that_can_run() {
     let mut count = 0;
     for path in all() {
         for example in path.last().unwrap().examples {
-            let Ok(Asked::Run(args)) = parse(words(example).into_iter()) else {
+            let Ok(Invocation::Run(args)) = parse(words(example).into_iter()) else {
                 panic!("{example}");
             };
             // Examples of a family may be of any command in it.
@@ -106,7 +106,7 @@ fn a_default_holds_until_something_is_given() {
 fn a_path_may_be_made_of_any_bytes_and_a_text_may_not() {
     let odd = OsString::from_vec(b"a\xffb".to_vec());
     let line = ["status", "--socket"].map(OsString::from).into_iter();
-    let Ok(Asked::Run(args)) = parse(line.chain([odd.clone()])) else {
+    let Ok(Invocation::Run(args)) = parse(line.chain([odd.clone()])) else {
         panic!("a path is refused");
     };
     assert_eq!(args.path("socket").unwrap().as_os_str(), odd);
@@ -193,14 +193,14 @@ fn help_is_given_wherever_it_is_asked_for() {
         "help",
         "help access test",
     ] {
-        assert!(matches!(read(line), Ok(Asked::Help(..))), "{line}");
+        assert!(matches!(read(line), Ok(Invocation::Help(..))), "{line}");
     }
-    assert!(matches!(read("-v"), Ok(Asked::Version(_))));
-    assert!(matches!(read("-V"), Ok(Asked::Version(_))));
+    assert!(matches!(read("-v"), Ok(Invocation::Version(_))));
+    assert!(matches!(read("-V"), Ok(Invocation::Version(_))));
     assert!(read("status -V").is_err());
-    assert!(matches!(read("metrics"), Ok(Asked::Nothing(_))));
+    assert!(matches!(read("metrics"), Ok(Invocation::Nothing(_))));
     let help = |line: &str| match read(line) {
-        Ok(Asked::Help(text)) => text,
+        Ok(Invocation::Help(text)) => text,
         other => panic!("{line}: {other:?}"),
     };
     for key in keys::KEYS {

@@ -28,7 +28,7 @@ use crate::{
             Version,
             list::{Choice, List, Machine, Trigger},
             signed::{BYTES_MAX, SignedFile, Trust},
-            trial::{Seen, WITHIN},
+            trial::{AgentStatus, WITHIN},
         },
     },
     error::{Error, Exit, Result},
@@ -111,11 +111,11 @@ pub(super) static COMMAND: Command = Command {
 /// A release whose list was verified.
 struct Release {
     list: List,
-    place: Place,
+    source: ReleaseSource,
 }
 
-/// Place of the files of a release.
-enum Place {
+/// Source of the files of a release.
+enum ReleaseSource {
     /// A folder that came by hand.
     Folder(PathBuf),
     /// An address, and the way there.
@@ -255,7 +255,7 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
     let within = seconds
         .map(Duration::from_secs)
         .ok_or_else(|| Error::new("--within cannot be used").fix("give 10 to 300 seconds"))?;
-    let file = fetch(&release.place, &wanted, "program", &loaded)?;
+    let file = fetch(&release.source, &wanted, "program", &loaded)?;
     let agent = Agent(socket::candidates_of(&loaded));
     let new = NewProgram {
         file,
@@ -317,20 +317,20 @@ fn previous_package(
 ) -> Result<PreviousPackage> {
     let settings = loaded.update();
     let note = keeper.update_note()?;
-    let place = match &release.place {
-        Place::Folder(folder) => {
+    let source = match &release.source {
+        ReleaseSource::Folder(folder) => {
             let folder = folder.canonicalize().unwrap_or_else(|_| folder.clone());
-            Place::Folder(folder.with_file_name(VERSION))
+            ReleaseSource::Folder(folder.with_file_name(VERSION))
         }
-        Place::Net(..) => Place::Net(
+        ReleaseSource::Net(..) => ReleaseSource::Net(
             format!("{}/{VERSION}", settings.url.trim_end_matches('/')),
             releases::way(args)?,
         ),
     };
     let get = || {
-        let list = place.list(&releases::trust(&settings, 0, note.keys)?)?;
+        let list = source.list(&releases::trust(&settings, 0, note.keys)?)?;
         let wanted = file_of(&list, Some(kind))?;
-        let file = fetch(&place, &wanted, "previous", loaded)?;
+        let file = fetch(&source, &wanted, "previous", loaded)?;
         Ok(PreviousPackage {
             kind,
             file,
@@ -350,10 +350,10 @@ fn previous_package(
 }
 
 /// A file of a release: where it came by hand, or downloaded to a folder of root's.
-fn fetch(place: &Place, file: &SignedFile, to: &str, loaded: &Loaded) -> Result<PathBuf> {
-    match place {
-        Place::Folder(folder) => Ok(folder.join(&file.name)),
-        Place::Net(base, way) => {
+fn fetch(source: &ReleaseSource, file: &SignedFile, to: &str, loaded: &Loaded) -> Result<PathBuf> {
+    match source {
+        ReleaseSource::Folder(folder) => Ok(folder.join(&file.name)),
+        ReleaseSource::Net(base, way) => {
             let folder = loaded.keeper().state_dir.join("download");
             files::create_directory(&folder)?;
             let wanted = Wanted {
@@ -429,7 +429,7 @@ fn progress(update: &Update) -> Option<String> {
     }
 }
 
-impl Place {
+impl ReleaseSource {
     /// The list of the release that is here.
     fn list(&self, trust: &Trust) -> Result<List> {
         match self {
@@ -450,16 +450,16 @@ fn release(args: &Args, loaded: &Loaded, note: &UpdateNote) -> Result<Release> {
     // Somebody who names a version or a folder may want one that is not the last.
     let sequence = if args.has("to") { 0 } else { note.sequence };
     let trust = releases::trust(&settings, sequence, note.keys)?;
-    let place = if let Some(folder) = args.path("from") {
-        Place::Folder(folder)
+    let source = if let Some(folder) = args.path("from") {
+        ReleaseSource::Folder(folder)
     } else {
         let release = args.text("to").unwrap_or(&settings.channel);
         let base = format!("{}/{release}", settings.url.trim_end_matches('/'));
-        Place::Net(base, releases::way(args)?)
+        ReleaseSource::Net(base, releases::way(args)?)
     };
-    let list = place.list(&trust)?;
+    let list = source.list(&trust)?;
     wanted(args, &list)?;
-    Ok(Release { list, place })
+    Ok(Release { list, source })
 }
 
 /// Refuses a release that is not the one that was named.
@@ -486,14 +486,14 @@ fn keeper(loaded: &Loaded, args: &Args) -> Result<Keeper> {
 struct Agent(socket::Sockets);
 
 impl Watched for Agent {
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> AgentStatus {
         let status = socket::ask(&self.0, &socket::Ask::Get(api::STATUS_PATH));
         let Some(status) = status.ok().and_then(|answer| answer.json().ok()) else {
-            return Seen::default();
+            return AgentStatus::default();
         };
         let status = View::new(&status);
         let mut parts = status.at("readiness").list("parts");
-        Seen {
+        AgentStatus {
             version: status.maybe("version").map(str::to_owned),
             up: Duration::from_secs(status.count("uptime_s").unwrap_or_default()),
             stores: parts

@@ -33,9 +33,9 @@ use crate::{
     error::Error,
 };
 
-/// Facts about the place it runs in, for the defaults that depend on them.
+/// Facts about this process that defaults depend on.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct ProcessContext {
     /// True if it runs as root.
     pub(super) is_root: bool,
     /// `RUNTIME_DIRECTORY`, which systemd makes for the service.
@@ -88,20 +88,20 @@ impl Merged {
     }
 
     /// The socket of the agent that these settings belong to.
-    pub(super) fn socket(&self, place: &Place) -> PathBuf {
+    pub(super) fn socket(&self, process: &ProcessContext) -> PathBuf {
         if let Some(path) = self.path(&keys::SOCKET) {
             return path;
         }
         let state_dir = self.state_dir();
-        let folder = if let Some(folder) = &place.service_runtime_dir {
+        let folder = if let Some(folder) = &process.service_runtime_dir {
             folder.clone()
         } else if self.origin(&keys::STATE_DIR) != Origin::Default {
             // Who gives an agent a folder of its own may run several: their sockets must not meet.
             state_dir
-        } else if place.is_root {
+        } else if process.is_root {
             PathBuf::from("/run/pipeops-agent")
         } else {
-            let user = place.user_runtime_dir.as_ref();
+            let user = process.user_runtime_dir.as_ref();
             user.map_or(state_dir, |folder| folder.join("pipeops-agent"))
         };
         folder.join("agent.sock")
@@ -145,12 +145,12 @@ impl Merged {
     }
 
     /// The settings, or nothing where `problems` says why.
-    pub(super) fn settings(&mut self, place: &Place) -> Option<Settings> {
+    pub(super) fn settings(&mut self, process: &ProcessContext) -> Option<Settings> {
         let pipeops = self.pipeops();
         let agent = self.agent();
         let tls = self.tls();
         let telemetry = self.telemetry();
-        let dashboard = self.dashboard(place);
+        let dashboard = self.dashboard(process);
         let notify = self.notify();
         let app_operators = self.app_operators();
         self.warn_of_lone_s3();
@@ -452,8 +452,8 @@ impl Merged {
         }
     }
 
-    fn dashboard(&mut self, place: &Place) -> Option<Dashboard> {
-        let socket = self.socket(place);
+    fn dashboard(&mut self, process: &ProcessContext) -> Option<Dashboard> {
+        let socket = self.socket(process);
         if socket.as_os_str().as_bytes().len() > SOCKET_PATH_BYTES_MAX {
             let from = match self.entry(&keys::SOCKET) {
                 Some(entry) => format!("{}: dashboard.socket", entry.origin),

@@ -20,7 +20,7 @@ use std::{
 };
 
 use self::{
-    check::Place,
+    check::ProcessContext,
     keys::{KEYS, Key, Secrecy},
     layers::Merged,
 };
@@ -85,12 +85,12 @@ impl Sources {
             .unwrap_or_else(|| Path::new(DEFAULT_FILE))
     }
 
-    fn place(&self) -> Place {
+    fn process(&self) -> ProcessContext {
         let folder = |name: &str| {
             let path = PathBuf::from(self.environment.get(&OsString::from(name))?);
             path.is_absolute().then_some(path)
         };
-        Place {
+        ProcessContext {
             is_root: self.is_root,
             service_runtime_dir: folder("RUNTIME_DIRECTORY"),
             user_runtime_dir: folder("XDG_RUNTIME_DIR"),
@@ -141,7 +141,7 @@ pub fn provisional(sources: &Sources) -> Provisional {
     merged.add_defaults();
     merged.add_what_is_given(sources);
     Provisional {
-        socket: merged.socket(&sources.place()),
+        socket: merged.socket(&sources.process()),
         listen: merged.listen(),
         shows_itself: merged.shows_itself(),
         log: merged.log(),
@@ -175,12 +175,12 @@ pub fn load(sources: &Sources) -> Loaded {
 fn loaded(mut merged: Merged, sources: &Sources) -> Loaded {
     merged.add_what_is_given(sources);
     let main = sources.main_file();
-    let place = sources.place();
-    let settings = merged.settings(&place).map(|settings| Settings {
+    let process = sources.process();
+    let settings = merged.settings(&process).map(|settings| Settings {
         surroundings: Surroundings::of(&sources.environment),
         ..settings
     });
-    let socket = merged.socket(&place);
+    let socket = merged.socket(&process);
     let state_dir = merged.state_dir();
     Loaded {
         merged,

@@ -168,9 +168,9 @@ impl FileKey {
     }
 }
 
-/// Place of a chunk in a file.
+/// Position of a chunk in its file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Place {
+pub enum ChunkPosition {
     /// Others follow.
     Within,
     /// None does.
@@ -191,16 +191,24 @@ impl fmt::Debug for Chunks {
 
 impl Chunks {
     /// Encrypts the next chunk, which grows by [`TAG`].
-    pub fn seal(&mut self, chunk: &mut Vec<u8>, place: Place) -> Result<(), Unspecified> {
-        let nonce = self.nonce(place);
+    pub fn seal(
+        &mut self,
+        chunk: &mut Vec<u8>,
+        position: ChunkPosition,
+    ) -> Result<(), Unspecified> {
+        let nonce = self.nonce(position);
         self.key
             .seal_in_place_append_tag(nonce, Aad::empty(), chunk)
     }
 
     /// Decrypts the next chunk, which shrinks by [`TAG`]. Only the first of a file may be empty.
-    pub fn open(&mut self, chunk: &mut Vec<u8>, place: Place) -> Result<(), Unspecified> {
+    pub fn open(
+        &mut self,
+        chunk: &mut Vec<u8>,
+        position: ChunkPosition,
+    ) -> Result<(), Unspecified> {
         let is_first = self.count == 0;
-        let nonce = self.nonce(place);
+        let nonce = self.nonce(position);
         let length = self.key.open_in_place(nonce, Aad::empty(), chunk)?.len();
         chunk.truncate(length);
         if length == 0 && !is_first {
@@ -210,10 +218,10 @@ impl Chunks {
     }
 
     /// 11 bytes of the number of the chunk, and one that tells the last.
-    fn nonce(&mut self, place: Place) -> Nonce {
-        let last: u128 = match place {
-            Place::Within => 0,
-            Place::Last => 1,
+    fn nonce(&mut self, position: ChunkPosition) -> Nonce {
+        let last: u128 = match position {
+            ChunkPosition::Within => 0,
+            ChunkPosition::Last => 1,
         };
         let [_, _, _, _, nonce @ ..] = (u128::from(self.count) << 8 | last).to_be_bytes();
         // 2^64 chunks are more than any disk has.

@@ -46,9 +46,9 @@ impl Source {
     }
 }
 
-/// Event without its count.
+/// Content of an event: what two events have in common to be counted as one.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Happening {
+pub struct EventContent {
     /// Its source.
     pub source: Source,
     /// Its severity.
@@ -67,7 +67,7 @@ pub struct Event {
     /// Tells it from the same thing of another minute, for as long as this program runs.
     pub number: u64,
     /// The event.
-    pub what: Happening,
+    pub what: EventContent,
     /// Time when it was first seen.
     pub first: Wall,
     /// Time when it was last seen.
@@ -90,7 +90,7 @@ pub struct LogLine {
 /// Distinct events of a minute.
 #[derive(Debug, Default)]
 pub struct Tally {
-    events: BTreeMap<Happening, Times>,
+    events: BTreeMap<EventContent, Times>,
     /// Number of distinct events so far.
     numbers: u64,
     dropped: u64,
@@ -109,7 +109,7 @@ struct Times {
 impl Tally {
     /// Counts something that happened `count` times, the last time at `at`. Texts that are too long
     /// are cut.
-    pub fn add(&mut self, mut what: Happening, at: Wall, count: u32) {
+    pub fn add(&mut self, mut what: EventContent, at: Wall, count: u32) {
         cut(&mut what.message, MESSAGE_BYTES_MAX);
         cut(&mut what.subject, SUBJECT_BYTES_MAX);
         cut(&mut what.reason, REASON_BYTES_MAX);
@@ -181,8 +181,8 @@ fn cut(text: &mut String, bytes_max: usize) {
 mod tests {
     use super::*;
 
-    fn happening(reason: &str) -> Happening {
-        Happening {
+    fn happening(reason: &str) -> EventContent {
+        EventContent {
             source: Source::Cluster,
             severity: Severity::Warning,
             subject: "Pod/shop/web-0".to_owned(),

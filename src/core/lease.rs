@@ -170,7 +170,7 @@ pub enum Standing {
 
 /// Last known state of the Lease.
 #[derive(Clone, Debug, Eq, PartialEq)]
-enum Seen {
+enum KnownLease {
     Unknown,
     Nothing,
     Record(Record),
@@ -211,7 +211,7 @@ pub struct Election {
     is_registered: bool,
     ask_until: Mono,
     knows_rivals: bool,
-    seen: Seen,
+    seen: KnownLease,
     /// True if it must be read again before anything is written.
     is_stale: bool,
     watched: Option<Watched>,
@@ -248,7 +248,7 @@ impl Election {
             is_registered: false,
             ask_until: settings.ask_until,
             knows_rivals: settings.knows_rivals,
-            seen: Seen::Unknown,
+            seen: KnownLease::Unknown,
             is_stale: false,
             watched: None,
             announced: None,
@@ -293,7 +293,7 @@ impl Election {
 
     /// Id of this cluster at the control plane, as the agents of the cluster share it.
     pub fn cluster_id(&self) -> Option<&str> {
-        let Seen::Record(record) = &self.seen else {
+        let KnownLease::Record(record) = &self.seen else {
             return None;
         };
         record.cluster_id.as_deref()
@@ -302,7 +302,7 @@ impl Election {
     /// Returns whether the control plane knows this cluster through another agent, and is to hear
     /// this one before anything else.
     pub fn must_register(&self) -> bool {
-        let Seen::Record(record) = &self.seen else {
+        let KnownLease::Record(record) = &self.seen else {
             return false;
         };
         record.registered.as_ref() != Some(&self.me.id)
@@ -317,9 +317,11 @@ impl Election {
             return "barred";
         }
         match (self.standing(now), &self.seen) {
-            (Standing::Open(_), Seen::Record(record)) if record.is_quiet() => "alone",
-            (Standing::Open(_), Seen::Record(_)) => "holding",
-            (Standing::Open(_), Seen::Unknown | Seen::Nothing) => "alone without the cluster",
+            (Standing::Open(_), KnownLease::Record(record)) if record.is_quiet() => "alone",
+            (Standing::Open(_), KnownLease::Record(_)) => "holding",
+            (Standing::Open(_), KnownLease::Unknown | KnownLease::Nothing) => {
+                "alone without the cluster"
+            }
             (Standing::StandingBy(_), _) => "standing by",
             (Standing::Asking, _) => "asking",
             (Standing::Blind, _) => "blind",
@@ -336,8 +338,7 @@ impl Election {
                 return;
             }
             Input::Registered => {
-                let is_mine =
-                    matches!(&self.seen, Seen::Record(record) if record.is_held_by(&self.me.id));
+                let is_mine = matches!(&self.seen, KnownLease::Record(record) if record.is_held_by(&self.me.id));
                 self.is_registered |= is_mine;
                 return;
             }
@@ -417,9 +418,9 @@ impl Election {
         }
         let wanted = self.wanted(now);
         Some(match (&self.seen, wanted) {
-            (Seen::Nothing, Some((record, _))) => Ask::Create(record),
-            (Seen::Record(_), Some((record, change))) => Ask::Update(record, change),
-            (Seen::Unknown, _) | (_, None) => Ask::Get,
+            (KnownLease::Nothing, Some((record, _))) => Ask::Create(record),
+            (KnownLease::Record(_), Some((record, change))) => Ask::Update(record, change),
+            (KnownLease::Unknown, _) | (_, None) => Ask::Get,
         })
     }
 
@@ -427,13 +428,13 @@ impl Election {
     fn good_bye(&self) -> Option<Ask> {
         match &self.seen {
             _ if self.is_stale => Some(Ask::Get),
-            Seen::Record(record) if record.is_held_by(&self.me.id) => {
+            KnownLease::Record(record) if record.is_held_by(&self.me.id) => {
                 Some(Ask::Update(record.without(&self.me.id), Change::Released))
             }
-            Seen::Record(record) if record.announced(&self.me.id).is_some() => {
+            KnownLease::Record(record) if record.announced(&self.me.id).is_some() => {
                 Some(Ask::Update(record.without(&self.me.id), Change::Standby))
             }
-            Seen::Unknown | Seen::Nothing | Seen::Record(_) => None,
+            KnownLease::Unknown | KnownLease::Nothing | KnownLease::Record(_) => None,
         }
     }
 
@@ -441,8 +442,8 @@ impl Election {
     fn wanted(&self, now: Mono) -> Option<(Record, Change)> {
         let record = match &self.seen {
             _ if self.is_stale => return None,
-            Seen::Unknown => return None,
-            Seen::Nothing => {
+            KnownLease::Unknown => return None,
+            KnownLease::Nothing => {
                 let is_ours = self.watched.is_none() || self.is_over(now);
                 let first = Record {
                     beat: u64::from(self.random.clone().u32(..)),
@@ -450,7 +451,7 @@ impl Election {
                 };
                 return is_ours.then(|| (self.held(&first, Vec::new()), Change::Acquired));
             }
-            Seen::Record(record) => record,
+            KnownLease::Record(record) => record,
         };
         let others = record.others(&self.me.id);
         match &record.holder {
@@ -538,11 +539,11 @@ impl Election {
         match &self.seen {
             // Several that were too late must not be too late together again.
             _ if self.is_stale => now.after(Duration::from_millis(200).mul_f64(jitter)),
-            Seen::Record(record) if record.is_held_by(&self.me.id) => {
+            KnownLease::Record(record) if record.is_held_by(&self.me.id) => {
                 let renewed = self.renewed.filter(|_| !record.is_quiet());
                 renewed.map_or_else(|| now.after(CHECK), |began| began.after(RENEW))
             }
-            Seen::Unknown | Seen::Nothing | Seen::Record(_) => {
+            KnownLease::Unknown | KnownLease::Nothing | KnownLease::Record(_) => {
                 let look = now.after(LOOK + (LOOK / 3).mul_f64(jitter));
                 self.over_at().map_or(look, |over| over.min(look)).max(now)
             }

@@ -105,9 +105,9 @@ pub struct Stalls {
     looked: Option<Mono>,
 }
 
-/// Findings of one look.
+/// Hung jobs, as of one look.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Found {
+pub struct StallReport {
     /// True while the state directory does not answer.
     pub is_store_hung: bool,
     /// Kinds of other files that do not answer.
@@ -118,7 +118,7 @@ pub struct Found {
 
 impl Stalls {
     /// Takes the jobs that are under way now.
-    pub fn look(&mut self, running: &[(u64, Job)], now: Mono) -> Found {
+    pub fn look(&mut self, running: &[(u64, Job)], now: Mono) -> StallReport {
         let passed = self.looked.map_or(Duration::ZERO, |at| now.since(at));
         let passed = passed.min(LOOK_MAX);
         self.looked = Some(now);
@@ -130,9 +130,9 @@ impl Stalls {
         }
         let stalled = self.seen.values();
         let stalled = stalled.filter(|(job, waited)| *waited >= job.patience());
-        let mut found = Found {
+        let mut found = StallReport {
             is_busy: !running.is_empty(),
-            ..Found::default()
+            ..StallReport::default()
         };
         for (job, _) in stalled {
             if job.is_of_store() {
@@ -146,7 +146,7 @@ impl Stalls {
     }
 }
 
-impl Found {
+impl StallReport {
     /// Conditions that hold, as id and sentence; `directory` is the state directory.
     pub fn conditions(&self, directory: &str, stage: Stage) -> Vec<(&'static str, String)> {
         let mut all = Vec::new();
@@ -178,7 +178,7 @@ mod tests {
             assert!(!found.is_store_hung && found.is_busy, "after {second} s");
         }
         assert!(stalls.look(&running, at(4)).is_store_hung);
-        assert_eq!(stalls.look(&[], at(5)), Found::default());
+        assert_eq!(stalls.look(&[], at(5)), StallReport::default());
     }
 
     #[test]

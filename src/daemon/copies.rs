@@ -7,7 +7,7 @@ use crate::{
     config::S3,
     core::{k3s::copies::SPOOL, stall::Job},
     outside::s3::Store,
-    tasks::machine::copies::{self, LOOK_EVERY, MISSING, Parts, Signing},
+    tasks::machine::copies::{self, LOOK_EVERY, MISSING, Signing, Uploader},
 };
 
 impl Agent {
@@ -22,7 +22,7 @@ impl Agent {
             url: s3.url.clone(),
             bucket: s3.bucket.clone(),
         };
-        copies::run(&Parts {
+        copies::run(&Uploader {
             store,
             signer: self.signer(s3),
             spool: PathBuf::from(SPOOL),

@@ -18,7 +18,7 @@ use crate::{
         proxy::Proxies,
         tls,
     },
-    tasks::machine::doctor::{self, ControlPlane, Place, Subject},
+    tasks::machine::doctor::{self, ControlPlane, Paths, Subject},
 };
 
 /// The folder of the agent where no settings say otherwise.
@@ -64,7 +64,7 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
         jobs: Jobs::default(),
     });
     Subject {
-        place: Place {
+        paths: Paths {
             root: PathBuf::from("/"),
             state_dir,
         },

@@ -109,7 +109,7 @@ impl Agent {
                 read.flatten().map(|secret| secret.reveal().to_owned())
             })
         };
-        let parts = uplink::Parts {
+        let parts = uplink::UplinkDependencies {
             api_url: server.api_url.clone(),
             caller: Rc::new(caller),
             token: Rc::new(read),
@@ -155,7 +155,7 @@ impl Agent {
         let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
         let election = Election::new(settings, seed, self.shared_state.now().mono);
         let left = identity.left_behind.as_ref();
-        let parts = lease::Parts {
+        let parts = lease::ElectionDependencies {
             client,
             namespace: self.settings.agent.namespace.to_string(),
             fix: parts::manifest(&self.settings).command(),
@@ -191,7 +191,7 @@ impl Agent {
         credential.prepare(&delegate, &revocation).await;
         let (agent, commands) = (Rc::clone(self), commands.clone());
         Some(self.spawn(async move {
-            let parts = supply::Parts {
+            let parts = supply::SupplyDependencies {
                 delegate: &delegate,
                 revocation: &revocation,
                 store: agent.store.clone(),

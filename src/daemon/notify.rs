@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::Agent;
 use crate::{
     outside::notify::Receiver,
-    tasks::telemetry::notify::{self, LOOK_EVERY, Parts},
+    tasks::telemetry::notify::{self, LOOK_EVERY, NotifyDependencies},
     wire::notify::Reader,
 };
 
@@ -15,7 +15,7 @@ impl Agent {
         let Some(settings) = &self.settings.notify else {
             return;
         };
-        let parts = Parts {
+        let parts = NotifyDependencies {
             receiver: Receiver(self.client(&settings.url, notify::UNREACHED).await),
             reader: match settings.kind.as_str() {
                 "ntfy" => Reader::Ntfy,

@@ -171,7 +171,7 @@ impl Network {
     pub(super) fn sampler(&self, settings: &Settings, shared_state: &Rc<SharedState>) -> Sampler {
         let is_believed = self.believer();
         let every = settings.telemetry.interval;
-        Sampler::new(sample::Parts::new(
+        Sampler::new(sample::SamplerOptions::new(
             every,
             is_believed,
             Rc::clone(shared_state),
@@ -467,7 +467,7 @@ pub(super) fn apps(
         machine: Account::new(client.clone(), manifest(settings)),
         control_plane: Account::judged(gate, manifest(settings)),
     };
-    let git = Git::new(git::Parts {
+    let git = Git::new(git::GitOptions {
         scratch: settings.agent.state_dir.join("git"),
         known_hosts: settings.apps.known_hosts.clone(),
         ca_file: settings.tls.ca_file.clone(),
@@ -476,7 +476,7 @@ pub(super) fn apps(
         credentials: settings.apps.git_credentials.clone(),
         bytes_max: git::FETCHED_BYTES_MAX,
     });
-    Some(Rc::new(Apps::new(apps::Parts {
+    Some(Rc::new(Apps::new(apps::AppsDependencies {
         accounts,
         client,
         store: store.clone(),
@@ -579,7 +579,7 @@ pub(super) fn proxy(
     executor: &Rc<Executor>,
     (audit_writer, jobs): (AuditWriter, Jobs),
 ) -> Proxy {
-    let parts = tasks::proxy::Parts {
+    let parts = tasks::proxy::ProxyDependencies {
         executor: Rc::clone(executor),
         client,
         delegate,

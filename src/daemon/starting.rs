@@ -23,7 +23,9 @@ use super::VERSION;
 use crate::{
     config::{Loaded, Provisional, Settings},
     core::authorization::{Role, View},
-    dashboard::{Answering, Answers, Asked, Away, Hub, Reply, Server, Session, Site, StatusCode},
+    dashboard::{
+        Answering, Answers, ApiRequest, Away, Hub, Reply, Server, Session, Site, StatusCode,
+    },
     error::Result,
     executor::Executor,
     files::Jobs,
@@ -286,9 +288,9 @@ impl Answers for Early {
         None
     }
 
-    fn report(&self, asked: &Asked) -> SessionReport {
+    fn report(&self, request: &ApiRequest) -> SessionReport {
         SessionReport {
-            role: asked.caller.role.as_str().to_owned(),
+            role: request.caller.role.as_str().to_owned(),
             ..SessionReport::default()
         }
     }
@@ -304,7 +306,7 @@ impl Answers for Early {
         self.0.accepted();
     }
 
-    fn answer(self: Rc<Self>, view: View, _asked: Asked) -> Answering {
+    fn answer(self: Rc<Self>, view: View, _asked: ApiRequest) -> Answering {
         let status = self.status();
         Box::pin(async move {
             if view == View::Status {

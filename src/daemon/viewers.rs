@@ -104,7 +104,7 @@ impl Agent {
                 telemetry: self.telemetry.clone(),
                 state: self.store.clone(),
             },
-            prober: Prober::new(diagnosis::Parts {
+            prober: Prober::new(diagnosis::ProberDependencies {
                 server: self.settings.pipeops.control_plane.as_ref().map(|server| {
                     diagnosis::Server {
                         target: Target::controller(&server.api_url),

@@ -26,7 +26,7 @@ pub trait Answers: 'static {
     fn session(&self, cookie: &str) -> Option<Session>;
 
     /// Session report for the requester.
-    fn report(&self, asked: &Asked) -> SessionReport;
+    fn report(&self, request: &ApiRequest) -> SessionReport;
 
     /// A connection was rejected before its request.
     fn turned_away(&self, why: Away);
@@ -39,7 +39,7 @@ pub trait Answers: 'static {
 
     /// Answers a request in good form, of somebody who may. The server gives up the wait for it
     /// after [`super::ANSWER_WITHIN`].
-    fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering;
+    fn answer(self: Rc<Self>, view: View, request: ApiRequest) -> Answering;
 }
 
 /// Reasons to reject a connection before its request.
@@ -65,7 +65,7 @@ pub struct Session {
 
 /// Request with its requester.
 #[derive(Debug)]
-pub struct Asked {
+pub struct ApiRequest {
     /// Part of the path for `{id}`; empty where there is none.
     pub id: String,
     /// The body; empty for what is only read.
@@ -82,7 +82,7 @@ pub struct Asked {
     pub last_event_id: Option<u64>,
 }
 
-impl Asked {
+impl ApiRequest {
     /// The first value of a field in the query. `None` where it is missing, empty or not UTF-8.
     pub fn value(&self, name: &str) -> Option<String> {
         let value = query_value(&self.query, name)?.into_owned();

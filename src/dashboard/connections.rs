@@ -23,7 +23,7 @@ use super::{
     answers::Away,
     connection::{Accepted, Protocol, Source, Stream},
     reply::{Reply, Sending},
-    site::{Place, Site},
+    site::{Site, StreamPermit},
 };
 use crate::executor::Executor;
 
@@ -156,7 +156,7 @@ impl Connections {
         let mark = Mark {
             doing: Rc::new(Cell::new(Activity::Waits(0))),
             moments: Rc::clone(&self.moments),
-            place: None,
+            permit: None,
         };
         mark.waits();
         let (source, doing) = (guest.source(), Rc::clone(&mark.doing));
@@ -174,7 +174,7 @@ impl Connections {
 struct Mark {
     doing: Rc<Cell<Activity>>,
     moments: Rc<Cell<u64>>,
-    place: Option<Place>,
+    permit: Option<StreamPermit>,
 }
 
 impl Mark {
@@ -189,7 +189,7 @@ impl Mark {
         Self {
             doing: Rc::clone(&self.doing),
             moments: Rc::clone(&self.moments),
-            place: None,
+            permit: None,
         }
     }
 }
@@ -197,7 +197,7 @@ impl Mark {
 impl Drop for Mark {
     fn drop(&mut self) {
         self.waits();
-        drop(self.place.take());
+        drop(self.permit.take());
     }
 }
 
@@ -238,14 +238,14 @@ async fn converse(site: Rc<Site>, guest: Accepted, mark: Mark) {
         let mut mark = mark.of_request();
         let site = Rc::clone(&site);
         async move {
-            let (reply, place) = match manner {
+            let (reply, permit) = match manner {
                 Protocol::Expected(from) => site.answer(request, from).await,
                 Protocol::Plaintext => (site.send_to_tls(&request), None),
             };
-            if place.is_some() {
+            if permit.is_some() {
                 mark.doing.set(Activity::Flows);
             }
-            mark.place = place;
+            mark.permit = permit;
             Ok::<Response<Sending<Mark>>, Infallible>(reply.response(mark))
         }
     });

@@ -17,7 +17,7 @@ use hyper::{
 use smol::{Timer, future::FutureExt};
 
 use super::{
-    answers::{Answers, Asked, Caller, From},
+    answers::{Answers, ApiRequest, Caller, From},
     assets::{self, Cache},
     certificate::Shown,
     hub::{Hub, NoTopics, Topic, Topics},
@@ -80,10 +80,10 @@ impl Network {
     }
 }
 
-/// One of [`FLOWS_MAX`].
-pub(super) struct Place(Rc<Cell<usize>>);
+/// Permit for one of [`FLOWS_MAX`] streaming answers, returned when it is dropped.
+pub(super) struct StreamPermit(Rc<Cell<usize>>);
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.0.set(self.0.get().saturating_sub(1));
     }
@@ -147,7 +147,7 @@ impl Site {
         &self,
         request: Request<Incoming>,
         from: Option<From>,
-    ) -> (Reply, Option<Place>) {
+    ) -> (Reply, Option<StreamPermit>) {
         let (what, asked) = match self.admit(&request, from) {
             Ok(admitted) => admitted,
             Err(reply) => return (reply, None),
@@ -175,7 +175,7 @@ impl Site {
             return (refused.with(header::RETRY_AFTER, "30"), None);
         }
         self.flows.set(flows + 1);
-        (reply, Some(Place(Rc::clone(&self.flows))))
+        (reply, Some(StreamPermit(Rc::clone(&self.flows))))
     }
 
     /// Looks at everything but the body.
@@ -183,7 +183,7 @@ impl Site {
         &self,
         request: &Request<Incoming>,
         from: Option<From>,
-    ) -> Result<(What, Asked), Reply> {
+    ) -> Result<(What, ApiRequest), Reply> {
         let Some(from) = from else {
             let error = "the kernel does not identify the user of the socket";
             return Err(Reply::refusal(StatusCode::FORBIDDEN, error, None));
@@ -234,7 +234,7 @@ impl Site {
             role: caller.role,
         };
         let (route, id) = authorization::judge(&asked).map_err(|fault| said(&fault))?;
-        let asked = Asked {
+        let asked = ApiRequest {
             id: id.to_owned(),
             body: Bytes::new(),
             caller,
@@ -273,7 +273,7 @@ impl Site {
         }
     }
 
-    async fn ask(&self, view: View, mut asked: Asked, body: Incoming) -> Reply {
+    async fn ask(&self, view: View, mut asked: ApiRequest, body: Incoming) -> Reply {
         if !body.is_end_stream() {
             match read(body, bytes_max(view)).await {
                 Ok(body) => asked.body = body,
@@ -299,7 +299,7 @@ impl Site {
     }
 
     /// Event stream, from now on or from the viewer's last message.
-    fn stream(&self, asked: &Asked) -> Reply {
+    fn stream(&self, asked: &ApiRequest) -> Reply {
         let list = asked.value("topics").unwrap_or_default();
         let topics = match Topics::of(&list, asked.caller.role) {
             Ok(topics) => topics,
@@ -320,7 +320,7 @@ impl Site {
         Reply::flowing("text/event-stream", Box::pin(watch))
     }
 
-    fn own_answer(&self, own: Own, asked: &Asked) -> Reply {
+    fn own_answer(&self, own: Own, asked: &ApiRequest) -> Reply {
         match own {
             Own::Page => {
                 let sees = asked.caller.role >= Role::Anonymous;

@@ -12,7 +12,7 @@ use ring::{
 };
 
 use crate::core::age::{
-    CHUNK, Chunks, FileKey, Identity, NONCE, Place, Recipient, TAG, Unreadable,
+    CHUNK, ChunkPosition, Chunks, FileKey, Identity, NONCE, Recipient, TAG, Unreadable,
 };
 
 /// The longest header: some hundred recipients.
@@ -58,13 +58,13 @@ impl<W: Write> Sealer<W> {
 
     /// Ends the file. Without it a reader finds that it was cut.
     pub fn finish(mut self) -> io::Result<W> {
-        self.pass(Place::Last)?;
+        self.pass(ChunkPosition::Last)?;
         Ok(self.to)
     }
 
-    fn pass(&mut self, place: Place) -> io::Result<()> {
+    fn pass(&mut self, position: ChunkPosition) -> io::Result<()> {
         self.chunks
-            .seal(&mut self.chunk, place)
+            .seal(&mut self.chunk, position)
             .map_err(impossible)?;
         self.to.write_all(&self.chunk)?;
         self.chunk.clear();
@@ -76,7 +76,7 @@ impl<W: Write> Write for Sealer<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // A full chunk waits for the next byte: it may be the last.
         if self.chunk.len() == CHUNK && !bytes.is_empty() {
-            self.pass(Place::Within)?;
+            self.pass(ChunkPosition::Within)?;
         }
         let length = bytes.len().min(CHUNK - self.chunk.len());
         self.chunk
@@ -169,8 +169,12 @@ impl<R: BufRead> Opener<R> {
         (&mut self.from).take(wanted).read_to_end(&mut self.chunk)?;
         let is_last = self.chunk.len() <= CHUNK + TAG;
         self.next = if is_last { None } else { self.chunk.pop() };
-        let place = if is_last { Place::Last } else { Place::Within };
-        let opened = self.chunks.open(&mut self.chunk, place);
+        let position = if is_last {
+            ChunkPosition::Last
+        } else {
+            ChunkPosition::Within
+        };
+        let opened = self.chunks.open(&mut self.chunk, position);
         opened.map_err(|Unspecified| {
             self.chunk.clear();
             io::Error::new(ErrorKind::InvalidData, "it was changed or cut")

@@ -32,9 +32,9 @@ pub struct Entry {
     marks: String,
 }
 
-/// State of the folder.
+/// Content of the folder.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct FolderContent {
     /// Files and sub-folders by the name of their app.
     pub apps: BTreeMap<String, Entry>,
     /// One whose name is none of an app.
@@ -46,11 +46,11 @@ pub struct Found {
 ///
 /// # Errors
 /// The folder cannot be read, or is not root's alone.
-pub fn look(folder: &Path) -> Result<Found> {
+pub fn look(folder: &Path) -> Result<FolderContent> {
     files::only_roots(folder)?;
     let cannot =
         |error: &std::io::Error| files::explain(format!("cannot read {}", folder.display()), error);
-    let mut found = Found::default();
+    let mut found = FolderContent::default();
     let mut places: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     let mut seen = 0;
     for entry in std::fs::read_dir(folder).map_err(|error| cannot(&error))? {

@@ -130,9 +130,9 @@ pub struct Git {
     bytes_max: u64,
 }
 
-/// Settings of [`Git`].
+/// Options of [`Git`].
 #[derive(Clone, Debug, Default)]
-pub struct Parts {
+pub struct GitOptions {
     /// Folder for repositories that exist for one fetch.
     pub scratch: PathBuf,
     /// File with the pinned keys of hosts.
@@ -160,7 +160,7 @@ pub struct Content {
 
 impl Git {
     /// Starts nothing yet.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: GitOptions) -> Self {
         Self {
             scratch: parts.scratch,
             known_hosts: parts.known_hosts,

@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-use super::place::{Found, Place, attributes, sha256};
+use super::system::{FileSnapshot, System, attributes, sha256};
 use crate::{
     error::{Error, Result},
     files::{self, Attributes},
-    wire::keeper::{Act, Before, Earlier, Seen},
+    wire::keeper::{Act, Before, Earlier, Expectation},
 };
 
 /// Knowledge about the step that is undone.
@@ -25,7 +25,7 @@ pub(super) enum Certainty {
     Unsure,
 }
 
-impl Place {
+impl System {
     /// Refuses an act at a place that root must not touch.
     pub(super) fn check(&self, act: &Act) -> Result<()> {
         match act {
@@ -140,12 +140,12 @@ impl Place {
             .fix("journalctl -u pipeops-keeper -n 50; dmesg | tail"))
     }
 
-    fn sees(&self, seen: &Seen) -> Result<bool> {
+    fn sees(&self, seen: &Expectation) -> Result<bool> {
         Ok(match seen {
-            Seen::Path(path) => self.is_there(path),
-            Seen::Text(path, text) => self.long_text(path).contains(text.as_str()),
-            Seen::NoText(path, text) => !self.long_text(path).contains(text.as_str()),
-            Seen::Says(argv, text) => self.run(argv)?.output.trim() == text,
+            Expectation::Path(path) => self.is_there(path),
+            Expectation::Text(path, text) => self.long_text(path).contains(text.as_str()),
+            Expectation::NoText(path, text) => !self.long_text(path).contains(text.as_str()),
+            Expectation::Says(argv, text) => self.run(argv)?.output.trim() == text,
         })
     }
 
@@ -314,11 +314,11 @@ impl Place {
     }
 }
 
-fn is(found: Option<&Found>, content: &[u8]) -> bool {
+fn is(found: Option<&FileSnapshot>, content: &[u8]) -> bool {
     found.is_some_and(|found| found.content == content)
 }
 
-fn was(found: Option<&Found>, before: Option<&Before>) -> bool {
+fn was(found: Option<&FileSnapshot>, before: Option<&Before>) -> bool {
     match (found, before) {
         (None, None) => true,
         (Some(found), Some(before)) => found.sha256() == before.sha256,

@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt};
 
-use super::place::Place;
+use super::system::System;
 use crate::{
     core::preflight::facts::Fact,
     host::{
@@ -87,11 +87,12 @@ const FACTS_MAX: usize = 400;
 /// All of an answer must fit into a line of the socket, with what JSON adds.
 const NAMES_BYTES_MAX: usize = 4096;
 
-type Found = BTreeMap<String, Option<String>>;
+/// Facts by name; `None` where the file is missing.
+type FactTexts = BTreeMap<String, Option<String>>;
 
-pub(super) fn facts(place: &Place) -> Found {
-    let mut found = Found::new();
-    doctor::read(place.root(), NAMES, |name, fact| {
+pub(super) fn facts(system: &System) -> FactTexts {
+    let mut found = FactTexts::new();
+    doctor::read(system.root(), NAMES, |name, fact| {
         match fact {
             Fact::Text(text) => {
                 // The kernel's log is as short as it may be, and its end is what counts.
@@ -103,10 +104,10 @@ pub(super) fn facts(place: &Place) -> Found {
         }
         found.len() < FACTS_MAX
     });
-    k3s_settings(place, &mut found);
-    iptables(place, &mut found);
-    smart(place, &mut found);
-    if let Some(count) = inotify_instances(place) {
+    k3s_settings(system, &mut found);
+    iptables(system, &mut found);
+    smart(system, &mut found);
+    if let Some(count) = inotify_instances(system) {
         found.insert(
             "inotify instances of root".to_owned(),
             Some(count.to_string()),
@@ -121,14 +122,14 @@ fn cut(text: &str) -> String {
 }
 
 /// The lines of k3s' configuration that hold no secret.
-fn k3s_settings(place: &Place, found: &mut Found) {
+fn k3s_settings(system: &System, found: &mut FactTexts) {
     let mut paths = vec!["/etc/rancher/k3s/config.yaml".to_owned()];
-    paths.extend(place.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
+    paths.extend(system.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
     for path in paths.into_iter().take(16) {
-        if let Some(text) = place.text(&path) {
+        if let Some(text) = system.text(&path) {
             let open = open_lines(&text);
             found.insert(path, Some(open.chars().take(4096).collect()));
-        } else if !place.is_there(&path) {
+        } else if !system.is_there(&path) {
             found.insert(path, None);
         }
     }
@@ -162,7 +163,7 @@ fn is_suspicious(line: &str) -> bool {
 }
 
 /// Counts the rules, and the duplicates among them.
-fn iptables(place: &Place, found: &mut Found) {
+fn iptables(system: &System, found: &mut FactTexts) {
     let within = Limits {
         output_bytes_max: 8 << 20,
         ..Limits::SHORT
@@ -172,7 +173,7 @@ fn iptables(place: &Place, found: &mut Found) {
             .into_iter()
             .filter(|word| !word.is_empty())
             .collect();
-        let ended = exec::run(place.root(), &argv, within).ok()?;
+        let ended = exec::run(system.root(), &argv, within).ok()?;
         ended.is_fine().then_some(ended.output)
     };
     let mut tell = |name: &str, value: Option<String>| {
@@ -217,8 +218,8 @@ fn duplicates(rules: &str) -> usize {
 }
 
 /// Reads the self-assessment of disks, if smartctl is installed.
-fn smart(place: &Place, found: &mut Found) {
-    let entries = std::fs::read_dir(place.path("/sys/block"));
+fn smart(system: &System, found: &mut FactTexts) {
+    let entries = std::fs::read_dir(system.path("/sys/block"));
     let mut disks: Vec<_> = entries
         .into_iter()
         .flatten()
@@ -229,7 +230,8 @@ fn smart(place: &Place, found: &mut Found) {
     disks.sort_unstable();
     for disk in disks.into_iter().take(8) {
         let device = format!("/dev/{disk}");
-        let Ok(ended) = exec::run(place.root(), &["smartctl", "-H", &device], Limits::SHORT) else {
+        let Ok(ended) = exec::run(system.root(), &["smartctl", "-H", &device], Limits::SHORT)
+        else {
             return;
         };
         // Bit 3 of the code: the disk says that it fails. Bits 0 and 1: it could not be asked.
@@ -244,8 +246,8 @@ fn smart(place: &Place, found: &mut Found) {
 }
 
 /// Instances of inotify of root's processes: the limit counts all of a user's together.
-fn inotify_instances(place: &Place) -> Option<usize> {
-    let processes = std::fs::read_dir(place.path("/proc")).ok()?;
+fn inotify_instances(system: &System) -> Option<usize> {
+    let processes = std::fs::read_dir(system.path("/proc")).ok()?;
     let mut count = 0;
     for process in processes.flatten() {
         let is_process = process

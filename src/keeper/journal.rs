@@ -15,7 +15,7 @@ use nix::{
     unistd::geteuid,
 };
 
-use super::place::Place;
+use super::system::System;
 use crate::{
     core::journal::Outcome,
     error::{Error, Result, Retry},
@@ -144,7 +144,7 @@ impl LockedJournal {
     }
 
     /// Keeps copies of the files that a change is about to replace, before anything speaks of them.
-    pub(super) fn keep_copies(&self, record: &mut Record, place: &Place) -> Result<()> {
+    pub(super) fn keep_copies(&self, record: &mut Record, system: &System) -> Result<()> {
         let name = Journal::name(record);
         for (position, act) in record.acts.iter_mut().enumerate() {
             let Act::File {
@@ -156,7 +156,7 @@ impl LockedJournal {
                 continue;
             };
             before.copy = format!("{name}.{position}.before");
-            let found = place.found(path)?;
+            let found = system.found(path)?;
             let Some(found) = found.filter(|found| found.sha256() == before.sha256) else {
                 return Err(Error::new(format!("{path} changes at this very moment"))
                     .fix("try again")

@@ -9,21 +9,21 @@ mod acts;
 mod inspect;
 mod journal;
 pub mod k3s;
-mod place;
 mod repairs;
 mod server;
+mod system;
 pub mod update;
 
 use std::path::{Path, PathBuf};
 
-pub use place::Watch;
 pub use server::{Allowed, Server};
+pub use system::Watch;
 
 use self::{
     acts::Certainty,
     journal::{Journal, LockedJournal},
-    place::Place,
     repairs::Planned,
+    system::System,
 };
 use crate::{
     core::{
@@ -43,7 +43,7 @@ use crate::{
 /// Applies and undoes repairs, below a root.
 #[derive(Debug)]
 pub struct Keeper {
-    place: Place,
+    system: System,
     directory: PathBuf,
     reach: Reach,
 }
@@ -62,7 +62,7 @@ impl Keeper {
     /// journal in `directory`.
     pub fn new(root: &Path, directory: &Path) -> Self {
         Self {
-            place: Place::new(root),
+            system: System::new(root),
             directory: directory.to_owned(),
             reach: Reach::Host,
         }
@@ -78,7 +78,7 @@ impl Keeper {
     /// The same, with somebody who hears what a change is doing.
     #[must_use]
     pub fn watched(mut self, watch: Watch) -> Self {
-        self.place.watch = watch;
+        self.system.watch = watch;
         self
     }
 
@@ -95,7 +95,7 @@ impl Keeper {
             check: check.to_owned(),
             ..Plan::default()
         };
-        Ok(match repairs::plan(repair, &self.place)? {
+        Ok(match repairs::plan(repair, &self.system)? {
             Planned::Nothing(why) => Plan { does: why, ..plan },
             Planned::Work(recipe) => Plan {
                 is_needed: true,
@@ -114,7 +114,7 @@ impl Keeper {
         let journal = self.open()?;
         // What was interrupted comes first: it may be this very thing.
         self.settle(&journal)?;
-        let recipe = match repairs::plan(repair, &self.place)? {
+        let recipe = match repairs::plan(repair, &self.system)? {
             Planned::Work(recipe) => recipe,
             Planned::Nothing(why) => {
                 let earlier = journal.records()?.into_iter().rev();
@@ -129,7 +129,7 @@ impl Keeper {
                 });
             }
         };
-        let acts = repairs::acts(&recipe, &self.place)?;
+        let acts = repairs::acts(&recipe, &self.system)?;
         let record = Record {
             remains: recipe.remains(),
             ..Record::new(check, who, now(), recipe.does)
@@ -140,14 +140,14 @@ impl Keeper {
     /// Writes a change down and carries it out.
     fn begin(&self, journal: &LockedJournal, record: Record, acts: Vec<Act>) -> Result<Done> {
         for act in &acts {
-            self.place.check(act)?;
+            self.system.check(act)?;
         }
         let mut record = Record {
             number: journal.next_number()?,
             acts,
             ..record
         };
-        journal.keep_copies(&mut record, &self.place)?;
+        journal.keep_copies(&mut record, &self.system)?;
         journal.write(&record)?;
         log::info!("{}: {}, for {}", record.id(), record.does, record.who);
         self.go_on(journal, record)
@@ -179,7 +179,7 @@ impl Keeper {
                     .fix(undo_command(id)));
             }
             for act in k3s::guards(&record) {
-                self.place.act(act)?;
+                self.system.act(act)?;
             }
         }
         self.begin_undo(&journal, &mut record, who)?;
@@ -193,7 +193,7 @@ impl Keeper {
             // One that was not done may have moved nothing.
             let is_open = !matches!(act, Act::File { .. }) && state != StepState::Done.as_str();
             if was_begun && !is_open {
-                self.place
+                self.system
                     .check_undo(act, journal.directory())
                     .map_err(|error| error.within(cannot()))?;
             }
@@ -213,7 +213,7 @@ impl Keeper {
 
     /// Facts that only root can read.
     pub fn inspect(&self) -> Inspection {
-        let mut facts = inspect::facts(&self.place);
+        let mut facts = inspect::facts(&self.system);
         if let Some(update) = self.update_taken_back() {
             facts.insert(UPDATE_TAKEN_BACK.to_owned(), Some(update));
         }
@@ -226,7 +226,7 @@ impl Keeper {
         let open = open.filter(|record| record.outcome.is_none());
         let open = open.filter(|record| self.reach == Reach::Host || !k3s::is_k3s(record));
         open.map(|record| {
-            self.place.tell(&format!("going on with {}", record.id()));
+            self.system.tell(&format!("going on with {}", record.id()));
             log::info!("{}: going on with it", record.id());
             self.go_on(journal, record)
         })
@@ -242,7 +242,7 @@ impl Keeper {
     fn go_on(&self, journal: &LockedJournal, mut record: Record) -> Result<Done> {
         let undoes = record.undone_by.as_ref().map_or("", |_| "undo: ");
         let telling = format!("{undoes}{}", record.does);
-        let _telling = k3s::is_k3s(&record).then(|| self.place.begin_telling(&telling));
+        let _telling = k3s::is_k3s(&record).then(|| self.system.begin_telling(&telling));
         loop {
             match next(&record) {
                 Next::Over => return Ok(summary(&record)),
@@ -262,11 +262,11 @@ impl Keeper {
     }
 
     fn step(&self, journal: &LockedJournal, record: &mut Record, position: u32) -> Result<Step> {
-        let place = usize::try_from(position).unwrap_or(usize::MAX);
-        let Some(act) = record.acts.get(place).cloned() else {
+        let system = usize::try_from(position).unwrap_or(usize::MAX);
+        let Some(act) = record.acts.get(system).cloned() else {
             return Ok(Step::None);
         };
-        let worked = match state(record, place) {
+        let worked = match state(record, system) {
             None => {
                 record.steps.push(StepState::Intended.as_str().to_owned());
                 journal.write(record)?;
@@ -275,14 +275,14 @@ impl Keeper {
             Some(StepState::Intended) => {
                 if let Some(summary) = k3s::describe_act(&act).filter(|_| k3s::is_k3s(record)) {
                     let all = record.acts.len();
-                    self.place.tell(&format!(
+                    self.system.tell(&format!(
                         "step {} of {all}: {summary}",
-                        place.saturating_add(1)
+                        system.saturating_add(1)
                     ));
                 }
-                self.place.act(&act).map(|()| StepState::Acted)
+                self.system.act(&act).map(|()| StepState::Acted)
             }
-            Some(StepState::Acted) => self.place.see(&act).map(|()| StepState::Verified),
+            Some(StepState::Acted) => self.system.see(&act).map(|()| StepState::Verified),
             Some(StepState::Verified) => Ok(StepState::Done),
             Some(StepState::Done | StepState::Failed | StepState::Undone) => {
                 return Ok(Step::Taken);
@@ -292,28 +292,28 @@ impl Keeper {
             record.why = Some(with_fix(&error));
             StepState::Failed
         });
-        set(record, place, next);
+        set(record, system, next);
         if next == StepState::Failed && record.is_one_way {
             end(record, Outcome::Failed);
         } else if next == StepState::Failed {
             let why = record.why.as_deref().unwrap_or_default();
-            self.place.tell(&format!("failed, taking it back: {why}"));
+            self.system.tell(&format!("failed, taking it back: {why}"));
         }
         journal.write(record)?;
         Ok(Step::Taken)
     }
 
     fn step_back(&self, journal: &LockedJournal, record: &mut Record, position: u32) -> Result<()> {
-        let place = usize::try_from(position).unwrap_or(usize::MAX);
-        let Some(act) = record.acts.get(place) else {
+        let system = usize::try_from(position).unwrap_or(usize::MAX);
+        let Some(act) = record.acts.get(system) else {
             return Ok(());
         };
-        let certainty = match state(record, place) {
+        let certainty = match state(record, system) {
             Some(StepState::Failed | StepState::Intended) => Certainty::Unsure,
             Some(_) | None => Certainty::Sure,
         };
-        match self.place.undo(act, journal.directory(), certainty) {
-            Ok(()) => set(record, place, StepState::Undone),
+        match self.system.undo(act, journal.directory(), certainty) {
+            Ok(()) => set(record, system, StepState::Undone),
             Err(error) => {
                 let before = record.why.take().map(|why| format!("{why}; and then: "));
                 record.why = Some(before.unwrap_or_default() + &with_fix(&error));
@@ -328,7 +328,7 @@ impl Keeper {
 /// Refuses a file that others than root could have written, or put in the place of another: root
 /// does not take its settings from it.
 fn trust(path: &Path) -> Result<()> {
-    Place::new(Path::new("/")).guard(&path.display().to_string())
+    System::new(Path::new("/")).guard(&path.display().to_string())
 }
 
 /// The same for files of settings, and for those in folders of settings.
@@ -371,19 +371,19 @@ fn with_fix(error: &Error) -> String {
     }
 }
 
-fn state(record: &Record, place: usize) -> Option<StepState> {
+fn state(record: &Record, system: usize) -> Option<StepState> {
     // A word that is not known is that of an interrupted write of another version: the step is done
     // again.
-    let word = record.steps.get(place)?;
+    let word = record.steps.get(system)?;
     Some(StepState::of(word).unwrap_or(StepState::Intended))
 }
 
-fn set(record: &mut Record, place: usize, next: StepState) {
+fn set(record: &mut Record, system: usize, next: StepState) {
     debug_assert!(
-        state(record, place).is_some_and(|now| now.may_become(next)),
-        "{record:?} {place} {next:?}"
+        state(record, system).is_some_and(|now| now.may_become(next)),
+        "{record:?} {system} {next:?}"
     );
-    if let Some(word) = record.steps.get_mut(place) {
+    if let Some(word) = record.steps.get_mut(system) {
         next.as_str().clone_into(word);
     }
 }
@@ -399,16 +399,16 @@ fn next(record: &Record) -> Next {
         return Next::Over;
     }
     let states: Vec<_> = (0..record.steps.len())
-        .filter_map(|place| state(record, place))
+        .filter_map(|system| state(record, system))
         .collect();
-    let at = |place: usize| u32::try_from(place).unwrap_or(u32::MAX);
+    let at = |system: usize| u32::try_from(system).unwrap_or(u32::MAX);
     let is_back = record.undone_by.is_some()
         || states
             .iter()
             .any(|state| matches!(state, StepState::Failed | StepState::Undone));
     if is_back {
         let left = states.iter().rposition(|state| *state != StepState::Undone);
-        return left.map_or(Next::AllUndone, |place| Next::Undo(at(place)));
+        return left.map_or(Next::AllUndone, |system| Next::Undo(at(system)));
     }
     let open = states.iter().position(|state| *state != StepState::Done);
     Next::Forward(at(open.unwrap_or(states.len())))

@@ -1,4 +1,4 @@
-//! Paths of the machine that the keeper works on, below `/` or below a tree that stands for it.
+//! System that the keeper works on: its files and programs, below `/` or below a tree of a test.
 
 use std::{
     io::ErrorKind,
@@ -38,28 +38,28 @@ const LOCKED: [&str; 3] = [
 /// Hears what a change is doing.
 pub type Watch = fn(&str);
 
-/// The root that everything is below.
+/// Files and programs below one root.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct System {
     root: PathBuf,
     pub(super) watch: Watch,
 }
 
-/// A file that is there.
+/// Content and attributes of an existing file.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FileSnapshot {
     pub(super) content: Vec<u8>,
     pub(super) attributes: Attributes,
 }
 
-impl Found {
+impl FileSnapshot {
     pub(super) fn sha256(&self) -> String {
         sha256(&self.content)
     }
 }
 
 /// Backup of a file that is about to be replaced. Its copy gets its name when it is made.
-pub(super) fn before(found: &Found) -> Before {
+pub(super) fn before(found: &FileSnapshot) -> Before {
     let Attributes {
         mode,
         group,
@@ -103,7 +103,7 @@ pub(super) fn plain(text: &str) -> String {
     text.take(400).collect()
 }
 
-impl Place {
+impl System {
     pub(super) fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -197,7 +197,7 @@ impl Place {
     }
 
     /// The file at that path; `None` where there is nothing. A link or a device is an error.
-    pub(super) fn found(&self, path: &str) -> Result<Option<Found>> {
+    pub(super) fn found(&self, path: &str) -> Result<Option<FileSnapshot>> {
         let cannot = || format!("cannot read {path}");
         let real = self.path(path);
         let metadata = match std::fs::symlink_metadata(&real) {
@@ -210,7 +210,7 @@ impl Place {
                 .why("it is no plain file")
                 .fix(format!("look at it: ls -ld {path}")));
         }
-        Ok(Some(Found {
+        Ok(Some(FileSnapshot {
             content: files::read(&real, FILE_BYTES_MAX)?,
             attributes: Attributes::of(&real).map_err(|error| files::explain(cannot(), &error))?,
         }))

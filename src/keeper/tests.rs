@@ -556,28 +556,28 @@ fn a_change_that_was_cut_off_anywhere_is_brought_to_its_end() {
         };
         let acts = {
             let tree = make_tree();
-            let place = Place::new(tree.root());
-            let Planned::Work(recipe) = repairs::plan(repair_of(check).unwrap(), &place).unwrap()
+            let system = System::new(tree.root());
+            let Planned::Work(recipe) = repairs::plan(repair_of(check).unwrap(), &system).unwrap()
             else {
                 panic!("{check}");
             };
-            repairs::acts(&recipe, &place).unwrap().len()
+            repairs::acts(&recipe, &system).unwrap().len()
         };
-        for place in 0..acts {
+        for system in 0..acts {
             for state in [StepState::Intended, StepState::Acted, StepState::Verified] {
                 for is_acted in [false, true] {
                     if !is_acted && state != StepState::Intended {
                         continue;
                     }
                     let tree = make_tree();
-                    cut_off(&tree, check, (place, state), is_acted);
+                    cut_off(&tree, check, (system, state), is_acted);
                     let ended = tree.keeper().resume().unwrap();
                     assert_eq!(ended.len(), 1);
                     assert_eq!(
                         ended[0].outcome, "done",
-                        "{check} {place} {state:?}: {ended:?}"
+                        "{check} {system} {state:?}: {ended:?}"
                     );
-                    assert_eq!(tree.snapshot(), finished, "{check} {place} {state:?}");
+                    assert_eq!(tree.snapshot(), finished, "{check} {system} {state:?}");
                     assert!(tree.keeper().resume().unwrap().is_empty());
                 }
             }
@@ -586,25 +586,25 @@ fn a_change_that_was_cut_off_anywhere_is_brought_to_its_end() {
 }
 
 /// Brings a change to this step and no further.
-fn cut_off(tree: &Tree, check: &str, (place, state): (usize, StepState), is_acted: bool) {
+fn cut_off(tree: &Tree, check: &str, (system, state): (usize, StepState), is_acted: bool) {
     let keeper = tree.keeper();
     let journal = keeper.open().unwrap();
-    let Planned::Work(recipe) = repairs::plan(repair_of(check).unwrap(), &keeper.place).unwrap()
+    let Planned::Work(recipe) = repairs::plan(repair_of(check).unwrap(), &keeper.system).unwrap()
     else {
         panic!("{check}");
     };
     let mut record = Record {
         number: 1,
-        acts: repairs::acts(&recipe, &keeper.place).unwrap(),
+        acts: repairs::acts(&recipe, &keeper.system).unwrap(),
         ..Record::new(check, "root", Wall::default(), recipe.does)
     };
-    journal.keep_copies(&mut record, &keeper.place).unwrap();
-    for act in &record.acts[..place] {
-        keeper.place.act(act).unwrap();
+    journal.keep_copies(&mut record, &keeper.system).unwrap();
+    for act in &record.acts[..system] {
+        keeper.system.act(act).unwrap();
         record.steps.push(StepState::Done.as_str().to_owned());
     }
     if is_acted {
-        keeper.place.act(&record.acts[place]).unwrap();
+        keeper.system.act(&record.acts[system]).unwrap();
     }
     record.steps.push(state.as_str().to_owned());
     journal.write(&record).unwrap();

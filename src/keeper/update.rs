@@ -21,7 +21,7 @@ use crate::{
         update::{
             Version,
             list::PROGRAM_BYTES_MAX,
-            trial::{Cause, STARTS_MAX, Seen, Trial, Verdict},
+            trial::{AgentStatus, Cause, STARTS_MAX, Trial, Verdict},
         },
     },
     error::{Error, Result},
@@ -70,7 +70,7 @@ pub struct NewProgram {
 /// The agent and the clock, as the one that judges an update needs them.
 pub trait Watched {
     /// State of the agent.
-    fn seen(&self) -> Seen;
+    fn seen(&self) -> AgentStatus;
     /// Waits, and returns the time after that.
     fn wait(&self, time: Duration) -> Mono;
 }
@@ -100,7 +100,7 @@ impl Keeper {
     pub fn update_under_way(&self) -> Result<Option<Update>> {
         let ended = |update: &Update| match update.step {
             UpdateStep::Kept | UpdateStep::Returned => {
-                !self.place.is_there(SYSTEMD_UNIT) && !self.place.is_there(OPENRC_SCRIPT)
+                !self.system.is_there(SYSTEMD_UNIT) && !self.system.is_there(OPENRC_SCRIPT)
             }
             UpdateStep::Staged
             | UpdateStep::Switched
@@ -122,7 +122,7 @@ impl Keeper {
                 .why(format!("to {}", update.version))
                 .fix("wait for its end: sudo pipeops-agent update --check"));
         }
-        self.place.guard(PROGRAM)?;
+        self.system.guard(PROGRAM)?;
         files::create_directory(&self.folder())?;
         let (next, prev) = (self.folder().join("next"), self.folder().join("prev"));
         for old in [&next, &prev] {
@@ -132,7 +132,7 @@ impl Keeper {
             let limits: (u64, &mut dyn FnMut(u64)) = (PROGRAM_BYTES_MAX, &mut |_| {});
             files::copy(from, to, 0o755, sha256, limits)
         };
-        let previous = copy(&self.place.path(PROGRAM), &prev, None)?;
+        let previous = copy(&self.system.path(PROGRAM), &prev, None)?;
         // That both run here: another processor, or a disk that may not hold programs, is noticed
         // now.
         self.try_program(&prev, &new.previous)?;
@@ -246,7 +246,7 @@ impl Keeper {
         let began = watched.wait(Duration::ZERO);
         let within = Duration::from_secs(update.within_s);
         let mut trial = Trial::new(&update.version, update.was_linked, within, began);
-        (self.place.watch)(&format!("{} must prove itself now", update.version));
+        (self.system.watch)(&format!("{} must prove itself now", update.version));
         loop {
             let at = watched.wait(LOOK_EVERY);
             match trial.look(&watched.seen(), at) {
@@ -285,7 +285,7 @@ impl Keeper {
             ),
         };
         log::info!("{sentence}");
-        (self.place.watch)(&sentence);
+        (self.system.watch)(&sentence);
         #[cfg(test)]
         super::journal::cut::after()?;
         // First the service: the next update makes it again.
@@ -301,7 +301,7 @@ impl Keeper {
 
     /// Puts one of the checked copies into place. It appears whole or not at all.
     fn switch(&self, copy: &str, sha256: &str) -> Result<()> {
-        let program = self.place.path(PROGRAM);
+        let program = self.system.path(PROGRAM);
         files::remove_unfinished_of(&program)?;
         if files::sum(&program)?.is_some_and(|found| found.sha256 == sha256) {
             return Ok(());
@@ -317,7 +317,7 @@ impl Keeper {
     fn try_program(&self, file: &Path, version: &str) -> Result<()> {
         let path = file.display().to_string();
         let ended = self
-            .place
+            .system
             .run(&[path.as_str(), "version"])
             .map_err(|error| {
                 error
@@ -359,7 +359,7 @@ impl Keeper {
     }
 
     fn has_systemd(&self) -> bool {
-        self.place.is_there("/run/systemd/system")
+        self.system.is_there("/run/systemd/system")
     }
 
     /// Writes the service of the update, which a boot starts as well, and starts it.
@@ -379,7 +379,7 @@ impl Keeper {
         let (path, mode, text, commands) = if self.has_systemd() {
             let text = include_str!("update/pipeops-update.service");
             (SYSTEMD_UNIT, 0o644, text, systemd)
-        } else if self.place.is_there("/run/openrc") {
+        } else if self.system.is_there("/run/openrc") {
             let text = include_str!("update/pipeops-update.openrc");
             (OPENRC_SCRIPT, 0o755, text, openrc)
         } else {
@@ -388,12 +388,12 @@ impl Keeper {
                     .fix("update by hand: install.sh, or replace the program and start it again"),
             );
         };
-        self.place.guard(path)?;
+        self.system.guard(path)?;
         let text = text.replace("@PROGRAM@", &program);
-        files::replace(&self.place.path(path), text.as_bytes(), mode)?;
+        files::replace(&self.system.path(path), text.as_bytes(), mode)?;
         commands
             .iter()
-            .try_for_each(|argv| self.place.run(argv).map(drop))
+            .try_for_each(|argv| self.system.run(argv).map(drop))
     }
 
     fn remove_service(&self) -> Result<()> {
@@ -408,11 +408,11 @@ impl Keeper {
                 ],
             )
         };
-        if self.place.is_there(path) {
+        if self.system.is_there(path) {
             for command in commands {
-                self.place.run(command)?;
+                self.system.run(command)?;
             }
-            let removed = fs::remove_file(self.place.path(path));
+            let removed = fs::remove_file(self.system.path(path));
             removed.map_err(|error| files::explain(format!("cannot remove {path}"), &error))?;
         }
         Ok(())
@@ -425,7 +425,7 @@ impl Keeper {
         } else {
             &["rc-service", "pipeops-agent", "restart"]
         };
-        if let Err(error) = self.place.run(command) {
+        if let Err(error) = self.system.run(command) {
             log::warn!("{}", error.sentence());
         }
     }

@@ -225,8 +225,8 @@ fields!(UserEntry {
     impersonated: "as",
 });
 
-/// A named entry and the file it is from: relative paths are relative to that file.
-struct Found<T> {
+/// A named entry with the file that it is from: its relative paths are relative to that file.
+struct Located<T> {
     entry: T,
     directory: PathBuf,
     path: PathBuf,
@@ -287,9 +287,9 @@ fn load_files(paths: &[PathBuf]) -> Result<Cluster> {
 fn find<T>(
     files: &mut [(PathBuf, Kubeconfig)],
     mut pick: impl FnMut(&mut Kubeconfig) -> Option<T>,
-) -> Option<Found<T>> {
+) -> Option<Located<T>> {
     files.iter_mut().find_map(|(path, file)| {
-        pick(file).map(|entry| Found {
+        pick(file).map(|entry| Located {
             entry,
             directory: path.parent().map(Path::to_path_buf).unwrap_or_default(),
             path: path.clone(),
@@ -298,8 +298,8 @@ fn find<T>(
 }
 
 fn assemble(
-    cluster: Found<ClusterEntry>,
-    user: Option<Found<UserEntry>>,
+    cluster: Located<ClusterEntry>,
+    user: Option<Located<UserEntry>>,
     mut files: Vec<PathBuf>,
 ) -> Result<Cluster> {
     let path = cluster.path.display().to_string();
@@ -352,7 +352,7 @@ fn assemble(
 }
 
 fn credentials(
-    user: Found<UserEntry>,
+    user: Located<UserEntry>,
     files: &mut Vec<PathBuf>,
 ) -> Result<(Option<ClientIdentity>, Token)> {
     let path = user.path.display().to_string();

@@ -16,9 +16,9 @@ use crate::core::{
 /// Commands that are remembered.
 const COMMANDS_MAX: i64 = 1_000;
 
-/// Memory of a command.
+/// History of a command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Seen {
+pub enum CommandHistory {
     /// It was never accepted.
     Never,
     /// It was accepted before.
@@ -29,7 +29,7 @@ pub enum Seen {
 
 impl Handle {
     /// Looks up whether a command was accepted before.
-    pub async fn seen_command(&self, id: &str, issued: Wall) -> Result<Seen, Failure> {
+    pub async fn seen_command(&self, id: &str, issued: Wall) -> Result<CommandHistory, Failure> {
         let id = id.to_owned();
         self.call(move |disk| disk.read(|connection| seen(connection, &id, issued)))
             .await
@@ -48,7 +48,7 @@ impl Handle {
         self.call(move |disk| {
             disk.saw(now);
             disk.write(|transaction| {
-                if seen(transaction, &id, issued)? != Seen::Never {
+                if seen(transaction, &id, issued)? != CommandHistory::Never {
                     return Err(Refusal::Conflict(format!("the command {id} is known")));
                 }
                 // No change has this id either, so it is a new one.
@@ -61,7 +61,7 @@ impl Handle {
     }
 }
 
-fn seen(connection: &Connection, id: &str, issued: Wall) -> rusqlite::Result<Seen> {
+fn seen(connection: &Connection, id: &str, issued: Wall) -> rusqlite::Result<CommandHistory> {
     let is_known = connection
         .prepare_cached(
             "SELECT 1 FROM command WHERE id = ?1 UNION ALL SELECT 1 FROM change WHERE id = ?1",
@@ -69,16 +69,16 @@ fn seen(connection: &Connection, id: &str, issued: Wall) -> rusqlite::Result<See
         .query_row([id], |_| Ok(()))
         .optional()?;
     if is_known.is_some() {
-        return Ok(Seen::Before);
+        return Ok(CommandHistory::Before);
     }
     let (count, first): (i64, Option<i64>) = connection
         .prepare_cached("SELECT count(*), min(issued) FROM command")?
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let is_forgotten = count >= COMMANDS_MAX && first.is_some_and(|first| issued.millis() <= first);
     Ok(if is_forgotten {
-        Seen::Forgotten
+        CommandHistory::Forgotten
     } else {
-        Seen::Never
+        CommandHistory::Never
     })
 }
 
@@ -133,12 +133,12 @@ mod tests {
             assert!(matches!(refused, Err(Failure::Conflict(_))), "{number}");
         }
         let seen = |id: &str, issued| block_on(handle.seen_command(id, at(issued))).unwrap();
-        assert_eq!(seen("c4", 4), Seen::Forgotten);
-        assert_eq!(seen("c900", 900), Seen::Before);
+        assert_eq!(seen("c4", 4), CommandHistory::Forgotten);
+        assert_eq!(seen("c900", 900), CommandHistory::Before);
         // What is late and was never heard of is still new, as long as none of its age was
         // forgotten.
-        assert_eq!(seen("late", 6), Seen::Never);
-        assert_eq!(seen("late", 5), Seen::Forgotten);
+        assert_eq!(seen("late", 6), CommandHistory::Never);
+        assert_eq!(seen("late", 5), CommandHistory::Forgotten);
         block_on(store.close()).unwrap();
     }
 }

@@ -41,7 +41,7 @@ mod thread;
 mod trouble;
 
 pub use audit::{AuditRow, Ticket};
-pub use commands::Seen;
+pub use commands::CommandHistory;
 pub use disk::{CLOCK, CONDITIONS, DATABASE, IDENTITY};
 pub use identity::Stored;
 pub use journal::Begun;
@@ -116,9 +116,9 @@ pub struct Loaded {
     pub conditions: Vec<Condition>,
 }
 
-/// Findings on disk so far.
+/// Progress of opening the store.
 #[derive(Debug)]
-enum Found {
+enum OpeningProgress {
     /// Content of the small files; the database is not open yet.
     Files(Loaded),
     /// Everything; the store is open.
@@ -128,7 +128,7 @@ enum Found {
 /// A store that is being opened.
 #[derive(Debug)]
 pub struct Opening {
-    found: Receiver<Result<Found>>,
+    found: Receiver<Result<OpeningProgress>>,
     jobs: Jobs,
 }
 
@@ -138,22 +138,22 @@ impl Opening {
     /// them, it waits on: nobody knows then who this agent is.
     pub async fn loaded(self) -> Result<Loaded> {
         let files = match self.next().await? {
-            Found::Everything(loaded) => {
+            OpeningProgress::Everything(loaded) => {
                 self.answered();
                 return Ok(loaded);
             }
-            Found::Files(loaded) => loaded,
+            OpeningProgress::Files(loaded) => loaded,
         };
         let hung = async {
             self.jobs.until_hung().await;
-            Ok(Found::Files(files))
+            Ok(OpeningProgress::Files(files))
         };
         match self.next().or(hung).await? {
-            Found::Everything(loaded) => {
+            OpeningProgress::Everything(loaded) => {
                 self.answered();
                 Ok(loaded)
             }
-            Found::Files(loaded) => Ok(loaded),
+            OpeningProgress::Files(loaded) => Ok(loaded),
         }
     }
 
@@ -166,13 +166,13 @@ impl Opening {
     #[cfg(feature = "internals")]
     async fn everything(self) -> Result<Loaded> {
         loop {
-            if let Found::Everything(loaded) = self.next().await? {
+            if let OpeningProgress::Everything(loaded) = self.next().await? {
                 return Ok(loaded);
             }
         }
     }
 
-    async fn next(&self) -> Result<Found> {
+    async fn next(&self) -> Result<OpeningProgress> {
         let found = self.found.recv().await;
         found.map_err(|_closed| Failure::Closed)?
     }
@@ -210,14 +210,14 @@ impl Store {
     /// open waits in the queue. What the thread does stands in the list of `jobs`.
     pub fn begin(directory: impl Into<PathBuf>, now: Wall, jobs: Jobs) -> Result<(Self, Opening)> {
         let directory = directory.into();
-        let open = move |found: &Sender<Result<Found>>| {
+        let open = move |found: &Sender<Result<OpeningProgress>>| {
             // There is room for both parts.
             let report = |part| drop(found.try_send(part));
             match locked(&directory) {
                 Ok(lock) => {
-                    let files = |loaded| report(Ok(Found::Files(loaded)));
+                    let files = |loaded| report(Ok(OpeningProgress::Files(loaded)));
                     let (disk, loaded) = Disk::open(directory, lock, now, files);
-                    report(Ok(Found::Everything(loaded)));
+                    report(Ok(OpeningProgress::Everything(loaded)));
                     Some(disk)
                 }
                 Err(error) => {

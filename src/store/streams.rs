@@ -11,7 +11,7 @@ use crate::{
         outbox::{Batch, Body, Holdings, Loss, Range, Row, Stream},
         time::Wall,
     },
-    wire::edge::bodies::{self, Asked},
+    wire::edge::bodies::{self, AuditBody},
 };
 
 /// Records that are looked at for one batch.
@@ -149,7 +149,7 @@ fn asked_row(line: &Line<'_>) -> rusqlite::Result<Row> {
     Ok(Row {
         sequence: unsigned(line.get(0)?),
         at: Wall::from_millis(line.get(1)?),
-        body: bodies::asked(&Asked {
+        body: bodies::asked(&AuditBody {
             who: &who,
             what: &what,
             verdict: &verdict,

@@ -19,7 +19,7 @@ use crate::{
 /// Calls that wait for a thread at most; more are told `Busy`. One takes 5 to 50 ms on an SD card,
 /// so the last of 64 waits 3 s.
 const QUEUE: usize = 64;
-/// Parts in which a thread reports what it finds while it opens.
+/// Messages in which a thread reports its progress while it opens.
 const FINDINGS: usize = 2;
 /// Deadline of a call. A disk that hangs (a dying card, a network file system) holds the thread,
 /// not the caller.

@@ -9,7 +9,7 @@ use std::{io, net::IpAddr, rc::Rc, time::Duration};
 
 use crate::core::{
     accept::Accepts,
-    event::{Event, Happening, Source, Tally},
+    event::{Event, EventContent, Source, Tally},
     health::{Change, Condition, Conditions, Severity},
     k3s::backup::Kept,
     link::Standing,
@@ -303,7 +303,7 @@ impl SharedState {
     /// Says that something happened that is no condition.
     pub fn happened(&self, id: &str, severity: Severity, message: String) {
         let room = id.split('.').next().unwrap_or(id);
-        let what = Happening {
+        let what = EventContent {
             source: Source::Agent,
             severity,
             subject: room.to_owned(),

@@ -19,8 +19,8 @@ mod verdict;
 use serde::{Deserialize, Serialize};
 
 pub use access::{
-    ACCESS_PATH, AccessChange, AccessReport, AccessWish, Asked, ByHand, Configured, DECISION_PATH,
-    Decision, LastDay, Namespace, RefusedCall, Request, Running, Service,
+    ACCESS_PATH, AccessChange, AccessReport, AccessWish, ByHand, Configured, DECISION_PATH,
+    Decision, LastDay, Namespace, RefusedCall, Request, RequestCounts, Running, Service,
 };
 pub use cluster::{
     ClusterReport, NamespaceReport, NodeCondition, NodeReport, POD_LOGS_PATH, PodPage, PodReport,

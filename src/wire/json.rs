@@ -47,7 +47,7 @@ pub trait Shape {
     fn place(&mut self) -> Place<'_>;
 }
 
-/// Place of a value.
+/// Place of a value, in the sense of miniserde: where it is written.
 pub enum Place<'a> {
     /// A text.
     Text(&'a mut String),

@@ -174,7 +174,7 @@ pub enum Act {
         /// Command that undoes it; empty: none.
         back: Vec<String>,
         /// Proof that `forth` worked.
-        seen: Option<Seen>,
+        seen: Option<Expectation>,
     },
     /// A file that was checked is copied to its place.
     Copy {
@@ -277,10 +277,10 @@ pub struct Before {
     pub attributes: BTreeMap<String, String>,
 }
 
-/// Proof that a program did what it should.
+/// State that proves that a program did its work.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Seen {
+pub enum Expectation {
     /// This path is there.
     Path(String),
     /// This file has this text in it.

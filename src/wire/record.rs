@@ -62,7 +62,7 @@ fn text(record: &impl Serialize) -> String {
 mod tests {
     use super::*;
     use crate::core::{
-        event::{Happening, Source},
+        event::{EventContent, Source},
         health::Severity,
         time::Wall,
     };
@@ -71,7 +71,7 @@ mod tests {
     fn a_record_is_one_line_of_json_whatever_it_says() {
         let event_record = event(&Event {
             number: 1,
-            what: Happening {
+            what: EventContent {
                 source: Source::Cluster,
                 severity: Severity::Warning,
                 subject: "Pod/shop/web-0".to_owned(),

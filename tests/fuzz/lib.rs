@@ -23,7 +23,7 @@ pub fn request(line: &str) {
 pub fn body(data: &[u8]) {
     use core::{
         policy::{Content, PodSecurity, Rules, breaches, judge_body, written},
-        proxy::{Asked, Cluster, route},
+        proxy::{Cluster, RawRequest, route},
     };
     let Some((kind, body)) = data.split_first() else {
         return;
@@ -38,7 +38,7 @@ pub fn body(data: &[u8]) {
     ][usize::from(*kind) % 4];
     let name = if method == "PATCH" { "/x" } else { "" };
     let path = format!("/api/v1/namespaces/shop/{resource}{name}");
-    let mut asked = Asked::kubernetes(method, &path, "");
+    let mut asked = RawRequest::kubernetes(method, &path, "");
     asked.headers = vec![("Content-Type".to_owned(), vec![content_type.to_owned()])];
     let call = route(&asked, Cluster::Known).expect("a request that makes sense");
     let written = written(&call).expect("a body that is judged");

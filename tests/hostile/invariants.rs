@@ -3,13 +3,13 @@
 
 use super::model::{Info, request_info};
 use crate::core::policy::{Attributes, Level, Object, Rules, Terms, Verb, decide};
-use crate::core::proxy::{Asked, Call, Cluster, KubePath, Target, route};
+use crate::core::proxy::{Call, Cluster, KubePath, RawRequest, Target, route};
 
 /// Routes a request to the Kubernetes API and asserts everything; `None` where it makes no sense.
 pub(crate) fn hold(method: &str, path: &str, query: &str, is_websocket: bool) -> Option<Call> {
-    let asked = Asked {
+    let asked = RawRequest {
         is_websocket,
-        ..Asked::kubernetes(method, path, query)
+        ..RawRequest::kubernetes(method, path, query)
     };
     let call = route(&asked, Cluster::Known).ok()?;
     let Target::Kubernetes(sent) = &call.target else {
@@ -35,7 +35,7 @@ fn what_is_sent_is_what_was_judged(call: &Call, sent: &KubePath, resolved: Optio
 
 /// What the API server would make of the path as it was asked for, where nothing is wrong with it,
 /// is what it makes of the one that is sent.
-fn a_sound_path_keeps_its_meaning(asked: &Asked, call: &Call, resolved: Option<&Info>) {
+fn a_sound_path_keeps_its_meaning(asked: &RawRequest, call: &Call, resolved: Option<&Info>) {
     let path = &asked.path;
     let is_whole = path.starts_with('/') && !path.contains('?');
     if !is_whole || path.trim_matches('/').contains("//") {

@@ -26,7 +26,7 @@ use pipeops_agent::{
         transport::Way,
     },
     tasks::{
-        machine::copies::{self, MISSING, Parts},
+        machine::copies::{self, MISSING, Uploader},
         state::{CopiesView, SharedState},
     },
 };
@@ -114,7 +114,7 @@ fn copied(
     until: impl Fn(&CopiesView, &SharedState) -> bool,
 ) -> (CopiesView, Rc<SharedState>) {
     let shared_state = Rc::new(SharedState::new(clock::now));
-    let parts = Parts {
+    let parts = Uploader {
         store,
         signer: Box::new(move || Box::pin(async move { Ok(signer(secret)) })),
         spool: spool.to_owned(),

@@ -10,7 +10,8 @@ use pipeops_agent::{
         policy::Level,
     },
     dashboard::{
-        Answering, Answers, Asked, Away, CONNECTIONS_MAX, From, Hub, Reply, Server, Session, Site,
+        Answering, Answers, ApiRequest, Away, CONNECTIONS_MAX, From, Hub, Reply, Server, Session,
+        Site,
     },
     executor::Executor,
     files::Jobs,
@@ -57,7 +58,7 @@ impl Answers for Agent {
         None
     }
 
-    fn report(&self, asked: &Asked) -> SessionReport {
+    fn report(&self, asked: &ApiRequest) -> SessionReport {
         SessionReport {
             role: asked.caller.role.as_str().to_owned(),
             ..SessionReport::default()
@@ -72,7 +73,7 @@ impl Answers for Agent {
 
     fn accepted(&self) {}
 
-    fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {
+    fn answer(self: Rc<Self>, view: View, asked: ApiRequest) -> Answering {
         Box::pin(async move {
             if view == View::Metrics {
                 return self.metrics();
@@ -102,7 +103,7 @@ impl Agent {
         Reply::whole(exposition::CONTENT_TYPE, page)
     }
 
-    fn set_access(&self, asked: &Asked) -> Reply {
+    fn set_access(&self, asked: &ApiRequest) -> Reply {
         let pid = i32::try_from(std::process::id()).ok();
         let From::Socket(peer) = asked.caller.from else {
             panic!("nobody changes anything over the port here");

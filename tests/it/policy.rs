@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Request, StatusCode};
 use pipeops_agent::core::policy::{Attributes, Object, Verb};
-use pipeops_agent::core::proxy::{Asked, Call, Cluster, Target, route};
+use pipeops_agent::core::proxy::{Call, Cluster, RawRequest, Target, route};
 use pipeops_agent::executor::Executor;
 use pipeops_agent::host::clock;
 use pipeops_agent::kube::kubeconfig::Source;
@@ -57,9 +57,9 @@ fn sent(case: &Case) -> Option<Call> {
     if is_nonsense || case.service.is_some() || !case.headers.is_empty() {
         return None;
     }
-    let asked = Asked {
+    let asked = RawRequest {
         is_websocket: case.is_websocket,
-        ..Asked::kubernetes(&case.method, &case.path, &case.query)
+        ..RawRequest::kubernetes(&case.method, &case.path, &case.query)
     };
     Some(route(&asked, Cluster::Known).expect("a request that makes sense"))
 }

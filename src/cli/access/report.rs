@@ -5,7 +5,7 @@ use crate::{
     cli::output::{Output, Tone, ago, moment, printable, size},
     core::{policy::Level, time::Wall},
     tasks::audit::report::what_in_words,
-    wire::api::{AccessReport, Asked, LastDay, RefusedCall},
+    wire::api::{AccessReport, LastDay, RefusedCall, RequestCounts},
 };
 
 /// Maximum number of refusals shown; `--json` has more.
@@ -132,7 +132,7 @@ fn kinds(day: &LastDay) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn verdicts(asked: &Asked) -> String {
+fn verdicts(asked: &RequestCounts) -> String {
     if asked.count == 0 {
         return "nothing was asked".to_owned();
     }
@@ -188,12 +188,12 @@ mod tests {
 
     #[test]
     fn the_level_comes_first_then_why_then_what_was_asked_and_refused() {
-        let asked = |permitted, refused| Asked {
+        let asked = |permitted, refused| RequestCounts {
             count: permitted + refused,
             permitted,
             refused,
             sent_bytes: 1234 * permitted,
-            ..Asked::default()
+            ..RequestCounts::default()
         };
         let report = AccessReport {
             by_hand: Some(ByHand {

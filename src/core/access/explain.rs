@@ -2,7 +2,7 @@
 
 use crate::core::{
     policy::{Attributes, Level, Namespace, Rules, Terms, decide, settle},
-    proxy::{Asked, Call, Cluster, Refusal, Target, route},
+    proxy::{Call, Cluster, RawRequest, Refusal, Target, route},
 };
 
 /// Hypothetical request.
@@ -67,7 +67,7 @@ pub struct Explanation {
 /// [`Explanation::settled`] goes on.
 pub fn explain(rules: &Rules, inquiry: &Inquiry) -> Explanation {
     // Whether there is a cluster changes nothing of what is permitted.
-    let call = match route(&inquiry.asked(), Cluster::Known) {
+    let call = match route(&inquiry.raw_request(), Cluster::Known) {
         Ok(call) => call,
         Err(refusal) => return Explanation::refused(None, &refusal),
     };
@@ -192,18 +192,18 @@ pub fn reason(call: Option<&Call>, refusal: &Refusal) -> String {
 
 impl Inquiry {
     /// The same as it would be asked for.
-    pub fn asked(&self) -> Asked {
+    pub fn raw_request(&self) -> RawRequest {
         let (path, query) = self
             .target
             .split_once('?')
             .unwrap_or((self.target.as_str(), ""));
         let service = service(path);
         let (namespace, name, port, path) = service.unwrap_or(("", "", 0, path));
-        Asked {
+        RawRequest {
             namespace: namespace.to_owned(),
             service: name.to_owned(),
             port,
-            ..Asked::kubernetes(&self.method, path, query)
+            ..RawRequest::kubernetes(&self.method, path, query)
         }
     }
 }

@@ -14,9 +14,9 @@ pub struct Head<'a> {
     pub nonce: &'a str,
 }
 
-/// Place of an object in the cluster.
+/// Ownership of an object of an app.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Place<'a> {
+pub enum Ownership<'a> {
     /// Nothing is there: the object is created, which fails if somebody was faster.
     Free,
     /// Our object, with its UID.
@@ -26,19 +26,19 @@ pub enum Place<'a> {
 }
 
 impl App {
-    /// Judges the place of an object of this app by what was found there. Ours has the UID of the
+    /// Judges whose object stands where this app has one. Ours has the UID of the
     /// inventory, or carries the nonce that was noted for it alone: a power cut may come between
     /// the write and the note of its UID.
-    pub fn place<'a>(&self, entry: &Entry, found: Option<Head<'a>>) -> Place<'a> {
+    pub fn ownership<'a>(&self, entry: &Entry, found: Option<Head<'a>>) -> Ownership<'a> {
         let Some(found) = found else {
-            return Place::Free;
+            return Ownership::Free;
         };
         let is_ours = self.uid(entry).is_some_and(|uid| uid == found.uid)
             || self.nonce(entry).is_some_and(|nonce| nonce == found.nonce);
         if is_ours {
-            Place::Ours(found.uid)
+            Ownership::Ours(found.uid)
         } else {
-            Place::Others
+            Ownership::Others
         }
     }
 }
@@ -89,21 +89,24 @@ mod tests {
         let [first, second] = [Entry::of(&manifests[0]), Entry::of(&manifests[1])];
         let mut app = App::default();
         let head = |uid, nonce| Some(Head { uid, nonce });
-        assert_eq!(app.place(&first, None), Place::Free);
+        assert_eq!(app.ownership(&first, None), Ownership::Free);
         // Labels and annotations of others give nothing.
-        assert_eq!(app.place(&first, head("u1", "n1")), Place::Others);
+        assert_eq!(app.ownership(&first, head("u1", "n1")), Ownership::Others);
         app.plan(&manifests, ["n1", "n2"].map(str::to_owned));
-        assert_eq!(app.place(&first, head("u1", "n1")), Place::Ours("u1"));
+        assert_eq!(
+            app.ownership(&first, head("u1", "n1")),
+            Ownership::Ours("u1")
+        );
         // The nonce of an object that everybody sees is worth nothing for the next one.
-        assert_eq!(app.place(&second, head("u2", "n1")), Place::Others);
-        assert_eq!(app.place(&second, head("u2", "")), Place::Others);
+        assert_eq!(app.ownership(&second, head("u2", "n1")), Ownership::Others);
+        assert_eq!(app.ownership(&second, head("u2", "")), Ownership::Others);
         app.own(&first, "u1");
         app.settle();
-        assert_eq!(app.place(&first, head("u1", "")), Place::Ours("u1"));
+        assert_eq!(app.ownership(&first, head("u1", "")), Ownership::Ours("u1"));
         // It was replaced by somebody else's.
-        assert_eq!(app.place(&first, head("u2", "n1")), Place::Others);
-        assert_eq!(app.place(&first, head("u2", "")), Place::Others);
-        assert_eq!(app.place(&first, None), Place::Free);
+        assert_eq!(app.ownership(&first, head("u2", "n1")), Ownership::Others);
+        assert_eq!(app.ownership(&first, head("u2", "")), Ownership::Others);
+        assert_eq!(app.ownership(&first, None), Ownership::Free);
     }
 
     #[test]

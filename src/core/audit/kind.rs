@@ -68,7 +68,7 @@ fn call(what: &str) -> Option<Call> {
         method: method.to_owned(),
         target: target.to_owned(),
     };
-    route(&inquiry.asked(), Cluster::Known).ok()
+    route(&inquiry.raw_request(), Cluster::Known).ok()
 }
 
 /// The line that the visits to one service, or to one Pod, have in common.

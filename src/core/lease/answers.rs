@@ -4,7 +4,7 @@ use crate::core::time::{Mono, in_words};
 
 use super::{
     AGAIN, AGAIN_ALONE, Ask, BARRED, Change, Election, FENCE_BARRED, FENCE_LONG, FENCE_SHORT,
-    GOOD_BYES_MAX, Input, Output, Record, Seen, Silence, Watched,
+    GOOD_BYES_MAX, Input, KnownLease, Output, Record, Silence, Watched,
 };
 
 impl Election {
@@ -55,7 +55,7 @@ impl Election {
 
     fn not_found(&mut self, now: Mono) -> String {
         self.is_stale = false;
-        if self.seen != Seen::Nothing
+        if self.seen != KnownLease::Nothing
             && let Some(watched) = &mut self.watched
         {
             // Somebody removed it. Its holder makes it again with its next call, or has no link
@@ -64,7 +64,7 @@ impl Election {
             watched.is_quiet = false;
         }
         self.announced = None;
-        self.seen = Seen::Nothing;
+        self.seen = KnownLease::Nothing;
         "there is no Lease".to_owned()
     }
 
@@ -181,7 +181,7 @@ impl Election {
         }
         let is_alone = record.is_held_by(&self.me.id) && record.is_quiet() && others.is_empty();
         let is_contested = self.watched.is_some() || !others.is_empty();
-        self.seen = Seen::Record(record);
+        self.seen = KnownLease::Record(record);
         if is_contested || is_alone {
             self.know_rivals(is_contested);
         }
@@ -222,7 +222,7 @@ impl Election {
     fn forbidden(&mut self, why: String, began: Mono, now: Mono) -> String {
         self.answered = Some(now);
         self.silence = None;
-        self.seen = Seen::Unknown;
+        self.seen = KnownLease::Unknown;
         self.watched = None;
         self.renewed = None;
         if self.good_byes.is_some() {

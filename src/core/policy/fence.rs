@@ -80,11 +80,11 @@ fn refusal(what: &str, object: &str) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::proxy::{Asked, Cluster, route};
+    use crate::core::proxy::{Cluster, RawRequest, route};
 
     fn call(request: &str) -> Call {
         let (method, path) = request.split_once(' ').unwrap();
-        let asked = Asked::kubernetes(method, path, "");
+        let asked = RawRequest::kubernetes(method, path, "");
         route(&asked, Cluster::Known).unwrap()
     }
 

@@ -1,7 +1,7 @@
 //! The lists of `tests/hostile`, judged: every line by every form that carries it.
 
 use super::{Level, Rules, Terms, decide, identity};
-use crate::core::proxy::{Asked, Call, Cluster, Refusal, route, route_http, route_stream};
+use crate::core::proxy::{Call, Cluster, RawRequest, Refusal, route, route_http, route_stream};
 
 #[path = "../../../tests/hostile/mod.rs"]
 mod lists;
@@ -10,20 +10,20 @@ use lists::{Case, cases};
 
 const HANDLE: &str = "handle";
 
-pub(super) fn asked(case: &Case) -> Asked {
+pub(super) fn request(case: &Case) -> RawRequest {
     let (namespace, service, port) = case.service.clone().unwrap_or_default();
     let headers = case
         .headers
         .iter()
         .map(|(name, value)| (name.clone(), vec![value.clone()]))
         .collect();
-    Asked {
+    RawRequest {
         headers,
         namespace,
         service,
         port,
         is_websocket: case.is_websocket,
-        ..Asked::kubernetes(&case.method, &case.path, &case.query)
+        ..RawRequest::kubernetes(&case.method, &case.path, &case.query)
     }
 }
 
@@ -89,7 +89,7 @@ fn every_line_of_the_lists_is_judged_as_it_says() {
     assert!(cases.len() >= 600, "{}", cases.len());
     let wrong: Vec<_> = cases
         .iter()
-        .flat_map(|case| wrong_verdicts(case, &route(&asked(case), Cluster::Known)))
+        .flat_map(|case| wrong_verdicts(case, &route(&request(case), Cluster::Known)))
         .collect();
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
@@ -98,11 +98,11 @@ fn every_line_of_the_lists_is_judged_as_it_says() {
 fn every_line_is_judged_alike_when_it_comes_as_http() {
     let mut wrong = Vec::new();
     for case in cases() {
-        let mut asked = asked(&case);
-        asked.is_websocket = false;
+        let mut request = request(&case);
+        request.is_websocket = false;
         if case.is_websocket {
             for (name, value) in [("Connection", "Upgrade"), ("Upgrade", "websocket")] {
-                asked
+                request
                     .headers
                     .push((name.to_owned(), vec![value.to_owned()]));
             }
@@ -115,7 +115,7 @@ fn every_line_is_judged_alike_when_it_comes_as_http() {
             // upgrade.
             continue;
         }
-        wrong.extend(wrong_verdicts(&case, &route_http(&asked, Cluster::Known)));
+        wrong.extend(wrong_verdicts(&case, &route_http(&request, Cluster::Known)));
     }
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
@@ -128,12 +128,12 @@ fn a_start_of_a_stream_is_judged_like_a_request_for_one() {
         if case.query.contains(['\r', '\n', '\0']) {
             continue;
         }
-        let asked = asked(case);
-        let Ok(call) = route_stream(&asked, Cluster::Known) else {
+        let request = request(case);
+        let Ok(call) = route_stream(&request, Cluster::Known) else {
             continue;
         };
         seen += 1;
-        let mut as_request = asked;
+        let mut as_request = request;
         as_request.is_websocket = true;
         // Both are a GET, and only a request can have a method that makes no sense.
         "GET".clone_into(&mut as_request.method);

@@ -94,7 +94,7 @@ fn token_of(protocol: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::proxy::{Asked, Cluster, route};
+    use crate::core::proxy::{Cluster, RawRequest, route};
 
     fn call(path: &str, headers: &[(&str, &str)]) -> Call {
         let is_service = path == "/";
@@ -103,12 +103,12 @@ mod tests {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), vec![(*value).to_owned()]))
             .collect();
-        let asked = Asked {
+        let asked = RawRequest {
             headers,
             namespace: name.to_owned(),
             service: name.to_owned(),
             port: i64::from(is_service),
-            ..Asked::kubernetes("", path, "")
+            ..RawRequest::kubernetes("", path, "")
         };
         route(&asked, Cluster::Known).unwrap()
     }

@@ -328,7 +328,7 @@ fn reason(object: &Object<'_>) -> Denial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::proxy::{Asked, Cluster, route};
+    use crate::core::proxy::{Cluster, RawRequest, route};
 
     fn decided(level: Level, request: &str) -> String {
         let rules = Rules {
@@ -341,7 +341,7 @@ mod tests {
     fn decided_by(rules: Rules, request: &str) -> String {
         let (method, path) = request.split_once(' ').unwrap();
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let asked = Asked::kubernetes(method, path, query);
+        let asked = RawRequest::kubernetes(method, path, query);
         match decide(&rules, &route(&asked, Cluster::Known).unwrap()) {
             Ok(terms) => format!("{terms:?}"),
             Err(Refusal(text)) => text,

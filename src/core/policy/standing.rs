@@ -326,7 +326,7 @@ mod tests {
     use super::*;
     use crate::core::{
         policy::PodSecurity,
-        proxy::{Asked, Cluster, route},
+        proxy::{Cluster, RawRequest, route},
     };
 
     fn at(seconds: u64) -> Mono {
@@ -456,7 +456,7 @@ mod tests {
         let grant = |request: &str| {
             let (method, path) = request.split_once(' ').unwrap();
             let (path, query) = path.split_once('?').unwrap_or((path, ""));
-            let call = route(&Asked::kubernetes(method, path, query), Cluster::Known).unwrap();
+            let call = route(&RawRequest::kubernetes(method, path, query), Cluster::Known).unwrap();
             Grant::of(&call)
         };
         for free in [

@@ -42,9 +42,9 @@ pub enum Limit {
     Timeout(Duration),
 }
 
-/// Request as it was sent.
+/// Request as it was sent, before it is routed.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Asked {
+pub struct RawRequest {
     /// Empty: GET.
     pub method: String,
     /// Path; may hold percent escapes.
@@ -69,7 +69,7 @@ pub struct Asked {
     pub limit: Limit,
 }
 
-impl Asked {
+impl RawRequest {
     /// A request to the Kubernetes API, with nothing to it but what it asks for.
     pub fn kubernetes(method: &str, path: &str, query: &str) -> Self {
         Self {
@@ -274,10 +274,10 @@ impl Call {
 /// Hosts are not looked up yet, so a request that names no service and no path of the Kubernetes
 /// API is refused. One that names such a path goes to the API server whatever its `Host` says: the
 /// same words with another `Host` would get there too, and both are judged alike.
-pub fn route(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
-    routed(asked, cluster, is_socket(asked), |target| {
-        Ok(if is_socket(asked) {
-            Form::Socket(subprotocols(asked, target)?)
+pub fn route(request: &RawRequest, cluster: Cluster) -> Result<Call, Refusal> {
+    routed(request, cluster, is_socket(request), |target| {
+        Ok(if is_socket(request) {
+            Form::Socket(subprotocols(request, target)?)
         } else {
             Form::Plain
         })
@@ -285,9 +285,9 @@ pub fn route(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
 }
 
 /// The same for a request that came as HTTP: what it wants to switch to passes through as it is.
-pub fn route_http(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
-    let upgrade = upgrade(&asked.headers)?;
-    routed(asked, cluster, upgrade.is_some(), |target| {
+pub fn route_http(request: &RawRequest, cluster: Cluster) -> Result<Call, Refusal> {
+    let upgrade = upgrade(&request.headers)?;
+    routed(request, cluster, upgrade.is_some(), |target| {
         let Some(protocol) = upgrade else {
             return Ok(Form::Plain);
         };
@@ -306,7 +306,7 @@ pub fn route_http(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
 }
 
 fn routed(
-    asked: &Asked,
+    request: &RawRequest,
     cluster: Cluster,
     switches: bool,
     form: impl FnOnce(&Target) -> Result<Form, Refusal>,
@@ -314,15 +314,15 @@ fn routed(
     if cluster == Cluster::None {
         return refuse("kubernetes client not initialized");
     }
-    let method = method(&asked.method)?;
-    let query = query(&asked.query)?;
-    headers::check(&asked.headers)?;
-    let triple = Triple::of(asked);
-    let is_kubernetes = path::is_kubernetes(&asked.path);
+    let method = method(&request.method)?;
+    let query = query(&request.query)?;
+    headers::check(&request.headers)?;
+    let triple = Triple::of(request);
+    let is_kubernetes = path::is_kubernetes(&request.path);
     let target = match triple {
-        Triple::Whole => Target::Service(service(asked)?),
+        Triple::Whole => Target::Service(service(request)?),
         Triple::None | Triple::Part if is_kubernetes => {
-            Target::Kubernetes(KubePath::parse(&asked.path)?)
+            Target::Kubernetes(KubePath::parse(&request.path)?)
         }
         Triple::None | Triple::Part if switches => {
             return refuse("missing service routing information for WebSocket");
@@ -345,7 +345,7 @@ fn routed(
         Form::Socket(_) => "GET".to_owned(),
         Form::Plain | Form::Upgrade(_) => method,
     };
-    let mut headers = end_to_end(&asked.headers);
+    let mut headers = end_to_end(&request.headers);
     headers.retain(|(name, _)| !headers::is_ours(name, &target, &form));
     Ok(Call {
         method,
@@ -354,17 +354,17 @@ fn routed(
         query,
         headers,
         form,
-        limit: asked.limit,
+        limit: request.limit,
     })
 }
 
 /// Routes a `proxy_websocket_start`: always a WebSocket of the Kubernetes API (docs/protocol.md,
 /// WebSockets of the Kubernetes API).
-pub fn route_stream(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
+pub fn route_stream(request: &RawRequest, cluster: Cluster) -> Result<Call, Refusal> {
     if cluster == Cluster::None {
         return refuse("kubernetes client not initialized");
     }
-    let path = &asked.path;
+    let path = &request.path;
     let is_plain = !path.contains(['%', '\\', '\r', '\n']);
     if !is_plain || !path::is_kubernetes(path) {
         return refuse(NOT_KUBERNETES);
@@ -372,15 +372,15 @@ pub fn route_stream(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
     let Ok(path) = KubePath::parse(path) else {
         return refuse(NOT_KUBERNETES);
     };
-    headers::check(&asked.headers)?;
-    let raw: String = asked
+    headers::check(&request.headers)?;
+    let raw: String = request
         .query
         .chars()
         .filter(|character| !matches!(character, '\r' | '\n' | '\0'))
         .collect();
     let target = Target::Kubernetes(path);
-    let form = Form::Socket(subprotocols(asked, &target)?);
-    let mut headers = end_to_end(&asked.headers);
+    let form = Form::Socket(subprotocols(request, &target)?);
+    let mut headers = end_to_end(&request.headers);
     headers.retain(|(name, _)| !headers::is_ours(name, &target, &form));
     Ok(Call {
         method: "GET".to_owned(),
@@ -389,17 +389,17 @@ pub fn route_stream(asked: &Asked, cluster: Cluster) -> Result<Call, Refusal> {
         headers,
         form,
         class: Class::Long,
-        limit: asked.limit,
+        limit: request.limit,
     })
 }
 
 const NOT_KUBERNETES: &str = "invalid path: must be a Kubernetes API path";
 
-fn method(asked: &str) -> Result<String, Refusal> {
-    if asked.is_empty() {
+fn method(request: &str) -> Result<String, Refusal> {
+    if request.is_empty() {
         return Ok("GET".to_owned());
     }
-    let method = asked.to_ascii_uppercase();
+    let method = request.to_ascii_uppercase();
     if method.len() > 32 || !method.bytes().all(headers::is_token) {
         return refuse("invalid method");
     }
@@ -419,11 +419,11 @@ enum Triple {
 }
 
 impl Triple {
-    fn of(asked: &Asked) -> Self {
+    fn of(request: &RawRequest) -> Self {
         let parts = [
-            !asked.namespace.is_empty(),
-            !asked.service.is_empty(),
-            asked.port > 0,
+            !request.namespace.is_empty(),
+            !request.service.is_empty(),
+            request.port > 0,
         ];
         match parts {
             [true, true, true] => Self::Whole,
@@ -433,28 +433,28 @@ impl Triple {
     }
 }
 
-fn service(asked: &Asked) -> Result<Service, Refusal> {
-    name("service name", &asked.service)?;
-    name("namespace", &asked.namespace)?;
-    let Some(port) = u16::try_from(asked.port).ok().filter(|port| *port > 0) else {
+fn service(request: &RawRequest) -> Result<Service, Refusal> {
+    name("service name", &request.service)?;
+    name("namespace", &request.namespace)?;
+    let Some(port) = u16::try_from(request.port).ok().filter(|port| *port > 0) else {
         return refuse(format!(
             "invalid service port: {} is not between 1 and 65535",
-            asked.port
+            request.port
         ));
     };
-    let forwarded = is_socket(asked).then(|| first(&asked.headers, "x-forwarded-host"));
-    let host = first(&asked.headers, "host").or_else(|| forwarded.flatten());
+    let forwarded = is_socket(request).then(|| first(&request.headers, "x-forwarded-host"));
+    let host = first(&request.headers, "host").or_else(|| forwarded.flatten());
     if let Some(host) = host
         && !headers::is_host(host)
     {
         return refuse("invalid Host header");
     }
     Ok(Service {
-        namespace: asked.namespace.clone(),
-        name: asked.service.clone(),
+        namespace: request.namespace.clone(),
+        name: request.service.clone(),
         port,
-        scheme: asked.scheme,
-        path: service_path(&asked.path)?,
+        scheme: request.scheme,
+        path: service_path(&request.path)?,
         host: host.map(str::to_owned),
     })
 }
@@ -475,12 +475,12 @@ fn name(what: &str, text: &str) -> Result<(), Refusal> {
     ))
 }
 
-fn is_socket(asked: &Asked) -> bool {
+fn is_socket(request: &RawRequest) -> bool {
     let is_filled =
-        |name| first(&asked.headers, name).is_some_and(|value| !value.trim().is_empty());
-    asked.is_websocket
-        || !asked.protocol.trim().is_empty()
-        || first(&asked.headers, "upgrade")
+        |name| first(&request.headers, name).is_some_and(|value| !value.trim().is_empty());
+    request.is_websocket
+        || !request.protocol.trim().is_empty()
+        || first(&request.headers, "upgrade")
             .is_some_and(|value| value.trim().eq_ignore_ascii_case("websocket"))
         || is_filled("sec-websocket-key")
         || is_filled("sec-websocket-version")
@@ -520,14 +520,14 @@ fn upgrade(headers: &HeaderList) -> Result<Option<String>, Refusal> {
 }
 
 /// The subprotocols to offer: the request's own field, then the header's, without doubles.
-fn subprotocols(asked: &Asked, target: &Target) -> Result<Vec<String>, Refusal> {
-    let from_headers = asked
+fn subprotocols(request: &RawRequest, target: &Target) -> Result<Vec<String>, Refusal> {
+    let from_headers = request
         .headers
         .iter()
         .filter(|(name, _)| name.eq_ignore_ascii_case("sec-websocket-protocol"))
         .flat_map(|(_, values)| values);
     let mut offered: Vec<String> = Vec::new();
-    for list in std::iter::once(&asked.protocol).chain(from_headers) {
+    for list in std::iter::once(&request.protocol).chain(from_headers) {
         for protocol in list.split(',').map(str::trim) {
             if protocol.is_empty() || offered.iter().any(|other| other == protocol) {
                 continue;

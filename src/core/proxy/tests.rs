@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn asked(path: &str) -> Asked {
-    Asked::kubernetes("", path, "")
+fn asked(path: &str) -> RawRequest {
+    RawRequest::kubernetes("", path, "")
 }
 
-fn service_asked(namespace: &str, service: &str, port: i64, path: &str) -> Asked {
-    Asked {
+fn service_asked(namespace: &str, service: &str, port: i64, path: &str) -> RawRequest {
+    RawRequest {
         namespace: namespace.to_owned(),
         service: service.to_owned(),
         port,
@@ -15,13 +15,13 @@ fn service_asked(namespace: &str, service: &str, port: i64, path: &str) -> Asked
     }
 }
 
-fn header(asked: &mut Asked, name: &str, value: &str) {
+fn header(asked: &mut RawRequest, name: &str, value: &str) {
     asked
         .headers
         .push((name.to_owned(), vec![value.to_owned()]));
 }
 
-fn place(asked: &Asked) -> String {
+fn place(asked: &RawRequest) -> String {
     match route(asked, Cluster::Known) {
         Ok(call) => {
             let form = match &call.form {
@@ -71,7 +71,7 @@ fn a_host_does_not_change_where_a_path_of_the_api_goes() {
 
 #[test]
 fn every_sign_of_a_websocket_is_seen() {
-    let signs: [fn(&mut Asked); 6] = [
+    let signs: [fn(&mut RawRequest); 6] = [
         |asked| asked.is_websocket = true,
         |asked| asked.protocol = "x".to_owned(),
         |asked| header(asked, "UPGRADE", "WebSocket"),

@@ -10,7 +10,7 @@ use super::{
     list::{Choice, List, Machine, Trigger},
     signature::PublicKey,
     signed::{KeyOrigin, Trust},
-    trial::{Cause, Seen, Trial, Verdict},
+    trial::{AgentStatus, Cause, Trial, Verdict},
 };
 use crate::core::time::{Mono, Wall};
 
@@ -225,7 +225,7 @@ fn versions_before_a_release_are_no_updates() {
 }
 
 /// Looks each second at what `seen` says, until there is a verdict.
-fn judged(was_linked: bool, seen: impl Fn(u64) -> Seen) -> (Verdict, u64) {
+fn judged(was_linked: bool, seen: impl Fn(u64) -> AgentStatus) -> (Verdict, u64) {
     let at = |second| Mono::since_boot(Duration::from_secs(1000 + second));
     let mut trial = Trial::new("0.2.0", was_linked, Duration::from_secs(300), at(0));
     for second in 0..1000 {
@@ -237,8 +237,8 @@ fn judged(was_linked: bool, seen: impl Fn(u64) -> Seen) -> (Verdict, u64) {
     panic!("no verdict");
 }
 
-fn good(up: u64) -> Seen {
-    Seen {
+fn good(up: u64) -> AgentStatus {
+    AgentStatus {
         version: Some("0.2.0".to_owned()),
         up: Duration::from_secs(up),
         stores: true,
@@ -249,11 +249,11 @@ fn good(up: u64) -> Seen {
 #[test]
 fn a_version_is_kept_once_everything_held_for_a_minute() {
     let silent_at_first = |second: u64| match second {
-        0..5 => Seen::default(),
+        0..5 => AgentStatus::default(),
         _ => good(second - 5),
     };
     assert_eq!(judged(true, silent_at_first), (Verdict::Keep, 65));
-    let unlinked = |second| Seen {
+    let unlinked = |second| AgentStatus {
         is_linked: false,
         ..good(second)
     };
@@ -263,33 +263,33 @@ fn a_version_is_kept_once_everything_held_for_a_minute() {
 #[test]
 fn what_does_not_prove_itself_goes_and_only_its_own_faults_ban_it() {
     let causes = [
-        (judged(true, |_| Seen::default()), Cause::Silent),
+        (judged(true, |_| AgentStatus::default()), Cause::Silent),
         // It crashes every twenty seconds; the service manager takes five to start it.
         (
             judged(true, |second| match second % 25 {
                 0..20 => good(second % 25),
-                _ => Seen::default(),
+                _ => AgentStatus::default(),
             }),
             Cause::Silent,
         ),
         // So fast that nobody sees it gone.
         (judged(true, |second| good(second % 30)), Cause::Silent),
         (
-            judged(true, |second| Seen {
+            judged(true, |second| AgentStatus {
                 version: Some("0.1.0".to_owned()),
                 ..good(second)
             }),
             Cause::Silent,
         ),
         (
-            judged(true, |second| Seen {
+            judged(true, |second| AgentStatus {
                 stores: false,
                 ..good(second)
             }),
             Cause::Store,
         ),
         (
-            judged(true, |second| Seen {
+            judged(true, |second| AgentStatus {
                 is_linked: false,
                 ..good(second)
             }),

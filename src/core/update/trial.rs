@@ -12,9 +12,9 @@ pub const STARTS_MAX: u32 = 3;
 /// Time for which everything must hold, at most.
 const SOAK_MAX: Duration = Duration::from_secs(60);
 
-/// State of the agent, as its socket tells it; the default is silence.
+/// Status of the agent, as read from its socket; the default is no answer.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Seen {
+pub struct AgentStatus {
     /// Version that answers.
     pub version: Option<String>,
     /// Time since it started.
@@ -95,14 +95,14 @@ impl Trial {
     }
 
     /// Judges what is seen now.
-    pub fn look(&mut self, seen: &Seen, now: Mono) -> Verdict {
-        let answers = seen.version.as_ref() == Some(&self.version);
-        let is_good = answers && seen.stores && (seen.is_linked || !self.was_linked);
+    pub fn look(&mut self, agent: &AgentStatus, now: Mono) -> Verdict {
+        let answers = agent.version.as_ref() == Some(&self.version);
+        let is_good = answers && agent.stores && (agent.is_linked || !self.was_linked);
         let soak = SOAK_MAX.min(self.within / 3);
         self.good_since = is_good.then(|| self.good_since.unwrap_or(now));
         let held = self.good_since.map(|since| now.since(since));
         // A start in between would make its time shorter than ours.
-        if held.is_some_and(|held| held >= soak && seen.up >= soak) {
+        if held.is_some_and(|held| held >= soak && agent.up >= soak) {
             return Verdict::Keep;
         }
         if now.since(self.began) < self.within {
@@ -110,7 +110,7 @@ impl Trial {
         }
         Verdict::Return(if !answers {
             Cause::Silent
-        } else if !seen.stores {
+        } else if !agent.stores {
             Cause::Store
         } else if is_good {
             // It was not good for long enough: it starts again and again.

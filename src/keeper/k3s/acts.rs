@@ -6,7 +6,7 @@ use std::{io::ErrorKind, path::Path};
 use super::{
     super::{
         acts::{Certainty, changed, sync_above},
-        place::Place,
+        system::System,
     },
     tree::{self, MountPoints},
 };
@@ -17,7 +17,7 @@ pub(super) const COPY_BYTES_MAX: u64 = 8 << 30;
 /// Bytes after which the progress of a copy is told.
 const TOLD_EVERY: u64 = 64 << 20;
 
-impl Place {
+impl System {
     fn sum(&self, path: &str) -> Result<Option<String>> {
         Ok(files::sum(&self.path(path))?.map(|sum| sum.sha256))
     }

@@ -4,7 +4,7 @@
 use std::{os::unix::fs::PermissionsExt, time::Duration};
 
 use super::{
-    super::{Keeper, journal::Journal, now, place::Place},
+    super::{Keeper, journal::Journal, now, system::System},
     NOTE, describe, note_text, refuse,
 };
 use crate::{
@@ -77,12 +77,12 @@ impl Keeper {
             return Err(Error::new(format!("k3s is managed already: {}", note.how))
                 .fix("nothing needs to be done"));
         }
-        let others = self.place.other_distributions();
-        let init = self.place.init()?;
-        let Some((path, service)) = self.place.found_service(init) else {
+        let others = self.system.other_distributions();
+        let init = self.system.init()?;
+        let Some((path, service)) = self.system.found_service(init) else {
             return nothing_to_adopt(&others);
         };
-        let settings = self.place.k3s_settings();
+        let settings = self.system.k3s_settings();
         let named = service.value("node-name", "K3S_NODE_NAME", &settings);
         let node = self.node_name(named.map(|name| name.to_lowercase()).as_deref())?;
         let data_dir = service.value("data-dir", "K3S_DATA_DIR", &settings);
@@ -94,7 +94,7 @@ impl Keeper {
         })?;
         let mut refused: Vec<_> = service.refusal().into_iter().map(finding).collect();
         refused.retain(|finding| !ignored.contains(&finding.id));
-        let shared = SHARED.into_iter().filter(|path| self.place.is_there(path));
+        let shared = SHARED.into_iter().filter(|path| self.system.is_there(path));
         let managed = Managed {
             how: ADOPTED.to_owned(),
             data_dir: data_dir.clone(),
@@ -169,7 +169,7 @@ impl Keeper {
                 "back it up by k3s itself: k3s etcd-snapshot save",
             );
         }
-        let mode = std::fs::metadata(self.place.path(k3s::KUBECONFIG));
+        let mode = std::fs::metadata(self.system.path(k3s::KUBECONFIG));
         if mode.is_ok_and(|found| found.permissions().mode() & 0o077 != 0) {
             add(
                 "adopt.kubeconfig",
@@ -180,7 +180,7 @@ impl Keeper {
                 "set write-kubeconfig-mode: \"0600\" in /etc/rancher/k3s/config.yaml",
             );
         }
-        match self.place.node(node) {
+        match self.system.node(node) {
             Ok(found) if found.is_ready => {}
             Ok(_) => add(
                 "adopt.node",
@@ -214,9 +214,9 @@ impl Keeper {
             ));
         }
         let files = [k3s::CONFIG.to_owned(), k3s::REGISTRIES.to_owned()].into_iter();
-        let files = files.chain(self.place.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
+        let files = files.chain(self.system.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
         let files = files.chain([k3s::KILLALL, Role::Server.uninstall()].map(str::to_owned));
-        all.extend(files.filter(|path| self.place.is_there(path)));
+        all.extend(files.filter(|path| self.system.is_there(path)));
         all
     }
 }
@@ -282,7 +282,7 @@ pub(super) fn shared() -> Vec<String> {
     SHARED.map(str::to_owned).to_vec()
 }
 
-impl Place {
+impl System {
     /// Other distributions on this machine, each once.
     pub(super) fn other_distributions(&self) -> Vec<Other> {
         let containers = self.containers();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    super::{Keeper, now, place::Place},
+    super::{Keeper, now, system::System},
     archive, datastore,
 };
 use crate::{
@@ -111,7 +111,7 @@ impl Keeper {
         let subject = self.subject()?;
         let folder = wanted.to.folder();
         self.check_target(wanted)?;
-        let bytes = self.place.datastore_bytes(&subject.data_dir).unwrap_or(0);
+        let bytes = self.system.datastore_bytes(&subject.data_dir).unwrap_or(0);
         let file = name(&subject.node, now(), wanted.form());
         let recipients = texts(&wanted.recipients).join(" and ");
         let encrypted = match wanted.form() {
@@ -157,7 +157,7 @@ impl Keeper {
         self.only_on_servers("k3s backup")?;
         let journal = self.open()?;
         self.settle(&journal)?;
-        let telling = self.place.begin_telling(DOES);
+        let telling = self.system.begin_telling(DOES);
         let report = self.back_up(wanted)?;
         drop(telling);
         if wanted.copied_by.is_some() {
@@ -175,13 +175,13 @@ impl Keeper {
         let folder = wanted.to.folder();
         self.check_target(wanted)?;
         self.make_folder(folder)?;
-        let here = self.place.path(folder);
+        let here = self.system.path(folder);
         // Plain files never go where only encrypted ones may.
         let own = match wanted.form() {
             Form::Plain => here.clone(),
             Form::Encrypted => {
                 self.make_folder(FOLDER)?;
-                self.place.path(FOLDER)
+                self.system.path(FOLDER)
             }
         };
         let work = own.join(WORK);
@@ -218,21 +218,21 @@ impl Keeper {
         let managed = self.managed()?;
         let data_dir = self.data_dir(managed.as_ref());
         let node = managed.map_or_else(|| self.node_name(None), |found| Ok(found.node))?;
-        self.place
+        self.system
             .check_datastore(&data_dir)
             .map_err(|error| error.within("k3s cannot be backed up"))?;
         let mut files = Vec::new();
         for name in SECRETS {
             let path = format!("{data_dir}/server/{name}");
-            self.place
+            self.system
                 .collect(&path, &format!("data/server/{name}"), &mut files)?;
         }
         for name in ["etc/rancher/k3s", "etc/rancher/node"] {
-            self.place.collect(&format!("/{name}"), name, &mut files)?;
+            self.system.collect(&format!("/{name}"), name, &mut files)?;
         }
         // The administrator's, which k3s writes itself.
         files.retain(|(_, path)| path != k3s::KUBECONFIG);
-        let volumes = self.place.volumes(&data_dir);
+        let volumes = self.system.volumes(&data_dir);
         Ok(Subject {
             version,
             node,
@@ -245,7 +245,7 @@ impl Keeper {
     fn check_target(&self, wanted: &Backup) -> Result<()> {
         let folder = wanted.to.folder();
         self.check_folder(folder, wanted.form())?;
-        let is_with_system = self.place.is_with_system(folder);
+        let is_with_system = self.system.is_with_system(folder);
         let cannot = || Error::new(format!("no backup is written to {folder}"));
         match (&wanted.to, wanted.form()) {
             (Target::Disk(_), _) if is_with_system => Err(cannot()
@@ -267,13 +267,13 @@ impl Keeper {
         if !folder.starts_with('/') || folder.split('/').any(|part| part == "..") {
             return Err(cannot().why("it is no absolute path"));
         }
-        self.place.guard(folder).map_err(|error| {
+        self.system.guard(folder).map_err(|error| {
             error
                 .within(format!("no backup is written to {folder}"))
                 .why(CONTENTS)
         })?;
         // As /tmp: what others make there could be taken for the directory of our work.
-        let found = std::fs::metadata(self.place.nearest(folder)).ok();
+        let found = std::fs::metadata(self.system.nearest(folder)).ok();
         if found.is_some_and(|found| found.permissions().mode() & 0o022 != 0) {
             return Err(cannot()
                 .why(format!("{CONTENTS}; others than root may write there"))
@@ -282,7 +282,7 @@ impl Keeper {
                 )));
         }
         let kind = match form {
-            Form::Plain => self.place.file_system(folder),
+            Form::Plain => self.system.file_system(folder),
             Form::Encrypted => None,
         };
         match kind.filter(|kind| FOREIGN.contains(&kind.as_str()) || kind.starts_with("fuse.")) {
@@ -298,9 +298,9 @@ impl Keeper {
     fn make_folder(&self, folder: &str) -> Result<()> {
         if folder == FOLDER {
             // Debian has it, others do not.
-            self.place.make_directory("/var/backups")?;
+            self.system.make_directory("/var/backups")?;
         }
-        files::create_directory(&self.place.path(folder))
+        files::create_directory(&self.system.path(folder))
     }
 
     /// Packs a backup into `here`, by way of files in `own`.
@@ -311,23 +311,23 @@ impl Keeper {
         here: &Path,
         own: &Path,
     ) -> Result<(String, u64, Manifest)> {
-        let bytes = self.place.datastore_bytes(&subject.data_dir).unwrap_or(0);
+        let bytes = self.system.datastore_bytes(&subject.data_dir).unwrap_or(0);
         for folder in [here, own] {
             has_room(folder, bytes.saturating_mul(2).saturating_add(RESERVE))?;
         }
         let at = now();
         let work = &own.join(WORK);
         files::create_directory(work)?;
-        self.place.tell("copying the datastore");
+        self.system.tell("copying the datastore");
         let target = work.join(DATASTORE);
         make_above(&target)?;
         let source = format!("{}/{STATE}", subject.data_dir);
-        let revision = datastore::copy(&self.place.path(&source), &target)?;
+        let revision = datastore::copy(&self.system.path(&source), &target)?;
         let mut packed = vec![Self::packed(DATASTORE, &target)?];
         for (name, path) in &subject.files {
             let target = work.join(name);
             make_above(&target)?;
-            let from = self.place.path(path);
+            let from = self.system.path(path);
             files::copy(
                 &from,
                 &target,
@@ -348,7 +348,7 @@ impl Keeper {
             volumes: subject.volumes.clone(),
         };
         let file = name(&subject.node, at, wanted.form());
-        self.place.tell("packing and checking");
+        self.system.tell("packing and checking");
         let bytes = archive::write(&here.join(&file), &manifest, work, &wanted.recipients)?;
         Ok((file, bytes, manifest))
     }
@@ -367,7 +367,7 @@ impl Keeper {
     /// Backups in a directory, the newest first. `earlier` are some whose manifests were read
     /// before.
     pub(super) fn backups_in(&self, target: &Target, earlier: &[BackupEntry]) -> Vec<BackupEntry> {
-        let here = self.place.path(target.folder());
+        let here = self.system.path(target.folder());
         let mut found = kept(&here, None);
         sort_newest_first(&mut found);
         let entries = found.into_iter().map(|kept| {
@@ -459,7 +459,7 @@ fn prune(here: &Path, node: &str, limits: Limits) -> Vec<String> {
         .collect()
 }
 
-impl Place {
+impl System {
     /// Refuses a datastore that is not the SQLite database of a single server.
     pub(super) fn check_datastore(&self, data_dir: &str) -> Result<()> {
         if k3s::setting(&self.k3s_settings(), "datastore-endpoint").is_some() {

@@ -79,7 +79,7 @@ impl Keeper {
         self.can_connect()?;
         // Before anything is set up: what does not work now would fail twice a day.
         self.k3s_renew(wanted)?;
-        if self.place.is_there(connect::TIMER) {
+        if self.system.is_there(connect::TIMER) {
             return Ok(Done {
                 outcome: "done".to_owned(),
                 sentence: "the agent has a new credential; it is renewed already".to_owned(),
@@ -102,7 +102,7 @@ impl Keeper {
                 .retry(Retry::Soon));
         }
         if !self.kubectl_patiently(&is_known)?.is_fine() {
-            self.place
+            self.system
                 .tell("applying the manifest of the agent's rights");
             self.apply(&wanted.manifest, cannot)?;
         }
@@ -114,27 +114,27 @@ impl Keeper {
             note: "Made by pipeops-k3s-connect.service; the token ends after a week.",
         };
         let text = self.credential(&credential, cannot)?;
-        let directory = self.place.path(connect::DIRECTORY);
+        let directory = self.system.path(connect::DIRECTORY);
         files::create_directory(&directory)?;
         open_to(&directory, wanted.group)?;
         files::replace(
-            &self.place.path(connect::KUBECONFIG),
+            &self.system.path(connect::KUBECONFIG),
             text.as_bytes(),
             FILE_MODE,
         )
     }
 
     fn connect_steps(&self, wanted: &Connect) -> Vec<Step> {
-        connect::steps(&wanted.program, &|path| self.place.is_there(path))
+        connect::steps(&wanted.program, &|path| self.system.is_there(path))
     }
 
     fn can_connect(&self) -> Result<()> {
         self.only_on_servers("k3s connect")?;
         let with = |fix: &str| cannot().fix(fix);
-        if !self.place.is_there(BINARY) {
+        if !self.system.is_there(BINARY) {
             return Err(with("install it: sudo pipeops-agent k3s install").why("there is no k3s"));
         }
-        match self.place.init()? {
+        match self.system.init()? {
             Init::Systemd => Ok(()),
             Init::OpenRc => Err(with(
                 "let k3s give its own file to the group of the agent: docs/install.md, The cluster",
@@ -197,7 +197,7 @@ impl Keeper {
 
     /// Asks k3s' own client, with the time of a slow card.
     pub(super) fn kubectl_patiently(&self, arguments: &[&str]) -> Result<Ended> {
-        self.place.kubectl_within("30s", WITHIN, arguments)
+        self.system.kubectl_within("30s", WITHIN, arguments)
     }
 }
 

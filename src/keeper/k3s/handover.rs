@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    super::{Keeper, place::Place},
+    super::{Keeper, system::System},
     Backup, archive,
     backup::{has_room, kept},
     connect::open_to,
@@ -32,16 +32,16 @@ impl Keeper {
     /// Leaves the newest encrypted backups of a node to the agent where they are to be copied, and
     /// nothing where not. It costs a look at two directories while nothing is new.
     pub(super) fn hand_over(&self, wanted: &Backup, node: &str) -> Result<()> {
-        let spool = self.place.path(SPOOL);
+        let spool = self.system.path(SPOOL);
         let Some(group) = wanted.copied_by else {
             return remove(&spool);
         };
-        let here = self.place.path(wanted.to.folder());
+        let here = self.system.path(wanted.to.folder());
         let mut backups = kept(&here, Some(node));
         backups.retain(|kept| kept.name.ends_with(ENCRYPTED));
         sort_newest_first(&mut backups);
         backups.truncate(SPOOLED_MAX);
-        self.place.make_spool(group)?;
+        self.system.make_spool(group)?;
         let there = kept(&spool, None);
         for old in there.iter().filter(|old| !backups.contains(old)) {
             let path = spool.join(&old.name);
@@ -92,7 +92,7 @@ fn remove(spool: &Path) -> Result<()> {
     }
 }
 
-impl Place {
+impl System {
     fn make_spool(&self, group: u32) -> Result<()> {
         self.guard(SPOOL)?;
         let spool = self.path(SPOOL);

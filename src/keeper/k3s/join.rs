@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     files,
     host::exec::{self, Limits},
-    keeper::place::sha256,
+    keeper::system::sha256,
     wire::keeper::Finding,
 };
 
@@ -74,7 +74,7 @@ impl Keeper {
         let refused = [
             server.and_then(|server| join::skew(version, server)),
             join::name_doubt(node),
-            join::settings_doubt(&self.place.user_settings()),
+            join::settings_doubt(&self.system.user_settings()),
         ];
         let refused = refused.into_iter().flatten().map(finding);
         look.refused
@@ -108,7 +108,7 @@ impl Keeper {
     pub fn k3s_invite(&self, wanted: &Invite) -> Result<Invitation> {
         let cannot = || Error::new("cannot make a token");
         self.only_on_servers("k3s token")?;
-        if !self.place.is_there(BINARY) {
+        if !self.system.is_there(BINARY) {
             return Err(cannot()
                 .why("there is no k3s on this machine")
                 .fix("run it on the server: sudo pipeops-agent k3s token"));
@@ -132,7 +132,7 @@ impl Keeper {
             "--description",
             "made by pipeops-agent k3s token",
         ];
-        let ended = exec::run(self.place.root(), &argv, Limits::SHORT)?;
+        let ended = exec::run(self.system.root(), &argv, Limits::SHORT)?;
         if !ended.is_fine() {
             let said = ended.complaints.trim().chars().take(200);
             return Err(cannot()
@@ -154,7 +154,7 @@ impl Keeper {
         };
         let question = "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}";
         let ended = self
-            .place
+            .system
             .kubectl(&["get", "node", &node, "-o", question])?;
         let address = ended.output.split_ascii_whitespace().next();
         address

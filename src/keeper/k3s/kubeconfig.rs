@@ -34,7 +34,7 @@ impl Keeper {
     /// where it is missing.
     pub fn k3s_view(&self, wanted: &View) -> Result<String> {
         self.only_on_servers("k3s kubeconfig")?;
-        if !self.place.is_there(k3s::BINARY) {
+        if !self.system.is_there(k3s::BINARY) {
             return Err(cannot()
                 .why("there is no k3s on this machine")
                 .fix("sudo pipeops-agent k3s install"));
@@ -68,7 +68,7 @@ impl Keeper {
                 return Ok(());
             }
             if turn == 0 {
-                self.place
+                self.system
                     .tell("waiting until k3s has filled the role view in");
             }
             clock::pause(PAUSE);
@@ -82,7 +82,7 @@ impl Keeper {
     /// The administrator's kubeconfig.
     pub fn k3s_admin(&self) -> Result<String> {
         self.only_on_servers("k3s kubeconfig")?;
-        self.place.text(k3s::KUBECONFIG).ok_or_else(|| {
+        self.system.text(k3s::KUBECONFIG).ok_or_else(|| {
             Error::new(format!("cannot read {}", k3s::KUBECONFIG))
                 .fix("k3s writes it when it starts: sudo pipeops-agent k3s status")
         })

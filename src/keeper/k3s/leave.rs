@@ -103,7 +103,7 @@ impl Keeper {
     }
 
     fn side<'a>(&self, wanted: &'a Leave) -> Result<Side<'a>> {
-        match (self.place.role(), &wanted.worker) {
+        match (self.system.role(), &wanted.worker) {
             (Role::Worker, None) => Ok(Side::Worker),
             (Role::Worker, Some(_)) => {
                 self.only_on_servers("node leave NAME")?;
@@ -130,16 +130,16 @@ impl Keeper {
             return Err(Error::new(format!("{worker} is this server itself"))
                 .fix("remove it with its cluster: sudo pipeops-agent k3s uninstall"));
         }
-        if !self.place.is_api_ready() {
+        if !self.system.is_api_ready() {
             return Err(Error::new("the API of this machine does not answer")
                 .fix("sudo pipeops-agent k3s status"));
         }
         let (mut refused, mut warned, mut pods) = (Vec::new(), Vec::new(), Vec::new());
-        let found = self.place.node(worker).ok();
+        let found = self.system.node(worker).ok();
         let is_ready = found.as_ref().is_some_and(|found| found.is_ready);
         if is_ready {
-            pods = self.place.pods(worker)?;
-            (refused, warned) = node::findings(&pods, self.place.has_other_nodes(worker));
+            pods = self.system.pods(worker)?;
+            (refused, warned) = node::findings(&pods, self.system.has_other_nodes(worker));
         } else {
             warned.push(Finding {
                 id: "leave.away".to_owned(),
@@ -155,7 +155,7 @@ impl Keeper {
         warned.extend(self.stranded(worker)?);
         let is_forced = wanted.ignored.iter().any(|id| id == BARE);
         refused.retain(|finding| !wanted.ignored.contains(&finding.id));
-        let init = self.place.init()?;
+        let init = self.system.init()?;
         let going = pods.iter().filter(|pod| pod.fate != Fate::Stays);
         let drain = plan::Drain {
             within: wanted.within,
@@ -183,7 +183,7 @@ impl Keeper {
     /// Volumes that are on the disk of a worker.
     fn stranded(&self, worker: &str) -> Result<Vec<Finding>> {
         let question = format!("jsonpath={}", leave::QUESTION);
-        let ended = self.place.kubectl(&["get", "pv", "-o", &question])?;
+        let ended = self.system.kubectl(&["get", "pv", "-o", &question])?;
         let found = leave::volumes(&ended.output, worker).into_iter();
         let found = found.map(|volume| Finding {
             id: "leave.volume".to_owned(),
@@ -199,13 +199,13 @@ impl Keeper {
     /// The removal from a worker, without the data of its volumes.
     fn departure(&self, wanted: &Leave) -> Result<(plan::Uninstall, Vec<Finding>, Vec<Finding>)> {
         let mut removal = self.removal(&uninstall(wanted))?;
-        let volumes = self.place.volumes(&removal.data_dir);
+        let volumes = self.system.volumes(&removal.data_dir);
         let storage = format!("{}/storage", removal.data_dir);
         if volumes
             .iter()
             .any(|volume| volume.path.starts_with(&storage))
         {
-            removal.data = self.place.list(&removal.data_dir, "");
+            removal.data = self.system.list(&removal.data_dir, "");
             removal.data.retain(|path| *path != storage);
         }
         let warned = volumes.into_iter().map(|volume| Finding {
@@ -218,7 +218,7 @@ impl Keeper {
         let managed = self.managed()?;
         let node = managed.map_or_else(|| self.node_name(None), |note| Ok(note.node))?;
         let on_server = format!("sudo pipeops-agent node leave {node}");
-        match self.place.pods(&node) {
+        match self.system.pods(&node) {
             Ok(pods) => {
                 let going = pods.iter().filter(|pod| pod.fate != Fate::Stays);
                 let going: Vec<_> = going.map(|pod| pod.name.clone()).collect();
@@ -231,7 +231,7 @@ impl Keeper {
                         ),
                         fix: format!("on the server, first: {on_server}"),
                     });
-                } else if self.place.node(&node).is_ok() {
+                } else if self.system.node(&node).is_ok() {
                     warned.push(Finding {
                         id: "leave.node".to_owned(),
                         what: format!("the server still has the node {node}"),

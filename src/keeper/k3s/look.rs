@@ -5,7 +5,7 @@ use std::{os::unix::fs::MetadataExt, path::Path};
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use super::super::place::Place;
+use super::super::system::System;
 use crate::{
     core::{
         environment::Environment,
@@ -39,7 +39,7 @@ pub(super) struct Look {
 /// Directory entries that are counted at most.
 const ENTRIES_MAX: u32 = 200_000;
 
-impl Place {
+impl System {
     /// Looks at the machine as the doctor does, as if k3s was there already.
     pub(super) fn look(&self, data_dir: &str, ignored: &[String], built: Wall) -> Look {
         let mut facts = Facts {

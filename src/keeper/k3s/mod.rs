@@ -35,7 +35,7 @@ pub use self::{
     upgrade::Upgrade,
     watch::{Look, Repaired},
 };
-use super::{Keeper, end, journal::LockedJournal, now, place::Place};
+use super::{Keeper, end, journal::LockedJournal, now, system::System};
 use crate::{
     core::{
         journal::Outcome,
@@ -162,10 +162,10 @@ impl Keeper {
     }
 
     fn removal_plan(&self, wanted: &Uninstall, removal: &plan::Uninstall) -> Result<K3sPlan> {
-        let is_there = |path: &str| self.place.is_there(path);
+        let is_there = |path: &str| self.system.is_there(path);
         let mut trees = plan::trees(removal, &is_there);
         trees.extend(removal.links.iter().cloned());
-        let bytes = trees.iter().map(|path| self.place.bytes_of(path)).sum();
+        let bytes = trees.iter().map(|path| self.system.bytes_of(path)).sum();
         Ok(K3sPlan {
             does: removal_sentence(wanted),
             warned: adopt::removal(self.managed()?.as_ref()),
@@ -203,7 +203,7 @@ impl Keeper {
         record: Record,
         removal: &plan::Uninstall,
     ) -> Result<Done> {
-        let steps = plan::uninstall(removal, &|path| self.place.is_there(path));
+        let steps = plan::uninstall(removal, &|path| self.system.is_there(path));
         let done = self.begin_steps(journal, record, steps, Duration::ZERO)?;
         // What an installation did is no longer in force.
         for mut earlier in journal.records()? {
@@ -234,10 +234,10 @@ impl Keeper {
 
     /// Refuses what only a server can do.
     fn only_on_servers(&self, command: &str) -> Result<()> {
-        if self.place.role() == Role::Server {
+        if self.system.role() == Role::Server {
             return Ok(());
         }
-        let server = k3s::setting(&self.place.k3s_settings(), "server").unwrap_or_default();
+        let server = k3s::setting(&self.system.k3s_settings(), "server").unwrap_or_default();
         Err(Error::new(format!("{command} needs a server of k3s"))
             .why(format!("this machine is a worker of {server}"))
             .fix(format!("run it there: sudo pipeops-agent {command}")))
@@ -262,13 +262,13 @@ impl Keeper {
 
     /// The version of the installed program.
     pub fn k3s_version(&self) -> Option<Version> {
-        let ended = exec::run(self.place.root(), &[BINARY, "--version"], Limits::SHORT).ok()?;
+        let ended = exec::run(self.system.root(), &[BINARY, "--version"], Limits::SHORT).ok()?;
         k3s::version_in(&ended.output)
     }
 
     /// A path in the keeper's own directory, as the machine has it.
     fn own(&self, name: &str) -> String {
-        let below = self.directory.strip_prefix(self.place.root());
+        let below = self.directory.strip_prefix(self.system.root());
         let below = below.unwrap_or(&self.directory);
         format!("/{}/{name}", below.display())
     }
@@ -287,13 +287,13 @@ impl Keeper {
     }
 
     fn data_dir(&self, note: Option<&Managed>) -> String {
-        let from_files = || texts::data_dir(&Wishes::default(), &self.place.k3s_settings());
+        let from_files = || texts::data_dir(&Wishes::default(), &self.system.k3s_settings());
         note.map_or_else(from_files, |note| note.data_dir.clone())
     }
 
     fn node_name(&self, wished: Option<&str>) -> Result<String> {
-        let set = || k3s::setting(&self.place.k3s_settings(), "node-name");
-        let host = || facts::hostname(self.place.root()).map(|name| name.to_lowercase());
+        let set = || k3s::setting(&self.system.k3s_settings(), "node-name");
+        let host = || facts::hostname(self.system.root()).map(|name| name.to_lowercase());
         let name = wished.map(str::to_owned).or_else(set).or_else(host);
         let name = name.unwrap_or_default();
         if k3s::is_node_name(&name) {
@@ -306,28 +306,28 @@ impl Keeper {
 
     /// Copies what is to be installed into a place of root's, checks it there, and makes the plan.
     fn prepare(&self, wanted: &Install) -> Result<Prepared> {
-        let init = self.place.init()?;
+        let init = self.system.init()?;
         check_words(&wanted.wishes)?;
         let services = Role::ALL.map(|role| [role.unit(), role.service()]);
         let mut services = services.iter().flatten();
-        if self.place.is_there(BINARY) || services.any(|path| self.place.is_there(path)) {
+        if self.system.is_there(BINARY) || services.any(|path| self.system.is_there(path)) {
             return Err(Error::new("k3s is on this machine already")
                 .fix("look at it: sudo pipeops-agent k3s status; or remove it: sudo pipeops-agent k3s uninstall"));
         }
-        let data_dir = texts::data_dir(&wanted.wishes, &self.place.k3s_settings());
-        if self.place.is_there(&format!("{data_dir}/server/db")) && !wanted.reuses_data {
+        let data_dir = texts::data_dir(&wanted.wishes, &self.system.k3s_settings());
+        if self.system.is_there(&format!("{data_dir}/server/db")) && !wanted.reuses_data {
             return Err(Error::new(format!("{data_dir} has the data of a cluster"))
                 .fix("go on with that cluster: --reuse-data; or move it away; or choose another directory: --data-dir DIR"));
         }
         let node = self.node_name(wanted.wishes.node_name.as_deref())?;
-        let mut look = self.place.look(&data_dir, &wanted.ignored, wanted.built);
+        let mut look = self.system.look(&data_dir, &wanted.ignored, wanted.built);
         let (binary, version) = self.stage_binary(&wanted.binary, wanted.version)?;
         let mut images = Vec::new();
         for image in &wanted.images {
             images.push((image.name.clone(), self.stage(image, 0o600)?));
         }
         look.refused
-            .extend(self.place.refuses(version, &data_dir, &wanted.ignored));
+            .extend(self.system.refuses(version, &data_dir, &wanted.ignored));
         let token = match &wanted.join {
             None => None,
             Some(join) => {
@@ -335,17 +335,18 @@ impl Keeper {
                 Some(self.stage_token(join)?)
             }
         };
-        let memory = facts::memory(self.place.root()).map_or(u64::MAX, |memory| memory.total_bytes);
-        let drop_in = texts::drop_in(&wanted.wishes, &self.place.user_settings(), memory);
+        let memory =
+            facts::memory(self.system.root()).map_or(u64::MAX, |memory| memory.total_bytes);
+        let drop_in = texts::drop_in(&wanted.wishes, &self.system.user_settings(), memory);
         if !drop_in.left_out.is_empty() {
             look.warned.push(look::small_memory(memory, &drop_in));
         }
-        let is_there = |path: &str| self.place.is_there(path);
+        let is_there = |path: &str| self.system.is_there(path);
         let managed = Managed {
             how: "installed".to_owned(),
             data_dir: data_dir.clone(),
             node: node.clone(),
-            kept: self.place.kept(wanted),
+            kept: self.system.kept(wanted),
         };
         let parts = plan::Install {
             init,
@@ -387,8 +388,8 @@ impl Keeper {
     fn removal(&self, wanted: &Uninstall) -> Result<plan::Uninstall> {
         let note = self.managed()?;
         let half = Role::ALL.map(|role| [role.unit(), role.service(), role.uninstall()]);
-        let is_half = half.iter().flatten().any(|path| self.place.is_there(path));
-        if note.is_none() && !is_half && !self.place.is_there(BINARY) {
+        let is_half = half.iter().flatten().any(|path| self.system.is_there(path));
+        if note.is_none() && !is_half && !self.system.is_there(BINARY) {
             return Err(
                 Error::new("there is no k3s on this machine").fix("nothing needs to be done")
             );
@@ -402,11 +403,11 @@ impl Keeper {
             ["/usr/local/bin", "/usr/bin"].map(|folder| format!("{folder}/{name}"))
         });
         let links = links
-            .filter(|path| self.place.is_link(path, "k3s") || self.place.is_link(path, BINARY));
+            .filter(|path| self.system.is_link(path, "k3s") || self.system.is_link(path, BINARY));
         let data_dir = self.data_dir(note.as_ref());
         Ok(plan::Uninstall {
-            init: self.place.init()?,
-            role: self.place.role(),
+            init: self.system.init()?,
+            role: self.system.role(),
             data: vec![data_dir.clone()],
             data_dir,
             program: wanted.program.clone(),
@@ -445,7 +446,7 @@ impl Keeper {
         let binary = self.stage(source, 0o700)?;
         self.check_processor(source)?;
         let argv = [binary.path.as_str(), "--version"];
-        let said = exec::run(self.place.root(), &argv, Limits::SHORT).map_err(|error| {
+        let said = exec::run(self.system.root(), &argv, Limits::SHORT).map_err(|error| {
             error.within("this k3s does not run on this machine: is it for another processor?")
         })?;
         let version = k3s::version_in(&said.output).ok_or_else(|| {
@@ -480,7 +481,7 @@ impl Keeper {
         let folder = self.directory.join(STAGED);
         files::create_directory(&folder)?;
         files::remove_unfinished(&folder)?;
-        self.place
+        self.system
             .tell(&format!("checking {}", source.path.display()));
         let sum = files::copy(
             &source.path,
@@ -511,7 +512,7 @@ impl Keeper {
     ) -> Result<Done> {
         let acts = steps
             .into_iter()
-            .map(|step| self.place.act_of(step, within));
+            .map(|step| self.system.act_of(step, within));
         let acts = acts.collect::<Result<Vec<_>>>()?;
         self.begin(journal, record, acts)
     }
@@ -590,7 +591,7 @@ fn check_words(wishes: &Wishes) -> Result<()> {
     }
 }
 
-impl Place {
+impl System {
     /// Places of k3s that are there before it; what an earlier one left with its data is k3s' own.
     fn kept(&self, wanted: &Install) -> Vec<String> {
         let is_earlier = |path: &str| wanted.reuses_data && path.starts_with("/etc/rancher/");
@@ -614,7 +615,7 @@ impl Place {
                     path,
                     content,
                     mode,
-                    before: before.as_ref().map(super::place::before),
+                    before: before.as_ref().map(super::system::before),
                 }
             }
             Step::Copy {

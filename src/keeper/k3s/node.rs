@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    super::{Keeper, now, place::Place},
+    super::{Keeper, now, system::System},
     describe, refuse,
 };
 use crate::{
@@ -90,14 +90,14 @@ impl Keeper {
     }
 
     fn prepare_node(&self, wanted: &Node) -> Result<Prepared> {
-        if !self.place.is_there(BINARY) {
+        if !self.system.is_there(BINARY) {
             return Err(Error::new("there is no k3s on this machine")
                 .fix("on a node of another Kubernetes: kubectl cordon, kubectl drain"));
         }
         let managed = self.managed()?;
         let data_dir = self.data_dir(managed.as_ref());
         let node = managed.map_or_else(|| self.node_name(None), |found| Ok(found.node))?;
-        let found = self.place.node(&node).map_err(|why| {
+        let found = self.system.node(&node).map_err(|why| {
             Error::new(format!("cannot look at the node {node}"))
                 .why(why)
                 .fix("sudo pipeops-agent k3s status")
@@ -105,14 +105,14 @@ impl Keeper {
         let (mut refused, mut warned, mut pods) = (Vec::new(), Vec::new(), Vec::new());
         if let Wish::Drain(_) = wanted.wish {
             self.only_on_servers("node drain")?;
-            pods = self.place.pods(&node)?;
-            (refused, warned) = findings(&pods, self.place.has_other_nodes(&node));
+            pods = self.system.pods(&node)?;
+            (refused, warned) = findings(&pods, self.system.has_other_nodes(&node));
         }
         let is_forced = wanted.ignored.iter().any(|id| id == BARE);
         refused.retain(|finding: &Finding| !wanted.ignored.contains(&finding.id));
         let going = pods.iter().filter(|pod| pod.fate != Fate::Stays);
         let steps = plan::node(&plan::Node {
-            init: self.place.init()?,
+            init: self.system.init()?,
             program: wanted.program.clone(),
             data_dir,
             is_cordoned: found.is_cordoned,
@@ -184,7 +184,7 @@ fn sentence(wanted: &Node, node: &str) -> String {
     }
 }
 
-impl Place {
+impl System {
     /// Pods of a node that have not ended.
     pub(super) fn pods(&self, node: &str) -> Result<Vec<drain::Pod>> {
         let selector = format!("--field-selector=spec.nodeName={node}");

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::place::Place;
+use super::super::system::System;
 use crate::{
     core::{
         k3s::{
@@ -30,7 +30,7 @@ const LOG_BYTES_MAX: u64 = 16 * 1024;
 /// Interval between two progress lines of a wait.
 const REPORT_EVERY: Duration = Duration::from_secs(15);
 
-impl Place {
+impl System {
     /// Waits until the node has reported that it is Ready, with this version where one is named.
     pub(in super::super) fn wait_ready(
         &self,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    super::{Keeper, journal::LockedJournal, now, place::Place},
+    super::{Keeper, journal::LockedJournal, now, system::System},
     archive,
     backup::{DATASTORE, not_in_it},
     datastore, describe,
@@ -90,7 +90,7 @@ impl Keeper {
         self.settle(&journal)?;
         let target = self.target()?;
         target.judge(&archive::manifest(&wanted.file, &wanted.identities)?)?;
-        let unpacked = self.place.path(&plan::unpacked(&target.note.data_dir));
+        let unpacked = self.system.path(&plan::unpacked(&target.note.data_dir));
         let read = self
             .unpack(wanted, &target, &unpacked)
             .and_then(|manifest| {
@@ -121,7 +121,7 @@ impl Keeper {
                 .fix("sudo pipeops-agent k3s status")
         })?;
         if self
-            .place
+            .system
             .is_there(&format!("{}/server/db/etcd", note.data_dir))
         {
             return Err(cannot()
@@ -135,10 +135,10 @@ impl Keeper {
     fn unpack(&self, wanted: &Restore, target: &Target, into: &Path) -> Result<Manifest> {
         drop(std::fs::remove_dir_all(into));
         let server = format!("{}/server", target.note.data_dir);
-        self.place.guard(&server)?;
+        self.system.guard(&server)?;
         let manifest = archive::manifest(&wanted.file, &wanted.identities)?;
         let bytes = bytes_of(&manifest).saturating_add(RESERVE);
-        let space = facts::disk_space(&self.place.nearest(&server));
+        let space = facts::disk_space(&self.system.nearest(&server));
         if let Some(space) = space.filter(|space| space.available_bytes < bytes) {
             return Err(Error::new(format!("no room for the backup in {server}"))
                 .why(format!(
@@ -148,10 +148,10 @@ impl Keeper {
                 ))
                 .fix("make room: du -xh / | sort -h | tail"));
         }
-        self.place
+        self.system
             .tell(&format!("checking {}", wanted.file.display()));
         // A k3s that never started has none.
-        files::create_directory(&self.place.path(&server))?;
+        files::create_directory(&self.system.path(&server))?;
         files::create_directory(into)?;
         let manifest = archive::unpack(&wanted.file, Some(into), wanted.means())?;
         target.judge(&manifest)?;
@@ -187,7 +187,7 @@ impl Keeper {
             .filter(|(path, _)| is_setting(path))
             .map(|(_, text)| text.clone())
             .collect();
-        all.extend(self.place.text(k3s::DROP_IN));
+        all.extend(self.system.text(k3s::DROP_IN));
         for (key, here) in [
             ("data-dir", &target.note.data_dir),
             ("node-name", &target.note.node),
@@ -220,10 +220,10 @@ impl Keeper {
         items.sort_unstable();
         items.dedup();
         let is_there = |item: &&String| {
-            std::fs::symlink_metadata(self.place.path(&format!("{server}/{item}"))).is_ok()
+            std::fs::symlink_metadata(self.system.path(&format!("{server}/{item}"))).is_ok()
         };
         Ok(plan::restore(&plan::Restore {
-            init: self.place.init()?,
+            init: self.system.init()?,
             program: wanted.program.clone(),
             data_dir: target.note.data_dir.clone(),
             node: target.note.node.clone(),
@@ -247,7 +247,7 @@ impl Keeper {
         }
         let kept = plan::kept(data_dir);
         kept.iter()
-            .try_for_each(|path| self.place.remove(path, false))
+            .try_for_each(|path| self.system.remove(path, false))
     }
 }
 
@@ -290,7 +290,7 @@ fn sentence(manifest: &Manifest) -> String {
     )
 }
 
-impl Place {
+impl System {
     /// Renames a file or a tree on its disk, where nothing is in its way.
     pub(in super::super) fn rename(&self, from: &str, to: &str) -> Result<()> {
         let (here, there) = (self.path(from), self.path(to));

@@ -6,7 +6,7 @@ use super::{
         Keeper, change,
         journal::Journal,
         now,
-        place::{Place, plain},
+        system::{System, plain},
     },
     Target, is_k3s, watch,
 };
@@ -40,8 +40,8 @@ impl Keeper {
     /// State of k3s; `folder` is the directory that settings name for backups.
     pub fn k3s_status(&self, folder: Option<&Target>) -> Result<K3sStatus> {
         let note = self.managed()?;
-        if !self.place.is_there(BINARY) && note.is_none() {
-            let other = self.place.other_distributions();
+        if !self.system.is_there(BINARY) && note.is_none() {
+            let other = self.system.other_distributions();
             return Ok(K3sStatus {
                 managed: "none".to_owned(),
                 at: now().rfc3339(),
@@ -54,7 +54,7 @@ impl Keeper {
         let named = note
             .as_ref()
             .map_or_else(|| self.node_name(None), |note| Ok(note.node.clone()))?;
-        let (is_ready, why) = match self.place.node(&named) {
+        let (is_ready, why) = match self.system.node(&named) {
             Ok(found) if found.is_ready && found.is_cordoned => {
                 (true, Some("it is cordoned: kubectl uncordon".to_owned()))
             }
@@ -67,7 +67,7 @@ impl Keeper {
             node: Some(named),
             is_ready,
             why,
-            service: self.place.service_state(),
+            service: self.system.service_state(),
             ..known
         }))
     }
@@ -82,22 +82,22 @@ impl Keeper {
         earlier: &[BackupEntry],
     ) -> Result<K3sStatus> {
         let data_dir = self.data_dir(note);
-        let certificate = self.place.first_end(&data_dir);
-        let other = self.place.other_distributions();
+        let certificate = self.system.first_end(&data_dir);
+        let other = self.system.other_distributions();
         Ok(K3sStatus {
             managed: note.map_or_else(|| "found".to_owned(), |note| note.how.clone()),
             at: now().rfc3339(),
-            server: match self.place.role() {
+            server: match self.system.role() {
                 Role::Server => None,
-                Role::Worker => k3s::setting(&self.place.k3s_settings(), "server"),
+                Role::Worker => k3s::setting(&self.system.k3s_settings(), "server"),
             },
             other: other.first().map(|other| other.name.to_owned()),
-            datastore_bytes: self.place.datastore_bytes(&data_dir),
+            datastore_bytes: self.system.datastore_bytes(&data_dir),
             data_dir: Some(data_dir),
             certificate_ends: certificate.as_ref().map(|(_, end)| end.rfc3339()),
             certificate: certificate.map(|(file, _)| file),
             backups: self.all_backups(folder, earlier),
-            doing: self.place.doing(),
+            doing: self.system.doing(),
             unfinished: self.unfinished()?,
             next_backup: memory.next_backup_ms.map(stamp),
             looked: memory.looked_ms().map(stamp),
@@ -117,7 +117,7 @@ impl Keeper {
         let data_dir = status.data_dir.as_deref().unwrap_or_default();
         K3sStatus {
             version: self.k3s_version().map(|version| version.to_string()),
-            volumes: self.place.volumes(data_dir),
+            volumes: self.system.volumes(data_dir),
             measured: status.at.clone(),
             ..status
         }
@@ -146,7 +146,7 @@ impl Keeper {
         memory: &Memory,
         (folder, is_mended): (Option<&Target>, bool),
     ) -> Result<()> {
-        let earlier = self.place.left();
+        let earlier = self.system.left();
         let before = earlier.as_ref();
         let backups = before.map_or(&[][..], |before| &before.backups);
         let known = self.known(Some(note), memory, folder, backups)?;
@@ -183,7 +183,7 @@ impl Keeper {
         };
         status.volumes.truncate(LISTED_MAX);
         status.backups.truncate(LISTED_MAX);
-        self.place.put(STATUS, &serde_json::to_vec(&status))
+        self.system.put(STATUS, &serde_json::to_vec(&status))
     }
 
     /// The same while a change is under way or was interrupted: k3s may be down on purpose, so only
@@ -191,9 +191,9 @@ impl Keeper {
     pub(super) fn leave_unjudged(&self, is_running: bool) -> Result<()> {
         if !is_running {
             // Of a process that was killed.
-            drop(std::fs::remove_file(self.place.path(DOING)));
+            drop(std::fs::remove_file(self.system.path(DOING)));
         }
-        let Some(before) = self.place.left() else {
+        let Some(before) = self.system.left() else {
             return Ok(());
         };
         let status = K3sStatus {
@@ -202,13 +202,13 @@ impl Keeper {
             doing: None,
             ..before
         };
-        self.place.put(STATUS, &serde_json::to_vec(&status))
+        self.system.put(STATUS, &serde_json::to_vec(&status))
     }
 }
 
 /// Progress of a change, for the agent, until it is dropped.
 #[derive(Debug)]
-pub(in super::super) struct Telling<'a>(&'a Place);
+pub(in super::super) struct Telling<'a>(&'a System);
 
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
@@ -216,7 +216,7 @@ impl Drop for Telling<'_> {
     }
 }
 
-impl Place {
+impl System {
     /// Begins to tell the agent of a change, where k3s is watched: elsewhere the agent has no
     /// directory to read.
     pub(in super::super) fn begin_telling(&self, does: &str) -> Telling<'_> {

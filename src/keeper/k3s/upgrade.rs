@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{
-    super::{Keeper, now, place::Place},
+    super::{Keeper, now, system::System},
     Program, Source,
     acts::COPY_BYTES_MAX,
     backup::Backup,
@@ -105,13 +105,13 @@ impl Keeper {
         }
         let begun = (|| {
             // A worker has no datastore.
-            if self.place.role() == Role::Server {
+            if self.system.role() == Role::Server {
                 self.back_up(&wanted.backup)
                     .map_err(|error| error.within("k3s is not upgraded without a backup"))?;
             }
             self.supersede(&journal, &prepared.note.data_dir)?;
             let before = files::copy(
-                &self.place.path(BINARY),
+                &self.system.path(BINARY),
                 &self.directory.join(BEFORE),
                 0o700,
                 None,
@@ -144,9 +144,9 @@ impl Keeper {
                 .why("pipeops-agent does not manage a k3s on this machine")
                 .fix("sudo pipeops-agent k3s status")
         })?;
-        let role = self.place.role();
+        let role = self.system.role();
         if role == Role::Server {
-            self.place
+            self.system
                 .check_datastore(&note.data_dir)
                 .map_err(|error| error.within("k3s cannot be upgraded"))?;
         }
@@ -170,14 +170,14 @@ impl Keeper {
             }
         };
         let mut look = self
-            .place
+            .system
             .look(&note.data_dir, &wanted.ignored, wanted.built);
         look.refused
             .retain(|finding| REFUSED.contains(&finding.id.as_str()));
         look.warned.clear();
         look.refused
-            .extend(self.place.refuses(to, &note.data_dir, &wanted.ignored));
-        let mut cluster = self.place.cluster_refuses(&note.node);
+            .extend(self.system.refuses(to, &note.data_dir, &wanted.ignored));
+        let mut cluster = self.system.cluster_refuses(&note.node);
         if role == Role::Worker {
             cluster.extend(self.newer_than_server(to)?);
         }
@@ -205,7 +205,7 @@ impl Keeper {
 
     /// The finding that a worker would be newer than its server.
     fn newer_than_server(&self, to: Version) -> Result<Option<Finding>> {
-        let asked = self.place.kubectl(&["get", "--raw=/version"])?;
+        let asked = self.system.kubectl(&["get", "--raw=/version"])?;
         let words = asked.output.replace(['"', ',', ':'], " ");
         let server = k3s::version_in(&words).ok_or_else(|| {
             Error::new("k3s cannot be upgraded")
@@ -228,7 +228,7 @@ impl Keeper {
     ) -> Result<plan::Upgrade> {
         let data_dir = &prepared.note.data_dir;
         let is_there = |name: &str| {
-            self.place
+            self.system
                 .is_there(&format!("{data_dir}/agent/images/{name}"))
         };
         let images = prepared.images.iter();
@@ -238,8 +238,8 @@ impl Keeper {
             staged: staged.clone(),
         });
         Ok(plan::Upgrade {
-            init: self.place.init()?,
-            role: self.place.role(),
+            init: self.system.init()?,
+            role: self.system.role(),
             program: wanted.program.clone(),
             data_dir: data_dir.clone(),
             node: prepared.note.node.clone(),
@@ -257,7 +257,7 @@ fn sentence(prepared: &Prepared) -> String {
     format!("upgrade k3s from {} to {}", prepared.from, prepared.to)
 }
 
-impl Place {
+impl System {
     /// Findings about the cluster that hold an upgrade up.
     fn cluster_refuses(&self, node: &str) -> Vec<Finding> {
         let mut found = Vec::new();

@@ -7,9 +7,9 @@ use super::{
     super::{
         Keeper, end,
         journal::{Journal, LockedJournal},
-        now,
-        place::Place,
-        summary, with_fix,
+        now, summary,
+        system::System,
+        with_fix,
     },
     Backup, NOTE, Target,
     backup::DOES as DOES_BACKUP,
@@ -101,12 +101,12 @@ impl Keeper {
     }
 
     pub(super) fn watch_steps(&self, program: &str) -> Result<Vec<Step>> {
-        let is_there = |path: &str| self.place.is_there(path);
-        Ok(watch::steps(self.place.init()?, program, &is_there))
+        let is_there = |path: &str| self.system.is_there(path);
+        Ok(watch::steps(self.system.init()?, program, &is_there))
     }
 
     pub(super) fn is_watched(&self) -> Result<bool> {
-        Ok(self.place.is_there(watch::mark(self.place.init()?)))
+        Ok(self.system.is_there(watch::mark(self.system.init()?)))
     }
 
     /// Looks at k3s once, repairs what is due, and writes down what was found, for the next look
@@ -136,7 +136,7 @@ impl Keeper {
         };
         // The datastore of a worker is its server's.
         let backups = wanted.backups.as_ref();
-        let backups = backups.filter(|_| self.place.role() == Role::Server);
+        let backups = backups.filter(|_| self.system.role() == Role::Server);
         self.back_up_in_turn(backups, &note, &mut memory)?;
         self.remember(&memory, wanted.group)?;
         let done = repaired.as_ref().map(|repaired| &repaired.done.outcome);
@@ -159,7 +159,7 @@ impl Keeper {
         let every = wanted.map(|(every, _)| *every);
         // Without settings there is no backup either.
         let target = wanted.and_then(|(_, wanted)| Some(&wanted.as_ref().ok()?.to));
-        let last = || self.place.last_backup(&note.node, target?);
+        let last = || self.system.last_backup(&note.node, target?);
         let next = every.and_then(|every| {
             let managed = std::fs::metadata(self.directory.join(NOTE)).ok()?;
             let managed = Wall::from_millis(managed.mtime().saturating_mul(1000));
@@ -180,7 +180,7 @@ impl Keeper {
         }
         let failure = match wanted {
             Some((_, Ok(wanted))) => {
-                let _telling = self.place.begin_telling(DOES_BACKUP);
+                let _telling = self.system.begin_telling(DOES_BACKUP);
                 self.back_up(wanted).err()
             }
             Some((_, Err(error))) => Some(error.clone()),
@@ -196,19 +196,19 @@ impl Keeper {
 
     /// Memory of the watch; an empty one where none can be read.
     pub(super) fn memory(&self) -> Memory {
-        let read = files::read_if_there(&self.place.path(MEMORY), MEMORY_BYTES_MAX);
+        let read = files::read_if_there(&self.system.path(MEMORY), MEMORY_BYTES_MAX);
         let text = read.ok().flatten().unwrap_or_default();
         Memory::parse(&String::from_utf8_lossy(&text))
     }
 
     fn remember(&self, memory: &Memory, group: Option<u32>) -> Result<()> {
-        let directory = self.place.path(connect::DIRECTORY);
+        let directory = self.system.path(connect::DIRECTORY);
         files::create_directory(&directory)?;
         if let Some(group) = group {
             open_to(&directory, group)?;
         }
         let text = memory.text();
-        files::replace(&self.place.path(MEMORY), text.as_bytes(), MEMORY_MODE)
+        files::replace(&self.system.path(MEMORY), text.as_bytes(), MEMORY_MODE)
     }
 
     fn can_watch(&self) -> Result<()> {
@@ -222,27 +222,27 @@ impl Keeper {
 
     fn sight(&self, note: &Managed, memory: &mut Memory) -> Sight {
         let now = clock::now();
-        let service = self.place.service();
+        let service = self.system.service();
         let mut sight = Sight {
             restarts: memory.restarted(service.restarts, now),
             up_s: now.mono.elapsed_since_boot().as_secs(),
             jumped_s: memory.jumped_s(now),
-            init: self.place.init().unwrap_or_default(),
-            role: self.place.role(),
+            init: self.system.init().unwrap_or_default(),
+            role: self.system.role(),
             ..Sight::default()
         };
         if sight.restarts > 0 || !service.is_running() {
-            sight.log = self.place.log("--boot");
+            sight.log = self.system.log("--boot");
         }
         if service.is_running() && memory.asks(now) {
-            sight.api = self.place.api(&note.node);
-            sight.certificate = self.place.certificate(&note.data_dir, now.wall.millis());
-            sight.addresses = network::all_addresses(self.place.root()).unwrap_or_default();
-            let is_set = k3s::setting(&self.place.k3s_settings(), "node-ip").is_some();
-            let role = self.place.role();
+            sight.api = self.system.api(&note.node);
+            sight.certificate = self.system.certificate(&note.data_dir, now.wall.millis());
+            sight.addresses = network::all_addresses(self.system.root()).unwrap_or_default();
+            let is_set = k3s::setting(&self.system.k3s_settings(), "node-ip").is_some();
+            let role = self.system.role();
             let mut texts = [role.unit(), role.service()].into_iter();
             let names_it = |path| {
-                self.place
+                self.system
                     .text(path)
                     .is_some_and(|text| text.contains("node-ip"))
             };
@@ -264,10 +264,10 @@ impl Keeper {
         let Ok(journal) = Journal::open(&self.directory)?.lock() else {
             return Ok(None);
         };
-        if is_unfinished(&journal)? || self.place.service().is_stopped_on_purpose() {
+        if is_unfinished(&journal)? || self.system.service().is_stopped_on_purpose() {
             return Ok(None);
         }
-        if let Some(why) = self.place.speaks_against(order) {
+        if let Some(why) = self.system.speaks_against(order) {
             memory.hold(order, &why);
             return Ok(None);
         }
@@ -281,7 +281,7 @@ impl Keeper {
                 does.clone(),
             )
         };
-        let steps = steps(order.repair, self.place.init()?, self.place.role());
+        let steps = steps(order.repair, self.system.init()?, self.system.role());
         let mut done = self.begin_steps(&journal, record, steps, Duration::ZERO)?;
         memory.begins(order, clock::now());
         self.remember(memory, wanted.group)?;
@@ -296,9 +296,9 @@ impl Keeper {
         // While it comes up, whoever wants to change something may do so.
         drop(journal);
         self.leave(sight, note, memory, (wanted.folder(), false))?;
-        let _telling = self.place.begin_telling(&does);
+        let _telling = self.system.begin_telling(&does);
         if done.outcome == Outcome::Done.as_str() {
-            let came = self.place.wait_ready(&note.node, None, READY_WITHIN);
+            let came = self.system.wait_ready(&note.node, None, READY_WITHIN);
             match self.waited(&done, came.err())? {
                 Some(judged) => done = judged,
                 None => return Ok(None),
@@ -403,7 +403,7 @@ fn is_unfinished(journal: &Journal) -> Result<bool> {
     Ok(records.iter().any(|record| record.outcome.is_none()))
 }
 
-impl Place {
+impl System {
     fn service(&self) -> Service {
         let name = self.role().name();
         let said = |argv: &[&str]| {

@@ -8,7 +8,7 @@ use crate::{
         repair::recipe::{GRUB_CONTENT, GRUB_FILE, memory_in_grub, memory_in_line},
     },
     error::{Error, Result},
-    keeper::place::Place,
+    keeper::system::System,
 };
 
 /// Paths of the kernel command line: Raspberry Pi OS from 12 on and Ubuntu, Raspberry Pi OS before,
@@ -20,15 +20,15 @@ const LINES: [&str; 3] = [
 ];
 const REBOOT: &str = "a reboot: sudo reboot";
 
-pub(super) fn memory_controller(place: &Place) -> Result<Planned> {
-    if is_on(place) {
+pub(super) fn memory_controller(system: &System) -> Result<Planned> {
+    if is_on(system) {
         return Ok(nothing("the kernel's memory controller is on"));
     }
-    if let Some(path) = LINES.into_iter().find(|path| place.is_there(path)) {
-        return in_line(place, path);
+    if let Some(path) = LINES.into_iter().find(|path| system.is_there(path)) {
+        return in_line(system, path);
     }
-    if place.is_there("/etc/default/grub") {
-        return in_grub(place);
+    if system.is_there("/etc/default/grub") {
+        return in_grub(system);
     }
     Err(cannot()
         .why("neither a cmdline.txt nor GRUB is on this machine")
@@ -41,20 +41,20 @@ fn cannot() -> Error {
 
 /// The files differ by the version of cgroups: from kernel 6.12 on `/proc/cgroups` says nothing of
 /// the second.
-fn is_on(place: &Place) -> bool {
-    if let Some(controllers) = place.text("/sys/fs/cgroup/cgroup.controllers") {
+fn is_on(system: &System) -> bool {
+    if let Some(controllers) = system.text("/sys/fs/cgroup/cgroup.controllers") {
         return controllers
             .split_ascii_whitespace()
             .any(|name| name == "memory");
     }
-    let table = place.text("/proc/cgroups").unwrap_or_default();
+    let table = system.text("/proc/cgroups").unwrap_or_default();
     controllers(&table).any(|name| name == "memory")
 }
 
-fn in_line(place: &Place, path: &str) -> Result<Planned> {
+fn in_line(system: &System, path: &str) -> Result<Planned> {
     let cannot = || cannot().why(format!("{path} is left alone"));
     let (folder, _) = path.rsplit_once('/').unwrap_or_default();
-    let mounts = place.text("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = system.text("/proc/self/mountinfo").unwrap_or_default();
     let mount = mount_of(&mounts, path);
     // What is written beside the boot partition has no effect, and hides that.
     let Some(mount) = mount.filter(|mount| mount.point == folder && mount.kind == "vfat") else {
@@ -67,7 +67,7 @@ fn in_line(place: &Place, path: &str) -> Result<Planned> {
             .why("the boot partition is mounted read-only")
             .fix(format!("sudo mount -o remount,rw {folder}, then again")));
     }
-    let text = place.text(path).ok_or_else(|| {
+    let text = system.text(path).ok_or_else(|| {
         cannot()
             .why("it cannot be read, or is not plain text")
             .fix(format!("look at it: sudo cat -A {path}"))
@@ -76,13 +76,13 @@ fn in_line(place: &Place, path: &str) -> Result<Planned> {
         .map_err(|left| cannot().why(left.why).fix(left.fix.replace("FILE", path)))?;
     match recipe {
         Some(recipe) => Ok(Planned::Work(recipe)),
-        None => waits_or_is_ignored(place, path),
+        None => waits_or_is_ignored(system, path),
     }
 }
 
 /// The parameters are there and the controller is off all the same.
-fn waits_or_is_ignored(place: &Place, path: &str) -> Result<Planned> {
-    let running = place.text("/proc/cmdline").unwrap_or_default();
+fn waits_or_is_ignored(system: &System, path: &str) -> Result<Planned> {
+    let running = system.text("/proc/cmdline").unwrap_or_default();
     let is_known = running
         .split_ascii_whitespace()
         .any(|word| word == "cgroup_enable=memory");
@@ -98,18 +98,18 @@ fn waits_or_is_ignored(place: &Place, path: &str) -> Result<Planned> {
         .fix("update the kernel: sudo apt full-upgrade && sudo reboot"))
 }
 
-fn in_grub(place: &Place) -> Result<Planned> {
+fn in_grub(system: &System) -> Result<Planned> {
     // Only Debian and its kin read grub.d; others have a program of their own for it.
-    if !place.has("update-grub") {
+    if !system.has("update-grub") {
         return Err(cannot()
             .why("GRUB of this distribution reads no drop-in files")
             .fix("sudo grubby --update-kernel=ALL --args=cgroup_enable=memory && sudo reboot"));
     }
-    if place
+    if system
         .text(GRUB_FILE)
         .is_some_and(|text| text == GRUB_CONTENT)
     {
-        return waits_or_is_ignored(place, GRUB_FILE);
+        return waits_or_is_ignored(system, GRUB_FILE);
     }
     Ok(Planned::Work(memory_in_grub()))
 }

@@ -7,14 +7,14 @@
 mod boot;
 mod swap;
 
-use super::place::Place;
+use super::system::System;
 use crate::{
     core::repair::{
         Proof, Recipe, Repair, Step,
         recipe::{self, MODULES},
     },
     error::{Error, Result},
-    wire::keeper::{Act, Seen},
+    wire::keeper::{Act, Expectation},
 };
 
 /// Result of planning.
@@ -26,20 +26,20 @@ pub(super) enum Planned {
     Work(Recipe),
 }
 
-pub(super) fn plan(repair: Repair, place: &Place) -> Result<Planned> {
+pub(super) fn plan(repair: Repair, system: &System) -> Result<Planned> {
     match repair {
-        Repair::CgroupMemory => boot::memory_controller(place),
-        Repair::Inotify => inotify(place),
-        Repair::NetworkManager => Ok(network_manager(place)),
-        Repair::SwapCard => swap::on_card(place),
-        Repair::KernelModules => kernel_modules(place),
-        Repair::ClockSync => clock(place),
-        Repair::JournalSize => journal(place),
+        Repair::CgroupMemory => boot::memory_controller(system),
+        Repair::Inotify => inotify(system),
+        Repair::NetworkManager => Ok(network_manager(system)),
+        Repair::SwapCard => swap::on_card(system),
+        Repair::KernelModules => kernel_modules(system),
+        Repair::ClockSync => clock(system),
+        Repair::JournalSize => journal(system),
     }
 }
 
 /// The steps of a recipe as acts, each with what is there before it.
-pub(super) fn acts(recipe: &Recipe, place: &Place) -> Result<Vec<Act>> {
+pub(super) fn acts(recipe: &Recipe, system: &System) -> Result<Vec<Act>> {
     let mut acts = Vec::new();
     // Undone last: it reads the files that were put back by then.
     for step in &recipe.steps {
@@ -53,11 +53,11 @@ pub(super) fn acts(recipe: &Recipe, place: &Place) -> Result<Vec<Act>> {
     }
     for step in &recipe.steps {
         match step {
-            Step::File { path, content } => acts.extend(file(place, path, content.clone())?),
-            Step::Line { path, content, .. } => acts.extend(file(place, path, content.clone())?),
+            Step::File { path, content } => acts.extend(file(system, path, content.clone())?),
+            Step::Line { path, content, .. } => acts.extend(file(system, path, content.clone())?),
             Step::Value { path, value } => acts.push(Act::Value {
                 path: path.clone(),
-                before: place.line(path).unwrap_or_default(),
+                before: system.line(path).unwrap_or_default(),
                 after: value.clone(),
             }),
             Step::Run { forth, back, proof } => acts.push(Act::Run {
@@ -75,12 +75,12 @@ pub(super) fn acts(recipe: &Recipe, place: &Place) -> Result<Vec<Act>> {
     Ok(acts)
 }
 
-fn seen(proof: &Proof) -> Seen {
+fn seen(proof: &Proof) -> Expectation {
     match proof {
-        Proof::Path(path) => Seen::Path(path.clone()),
-        Proof::Text(path, text) => Seen::Text((*path).to_owned(), (*text).to_owned()),
-        Proof::NoText(path, text) => Seen::NoText((*path).to_owned(), text.clone()),
-        Proof::Says(run, text) => Seen::Says(words(run), (*text).to_owned()),
+        Proof::Path(path) => Expectation::Path(path.clone()),
+        Proof::Text(path, text) => Expectation::Text((*path).to_owned(), (*text).to_owned()),
+        Proof::NoText(path, text) => Expectation::NoText((*path).to_owned(), text.clone()),
+        Proof::Says(run, text) => Expectation::Says(words(run), (*text).to_owned()),
     }
 }
 
@@ -93,28 +93,28 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// A file of ours gets this content; its folder is made where only that is missing.
-fn file(place: &Place, path: &str, content: String) -> Result<Vec<Act>> {
+fn file(system: &System, path: &str, content: String) -> Result<Vec<Act>> {
     let mut acts = Vec::new();
     let (folder, _) = path.rsplit_once('/').unwrap_or_default();
-    if !place.is_there(folder) {
+    if !system.is_there(folder) {
         acts.push(Act::Directory {
             path: folder.to_owned(),
         });
     }
-    let before = place.found(path)?;
+    let before = system.found(path)?;
     acts.push(Act::File {
         path: path.to_owned(),
         content,
         mode: before.as_ref().map_or(0o644, |found| found.attributes.mode),
-        before: before.as_ref().map(super::place::before),
+        before: before.as_ref().map(super::system::before),
     });
     Ok(acts)
 }
 
-fn inotify(place: &Place) -> Result<Planned> {
+fn inotify(system: &System) -> Result<Planned> {
     let limit = |name: &str| {
         let path = format!("/proc/sys/fs/inotify/{name}");
-        let number = place.line(&path).and_then(|text| text.parse().ok());
+        let number = system.line(&path).and_then(|text| text.parse().ok());
         number.ok_or_else(|| {
             Error::new(format!(
                 "cannot raise the limits of inotify: {path} cannot be read"
@@ -129,15 +129,15 @@ fn inotify(place: &Place) -> Result<Planned> {
     ))
 }
 
-fn network_manager(place: &Place) -> Planned {
+fn network_manager(system: &System) -> Planned {
     const FOLDER: &str = "/etc/NetworkManager";
-    if !place.is_there(FOLDER) {
+    if !system.is_there(FOLDER) {
         return nothing("there is no NetworkManager on this machine");
     }
-    let mut files = place.list("/etc/NetworkManager/conf.d", ".conf");
+    let mut files = system.list("/etc/NetworkManager/conf.d", ".conf");
     files.push("/etc/NetworkManager/NetworkManager.conf".to_owned());
     let is_told = |path: &String| {
-        place.text(path).is_some_and(|text| {
+        system.text(path).is_some_and(|text| {
             let mut lines = text
                 .lines()
                 .filter(|line| !line.trim_start().starts_with('#'));
@@ -151,23 +151,25 @@ fn network_manager(place: &Place) -> Planned {
     if let Some(path) = files.iter().find(|path| is_told(path)) {
         return nothing(format!("{path} keeps NetworkManager away from them"));
     }
-    let is_running = place.is_there("/run/NetworkManager") && place.has("nmcli");
+    let is_running = system.is_there("/run/NetworkManager") && system.has("nmcli");
     Planned::Work(recipe::network_manager(is_running))
 }
 
-fn kernel_modules(place: &Place) -> Result<Planned> {
-    let release = place.line("/proc/sys/kernel/osrelease").unwrap_or_default();
+fn kernel_modules(system: &System) -> Result<Planned> {
+    let release = system
+        .line("/proc/sys/kernel/osrelease")
+        .unwrap_or_default();
     let folder = format!("/lib/modules/{release}");
     let cannot = || Error::new("cannot load the kernel modules that k3s needs");
     let missing: Vec<_> = MODULES
         .into_iter()
-        .filter(|name| !place.is_there(&format!("/sys/module/{name}")))
-        .filter(|name| !is_listed(place, &format!("{folder}/modules.builtin"), name))
+        .filter(|name| !system.is_there(&format!("/sys/module/{name}")))
+        .filter(|name| !is_listed(system, &format!("{folder}/modules.builtin"), name))
         .collect();
     if missing.is_empty() {
         return Ok(nothing("the kernel modules that k3s needs are loaded"));
     }
-    if release.is_empty() || !place.is_there(&folder) {
+    if release.is_empty() || !system.is_there(&folder) {
         return Err(cannot()
             .why(format!(
                 "there is no {folder}: the kernel was updated, and the old one still runs"
@@ -176,7 +178,7 @@ fn kernel_modules(place: &Place) -> Result<Planned> {
     }
     if let Some(name) = missing
         .iter()
-        .find(|name| !is_listed(place, &format!("{folder}/modules.dep"), name))
+        .find(|name| !is_listed(system, &format!("{folder}/modules.dep"), name))
     {
         return Err(cannot()
             .why(format!("{folder} has no module {name}"))
@@ -187,8 +189,8 @@ fn kernel_modules(place: &Place) -> Result<Planned> {
 
 /// Returns whether a list of `depmod` has the module. Its lines are
 /// `kernel/net/bridge/br_netfilter.ko.xz: …`.
-fn is_listed(place: &Place, list: &str, name: &str) -> bool {
-    let content = crate::files::read(&place.path(list), 8 << 20).unwrap_or_default();
+fn is_listed(system: &System, list: &str, name: &str) -> bool {
+    let content = crate::files::read(&system.path(list), 8 << 20).unwrap_or_default();
     let (dashes, file) = (name.replace('_', "-"), |name: &str| format!("/{name}.ko"));
     let (one, other) = (file(name), file(&dashes));
     content.split(|byte| *byte == b'\n').any(|line| {
@@ -198,16 +200,16 @@ fn is_listed(place: &Place, list: &str, name: &str) -> bool {
     })
 }
 
-fn clock(place: &Place) -> Result<Planned> {
+fn clock(system: &System) -> Result<Planned> {
     let cannot = || Error::new("cannot have the clock set by the network");
-    if !place.is_there("/run/systemd/system") || !place.has("timedatectl") {
+    if !system.is_there("/run/systemd/system") || !system.has("timedatectl") {
         return Err(cannot()
             .why("this machine has no timedatectl")
             .fix("with OpenRC: rc-update add chronyd default && rc-service chronyd start (apk add chrony)"));
     }
     let property = |name: &str| {
         let asked = format!("timedatectl show --value --property={name}");
-        place
+        system
             .run(&words(&asked))
             .map(|ended| ended.output.trim().to_owned())
     };
@@ -224,18 +226,18 @@ fn clock(place: &Place) -> Result<Planned> {
     Ok(Planned::Work(recipe::clock()))
 }
 
-fn journal(place: &Place) -> Result<Planned> {
-    if !place.is_there("/run/systemd/system") || !place.has("systemctl") {
+fn journal(system: &System) -> Result<Planned> {
+    if !system.is_there("/run/systemd/system") || !system.has("systemctl") {
         return Err(Error::new("cannot give the journal a limit")
             .why("this machine has no journald")
             .fix("install logrotate, so that /var/log/k3s.log does not grow for ever"));
     }
     let mut files = vec!["/etc/systemd/journald.conf".to_owned()];
     for folder in ["/etc", "/run", "/usr/lib"] {
-        files.extend(place.list(&format!("{folder}/systemd/journald.conf.d"), ".conf"));
+        files.extend(system.list(&format!("{folder}/systemd/journald.conf.d"), ".conf"));
     }
     let is_limited = |path: &&String| {
-        place.text(path).is_some_and(|text| {
+        system.text(path).is_some_and(|text| {
             let mut lines = text.lines().filter_map(|line| line.trim().split_once('='));
             lines.any(|(key, value)| key.trim() == "SystemMaxUse" && !value.trim().is_empty())
         })

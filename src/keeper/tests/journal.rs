@@ -63,11 +63,11 @@ fn a_file_that_changes_while_its_copy_is_made_is_left_alone() {
     let tree = pi();
     let keeper = tree.keeper();
     let Planned::Work(recipe) =
-        repairs::plan(repair_of("cgroup.memory").unwrap(), &keeper.place).unwrap()
+        repairs::plan(repair_of("cgroup.memory").unwrap(), &keeper.system).unwrap()
     else {
         panic!("nothing to do");
     };
-    let acts = repairs::acts(&recipe, &keeper.place).unwrap();
+    let acts = repairs::acts(&recipe, &keeper.system).unwrap();
     let mine = "root=/dev/sda1 mine=1\n";
     tree.put("boot/firmware/cmdline.txt", mine, 0o644);
     let record = Record::new("cgroup.memory", "root", Wall::default(), recipe.does);

@@ -194,13 +194,13 @@ fn what_would_not_work_here_is_refused_with_the_reason() {
     let whole = std::fs::read(&file).unwrap();
     let other = tempfile::tempdir().unwrap();
     let damaged = other.path().join("damaged");
-    for (place, length) in [
+    for (system, length) in [
         (whole.len() / 2, whole.len()),
         (0, whole.len() / 2),
         (0, 10),
     ] {
         let mut bytes = whole.clone();
-        bytes[place] ^= 1;
+        bytes[system] ^= 1;
         crate::files::replace(&damaged, &bytes[..length], 0o600).unwrap();
         assert!(why(&damaged).contains("damaged"));
     }

@@ -7,7 +7,7 @@ use crate::{
     core::{
         preflight::UPDATE_TAKEN_BACK,
         time::Mono,
-        update::trial::{Cause, Seen},
+        update::trial::{AgentStatus, Cause},
     },
     keeper::update::{NewProgram, PROGRAM, PreviousPackage, Watched, services},
     wire::keeper::{PackageKind, ServiceFile, UpdateNote},
@@ -30,7 +30,7 @@ struct Agent<'a> {
 }
 
 impl Watched for Agent<'_> {
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> AgentStatus {
         let program = self.tree.read("usr/bin/pipeops-agent");
         let (version, fault) = match program.as_deref() {
             Some("old") => ("0.1.0", Fault::None),
@@ -38,9 +38,9 @@ impl Watched for Agent<'_> {
             other => panic!("half a program: {other:?}"),
         };
         if fault == Fault::Silent {
-            return Seen::default();
+            return AgentStatus::default();
         }
-        Seen {
+        AgentStatus {
             version: Some(version.to_owned()),
             up: Duration::from_secs(3600),
             stores: fault != Fault::Store,
@@ -241,7 +241,7 @@ fn a_power_cut_at_any_write_leaves_one_of_the_two_programs_and_the_next_boot_end
 /// The power fails at the first look.
 struct Cut;
 impl Watched for Cut {
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> AgentStatus {
         panic!("power cut");
     }
     fn wait(&self, _: Duration) -> Mono {

@@ -73,7 +73,7 @@ impl Installed {
 impl Keeper {
     /// Kind of package that the program belongs to, if any.
     pub fn package_kind(&self) -> Option<PackageKind> {
-        let owns = |argv: &[&str]| self.place.run(argv).is_ok();
+        let owns = |argv: &[&str]| self.system.run(argv).is_ok();
         if owns(&["dpkg", "--search", PROGRAM]) {
             Some(PackageKind::Deb)
         } else if owns(&["rpm", "--query", "--file", PROGRAM]) {
@@ -177,10 +177,10 @@ impl Keeper {
             ),
         };
         // After a power cut in the middle apt-get would only ask for `dpkg --configure -a`.
-        if update.starts > 1 || !self.place.has(tool) {
+        if update.starts > 1 || !self.system.has(tool) {
             self.install(kind, &file, watched)?;
         } else {
-            (self.place.watch)(&format!("{tool} installs {}", update.version));
+            (self.system.watch)(&format!("{tool} installs {}", update.version));
             self.run_unlocked(argv, watched)?;
         }
         let installed = self.installed(kind)?;
@@ -202,7 +202,7 @@ impl Keeper {
     ) -> Result<()> {
         let is_same = || -> Result<bool> {
             let copy = files::sum(&self.folder().join("prev"))?;
-            Ok(files::sum(&self.place.path(PROGRAM))? == copy)
+            Ok(files::sum(&self.system.path(PROGRAM))? == copy)
         };
         if self.installed(kind)?.is(&update.previous) && is_same()? {
             return Ok(());
@@ -232,7 +232,7 @@ impl Keeper {
     fn run_unlocked(&self, argv: &[&str], watched: &dyn Watched) -> Result<()> {
         let until = watched.wait(Duration::ZERO).after(LOCK_PATIENCE);
         loop {
-            match self.place.run_unattended(argv, INSTALL, &UNATTENDED) {
+            match self.system.run_unattended(argv, INSTALL, &UNATTENDED) {
                 Err(error) if error.retry == Retry::Soon && watched.wait(LOCK_REST) < until => {}
                 ended => return ended.map(drop),
             }
@@ -243,7 +243,7 @@ impl Keeper {
         match kind {
             PackageKind::Deb => {
                 let format = "--showformat=${db:Status-Want} ${db:Status-Status} ${Version}";
-                let said = self.place.run(&["dpkg-query", format, "--show", NAME])?;
+                let said = self.system.run(&["dpkg-query", format, "--show", NAME])?;
                 let mut words = said.output.split_whitespace();
                 let (want, status) = (words.next(), words.next());
                 Ok(Installed {
@@ -254,7 +254,7 @@ impl Keeper {
             }
             PackageKind::Rpm => {
                 let said =
-                    self.place
+                    self.system
                         .run(&["rpm", "--query", "--queryformat", "%{VERSION}\\n", NAME])?;
                 let mut lines = said.output.lines();
                 Ok(Installed {
@@ -273,11 +273,11 @@ impl Keeper {
         let said: Ended = match kind {
             PackageKind::Deb => {
                 let format = "--showformat=${Package} ${Version}";
-                self.place.run(&["dpkg-deb", format, "--show", &path])?
+                self.system.run(&["dpkg-deb", format, "--show", &path])?
             }
             PackageKind::Rpm => {
                 let format = "%{NAME} %{VERSION}";
-                self.place.run(&[
+                self.system.run(&[
                     "rpm",
                     "--query",
                     "--package",

@@ -83,7 +83,7 @@ impl Keeper {
     pub(super) fn services_of(&self, program: &Path) -> Vec<ServiceFile> {
         let program = program.display().to_string();
         let command = [program.as_str(), "update", "--services"];
-        let asked = self.place.run_unattended(&command, ASK, &[]);
+        let asked = self.system.run_unattended(&command, ASK, &[]);
         let files: Vec<ServiceFile> = asked
             .ok()
             .and_then(|ended| serde_json::from_str(&ended.output).ok())
@@ -102,14 +102,14 @@ impl Keeper {
         for old in from {
             let is_gone = to.iter().all(|file| file.path != old.path);
             if is_gone && self.is_unchanged(old) {
-                let removed = fs::remove_file(self.place.path(&old.path));
+                let removed = fs::remove_file(self.system.path(&old.path));
                 removed.map_err(|error| {
                     files::explain(format!("cannot remove {}", old.path), &error)
                 })?;
             }
         }
         if self.has_systemd() {
-            self.place.run(&["systemctl", "daemon-reload"])?;
+            self.system.run(&["systemctl", "daemon-reload"])?;
         }
         Ok(())
     }
@@ -117,30 +117,30 @@ impl Keeper {
     /// Returns whether a file is to be placed: its old version is there, or it is new and its
     /// service manager runs here.
     fn is_as_placed(&self, file: &ServiceFile, old: Option<&ServiceFile>) -> bool {
-        match (self.place.found(&file.path), old) {
+        match (self.system.found(&file.path), old) {
             (Ok(Some(found)), _) if found.content == file.text.as_bytes() => false,
             (Ok(Some(found)), Some(old)) if found.content == old.text.as_bytes() => true,
             (Ok(Some(_)) | Err(_), _) => {
-                (self.place.watch)(&format!("{} was changed by hand and stays", file.path));
+                (self.system.watch)(&format!("{} was changed by hand and stays", file.path));
                 false
             }
             (Ok(None), Some(_)) => false,
             (Ok(None), None) => FOLDERS.iter().any(|(folder, sign)| {
-                file.path.starts_with(folder) && sign.is_some_and(|sign| self.place.is_there(sign))
+                file.path.starts_with(folder) && sign.is_some_and(|sign| self.system.is_there(sign))
             }),
         }
     }
 
     fn place_service(&self, file: &ServiceFile) -> Result<()> {
-        self.place.guard(&file.path)?;
-        let mut placed = self.place.text(PLACED).unwrap_or_default();
+        self.system.guard(&file.path)?;
+        let mut placed = self.system.text(PLACED).unwrap_or_default();
         if !placed.is_empty() && !placed.lines().any(|line| line == file.path) {
             placed.push_str(&file.path);
             placed.push('\n');
-            files::replace(&self.place.path(PLACED), placed.as_bytes(), 0o644)?;
+            files::replace(&self.system.path(PLACED), placed.as_bytes(), 0o644)?;
         }
         files::replace(
-            &self.place.path(&file.path),
+            &self.system.path(&file.path),
             file.text.as_bytes(),
             file.mode,
         )?;
@@ -151,7 +151,7 @@ impl Keeper {
 
     /// Returns whether a file is as it was placed.
     fn is_unchanged(&self, file: &ServiceFile) -> bool {
-        let found = self.place.found(&file.path).ok().flatten();
+        let found = self.system.found(&file.path).ok().flatten();
         found.is_some_and(|found| found.content == file.text.as_bytes())
     }
 }

@@ -294,7 +294,7 @@ mod tests {
     use crate::core::{
         namespace::OwnNamespace,
         policy::{self, PodSecurity, Terms},
-        proxy::{Asked, Cluster, Refusal, route},
+        proxy::{Cluster, RawRequest, Refusal, route},
     };
     use serde_json::json;
 
@@ -337,8 +337,8 @@ mod tests {
             other => panic!("{other}"),
         };
         let query = if verb == "watch" { "watch=1" } else { "" };
-        let asked = Asked::kubernetes(method, &path, query);
-        let call = route(&asked, Cluster::Known)?;
+        let request = RawRequest::kubernetes(method, &path, query);
+        let call = route(&request, Cluster::Known)?;
         policy::decide(&policy::Rules::default(), &call)
     }
 

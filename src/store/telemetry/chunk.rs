@@ -85,7 +85,7 @@ pub(super) fn insert_raw(
     // A chunk whose clock is not known is moved once it is: see boots::write.
     let boot = (!block.clock_is_set).then_some(block.boot);
     let number = insert(transaction, chunk, boot, Some(&head.encode()))?;
-    let mut part = Parts::of(transaction, number)?;
+    let mut part = PartWriter::of(transaction, number)?;
     for (series, column) in &block.columns {
         part.put(*series, std::slice::from_ref(column))?;
     }
@@ -125,7 +125,7 @@ pub(super) fn insert_steps(
         is_rolled: false,
     };
     let number = insert(transaction, chunk, None, None)?;
-    let mut part = Parts::of(transaction, number)?;
+    let mut part = PartWriter::of(transaction, number)?;
     for (series, steps) in series {
         part.put(
             *series,
@@ -159,12 +159,12 @@ fn insert(
 }
 
 /// Writes the parts of one chunk.
-struct Parts<'a> {
+struct PartWriter<'a> {
     statement: rusqlite::CachedStatement<'a>,
     first: i64,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> PartWriter<'a> {
     fn of(transaction: &'a Transaction<'_>, chunk: i64) -> rusqlite::Result<Self> {
         let statement =
             transaction.prepare_cached("INSERT INTO part (number, columns) VALUES (?1, ?2)")?;

@@ -61,7 +61,7 @@ pub(super) fn answer(
         span,
         found: wanted
             .iter()
-            .map(|known| (known.number, Found::default()))
+            .map(|known| (known.number, SeriesValues::default()))
             .collect(),
         count: 0,
     };
@@ -94,7 +94,7 @@ struct Answer {
     /// The level that fits the step that was asked for.
     level: Level,
     span: (i64, i64),
-    found: BTreeMap<u32, Found>,
+    found: BTreeMap<u32, SeriesValues>,
     count: usize,
 }
 
@@ -151,12 +151,12 @@ impl Answer {
 
 /// Values found of one series: single values as they are, steps of the wanted level merged.
 #[derive(Default)]
-struct Found {
+struct SeriesValues {
     single: Vec<(i64, Cell)>,
     steps: Steps,
 }
 
-impl Found {
+impl SeriesValues {
     fn add(&mut self, at: i64, cell: Cell, (wanted, is): (Level, Level)) {
         match wanted.step_ms() {
             // Finer than wanted, or as wanted: both halves of a step that lies in two pieces are

@@ -7,7 +7,7 @@ use rusqlite::{Connection, Transaction, params};
 use super::{signed, unsigned};
 use crate::{
     core::{
-        event::{Event, Happening, LogLine},
+        event::{Event, EventContent, LogLine},
         outbox::{Range, Row, Stream},
         time::Wall,
     },
@@ -25,7 +25,7 @@ struct Waiting {
     at: Wall,
     body: String,
     /// Event of the row, during the minute in which it may be repeated.
-    event: Option<(u64, Happening)>,
+    event: Option<(u64, EventContent)>,
 }
 
 /// Rows of one stream that are not on disk yet. They have their sequences already: those behind the

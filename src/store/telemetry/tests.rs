@@ -4,7 +4,7 @@ use smol::block_on;
 
 use super::*;
 use crate::core::{
-    event::{Happening, Source},
+    event::{EventContent, Source},
     health::Severity,
     outbox::{Acknowledgement, Body, Loss, Next, Order, Outbox},
     series::{
@@ -550,7 +550,7 @@ fn events_and_lines_are_kept_under_their_quota_and_delivered() {
     let handle = place.handle();
     let event = |index: i64| Event {
         number: u64::try_from(index).unwrap(),
-        what: Happening {
+        what: EventContent {
             source: Source::Cluster,
             severity: Severity::Warning,
             subject: "Pod/shop/web".to_owned(),

@@ -19,7 +19,7 @@ use crate::{
     core::{
         apps::{
             App, Difference, Entry, HOLDER, Head, Kind, MANAGER, Manifest, NODE, NONCE, Overlay,
-            Place, REPLICAS, adopted, as_applied, differences, handed_over, is_autoscaled,
+            Ownership, REPLICAS, adopted, as_applied, differences, handed_over, is_autoscaled,
             last_changed_by, lost, owns_replicas, place, without_replicas,
         },
         rollout::{Key, Observation},
@@ -41,13 +41,13 @@ const LOG_WITHIN: Duration = Duration::from_secs(15);
 
 /// Head of an object, as far as it says whose it is.
 #[derive(Debug, Default)]
-struct Found {
-    metadata: FoundMetadata,
+struct LiveObject {
+    metadata: LiveMetadata,
 }
-fields!(Found { metadata });
+fields!(LiveObject { metadata });
 
 #[derive(Debug, Default)]
-struct FoundMetadata {
+struct LiveMetadata {
     uid: String,
     resource_version: String,
     annotations: BTreeMap<String, String>,
@@ -55,7 +55,7 @@ struct FoundMetadata {
     owner_references: Vec<Value>,
     managed_fields: Vec<Value>,
 }
-fields!(FoundMetadata {
+fields!(LiveMetadata {
     uid,
     resource_version: "resourceVersion",
     annotations,
@@ -64,7 +64,7 @@ fields!(FoundMetadata {
     managed_fields: "managedFields"
 });
 
-impl Found {
+impl LiveObject {
     fn head(&self) -> Head<'_> {
         let nonce = self.metadata.annotations.get(NONCE);
         Head {
@@ -158,9 +158,9 @@ impl Cluster<'_> {
         call(&identity).await.map_err(Failed::Call)
     }
 
-    async fn find(&self, path: &str) -> Result<Option<Found>, Failed> {
+    async fn find(&self, path: &str) -> Result<Option<LiveObject>, Failed> {
         let found = self
-            .call(async |identity| self.client.get_as::<Found>(identity, path).await)
+            .call(async |identity| self.client.get_as::<LiveObject>(identity, path).await)
             .await;
         match found {
             Err(Failed::Call(error)) if error.is_not_found() => Ok(None),
@@ -175,10 +175,10 @@ impl Cluster<'_> {
             let found = self.find(&manifest.path()).await;
             let found = found.map_err(|failed| self.explained(manifest, failed))?;
             let entry = Entry::of(manifest);
-            match app.place(&entry, found.as_ref().map(Found::head)) {
-                Place::Ours(_) => {}
-                Place::Free => app.own(&entry, ""),
-                Place::Others => return Err(foreign(app, manifest)),
+            match app.ownership(&entry, found.as_ref().map(LiveObject::head)) {
+                Ownership::Ours(_) => {}
+                Ownership::Free => app.own(&entry, ""),
+                Ownership::Others => return Err(foreign(app, manifest)),
             }
         }
         Ok(())
@@ -196,9 +196,10 @@ impl Cluster<'_> {
             let found = self.find(&manifest.path()).await;
             let found = found.map_err(|failed| self.explained(manifest, failed))?;
             let entry = Entry::of(manifest);
-            let (Some(found), Place::Others) =
-                (&found, app.place(&entry, found.as_ref().map(Found::head)))
-            else {
+            let (Some(found), Ownership::Others) = (
+                &found,
+                app.ownership(&entry, found.as_ref().map(LiveObject::head)),
+            ) else {
                 continue;
             };
             let uid = &found.metadata.uid;
@@ -235,7 +236,7 @@ impl Cluster<'_> {
             let tried = self.call(async |identity| {
                 let path = format!("{}&dryRun=All", applied(manifest));
                 self.client
-                    .patch_as::<_, Found>(identity, &path, Patch::Apply, &object)
+                    .patch_as::<_, LiveObject>(identity, &path, Patch::Apply, &object)
                     .await
             });
             let tried = tried.await;
@@ -365,7 +366,7 @@ impl Cluster<'_> {
         let handed = self
             .write_call(async |identity| {
                 self.client
-                    .patch_as::<_, Found>(identity, &path, Patch::Apply, &object)
+                    .patch_as::<_, LiveObject>(identity, &path, Patch::Apply, &object)
                     .await
             })
             .await?;
@@ -396,7 +397,7 @@ impl Cluster<'_> {
                 self.note(manifest, &created, as_applied).await?;
                 return Ok(created.metadata.uid);
             };
-            if app.place(&entry, Some(found.head())) == Place::Others {
+            if app.ownership(&entry, Some(found.head())) == Ownership::Others {
                 return Err(foreign(app, manifest));
             }
             let version = self.note(manifest, &found, form).await?;
@@ -418,7 +419,7 @@ impl Cluster<'_> {
         Err(busy(manifest))
     }
 
-    async fn create(&self, manifest: &Manifest, nonce: &str) -> Result<Found, Error> {
+    async fn create(&self, manifest: &Manifest, nonce: &str) -> Result<LiveObject, Error> {
         let path = format!(
             "{}?fieldManager={MANAGER}",
             manifest.kind.path(&manifest.namespace, "")
@@ -464,7 +465,7 @@ impl Cluster<'_> {
     async fn note(
         &self,
         manifest: &Manifest,
-        found: &Found,
+        found: &LiveObject,
         form: fn(&[Value]) -> Option<Vec<Value>>,
     ) -> Result<String, Error> {
         let path = manifest.path();
@@ -481,7 +482,7 @@ impl Cluster<'_> {
                 .write_call(async |identity| {
                     let path = format!("{path}?fieldManager={MANAGER}");
                     self.client
-                        .patch_as::<_, Found>(identity, &path, Patch::Merge, &note)
+                        .patch_as::<_, LiveObject>(identity, &path, Patch::Merge, &note)
                         .await
                 })
                 .await;

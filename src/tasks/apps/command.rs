@@ -13,7 +13,7 @@ use crate::{
     },
     error::{Error, Result},
     kube::query_escaped,
-    store::Seen,
+    store::CommandHistory,
     wire::{
         apps::{AppArgs, ApplyWish, GitArgs, GitPlace, LogWish, RollbackWish, SourceWish},
         edge::bodies::LOG_BYTES_MAX,
@@ -36,7 +36,7 @@ impl Apps {
     ///
     /// # Errors
     /// The disk does not say it.
-    pub async fn seen_command(&self, id: &str, issued: Wall) -> Result<Seen> {
+    pub async fn seen_command(&self, id: &str, issued: Wall) -> Result<CommandHistory> {
         Ok(self.store.seen_command(id, issued).await?)
     }
 

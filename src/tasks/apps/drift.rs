@@ -63,15 +63,15 @@ type Name = (String, String, String);
 pub(super) struct Drift {
     stirred: (Sender<()>, Receiver<()>),
     watches: RefCell<BTreeMap<(String, String), Watched>>,
-    seen: RefCell<BTreeMap<Name, Seen>>,
+    seen: RefCell<BTreeMap<Name, ObjectFingerprint>>,
     /// Objects as they were when nothing was to be put back.
-    verified: RefCell<BTreeMap<Name, Seen>>,
+    verified: RefCell<BTreeMap<Name, ObjectFingerprint>>,
     by_app: RefCell<BTreeMap<String, AppDrift>>,
 }
 
-/// Head of an object.
+/// Version of an object, as far as drift depends on it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Seen {
+struct ObjectFingerprint {
     uid: String,
     /// Fields that are ours.
     ours: u64,
@@ -125,7 +125,7 @@ impl Drift {
         let head = |head: &Value| {
             let text = |pointer| head.pointer(pointer).and_then(Value::as_str);
             let name = text("/metadata/name").unwrap_or_default().to_owned();
-            let seen = Seen {
+            let seen = ObjectFingerprint {
                 uid: text("/metadata/uid").unwrap_or_default().to_owned(),
                 ours: our_fields(head),
             };
@@ -413,7 +413,7 @@ impl Apps {
         let uid = self.audited((&Asker::here(BY), &what), write).await?;
         self.remember(&read.app);
         // Its event may come later.
-        let seen = Seen { uid, ours: 0 };
+        let seen = ObjectFingerprint { uid, ours: 0 };
         let mut known = self.drift.seen.borrow_mut();
         known.entry(name(&read.app, &entry)).or_insert(seen);
         drop(known);

@@ -15,7 +15,7 @@ use smol::Timer;
 use super::{
     Apps,
     asker::Asker,
-    source::{Asked, Refusal, nothing_to_pull},
+    source::{Refusal, Trigger, nothing_to_pull},
 };
 use crate::{
     core::{
@@ -26,7 +26,7 @@ use crate::{
     },
     error::{Error, Result, Retry},
     executor,
-    host::folder::{Entry, Found, look},
+    host::folder::{Entry, FolderContent, look},
     wire::apps::ApplyWish,
 };
 
@@ -39,7 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// A file or sub-folder, as it was at the last look.
-struct Seen {
+struct TrackedEntry {
     entry: Entry,
     /// True once it is what was deployed last.
     is_done: bool,
@@ -82,14 +82,14 @@ impl Apps {
     /// Deploys what is as it was at the last look and not done yet.
     async fn compare(
         self: &Rc<Self>,
-        seen: &mut BTreeMap<String, Seen>,
+        seen: &mut BTreeMap<String, TrackedEntry>,
         found: BTreeMap<String, Entry>,
     ) {
         seen.retain(|app, _| found.contains_key(app));
         for (app, entry) in found {
             let now = self.now().mono;
             let Some(known) = seen.get_mut(&app).filter(|known| known.entry == entry) else {
-                let new = Seen {
+                let new = TrackedEntry {
                     entry,
                     is_done: false,
                     not_before: now,
@@ -101,7 +101,7 @@ impl Apps {
                 continue;
             }
             let asker = Asker::here("folder");
-            let taken = Rc::clone(self).take(&app, entry, (Asked::ByTime, &asker));
+            let taken = Rc::clone(self).take(&app, entry, (Trigger::ByTime, &asker));
             let again = match taken.await {
                 Ok(accepted) => {
                     if accepted.is_some() {
@@ -148,7 +148,7 @@ impl Apps {
         self: Rc<Self>,
         app: &str,
         entry: Entry,
-        (reason, asker): (Asked, &Asker),
+        (reason, asker): (Trigger, &Asker),
     ) -> std::result::Result<Option<Value>, Refusal> {
         let place = entry.place();
         let refused = |cause| move |error: Error| Refusal::of_place(cause, error);
@@ -165,7 +165,7 @@ impl Apps {
             may.map_err(refused(Cause::File))?;
             let last = read.app.source.as_ref();
             let is_taken = last.is_some_and(|last| last.taken == digest);
-            let is_left_alone = read.app.is_paused && reason == Asked::ByTime;
+            let is_left_alone = read.app.is_paused && reason == Trigger::ByTime;
             if is_left_alone || (is_taken && !reason.is_again(&read.app)) {
                 return Ok(None);
             }
@@ -174,7 +174,7 @@ impl Apps {
             app: app.to_owned(),
             namespace: known.map(|read| read.app.namespace).unwrap_or_default(),
             manifests,
-            prune_most: reason == Asked::ByPerson { prune_most: true },
+            prune_most: reason == Trigger::ByPerson { prune_most: true },
             adopt: false,
         };
         let source = Source {
@@ -187,7 +187,7 @@ impl Apps {
     }
 
     /// Says which apps are no longer in the folder. They stay.
-    fn miss(&self, found: &Found) {
+    fn miss(&self, found: &FolderContent) {
         let known = self.known.borrow();
         let missing = known.values().filter(|app| {
             is_from_folder(app) && !app.is_paused && !found.apps.contains_key(&app.name)
@@ -215,7 +215,7 @@ impl Apps {
     }
 }
 
-async fn looked_at(folder: &Path) -> Result<Found> {
+async fn looked_at(folder: &Path) -> Result<FolderContent> {
     let folder = PathBuf::from(folder);
     executor::unblock(move || look(&folder)).await
 }
@@ -227,11 +227,11 @@ fn is_from_folder(app: &App) -> bool {
 
 /// Refuses an app that comes from elsewhere. One that is deployed by hand comes from the folder
 /// once a person asks for that.
-fn comes_from_here(app: &App, reason: Asked) -> Result<()> {
+fn comes_from_here(app: &App, reason: Trigger) -> Result<()> {
     let name = &app.name;
     let (elsewhere, fix) = match &app.source {
         _ if is_from_folder(app) => return Ok(()),
-        None if reason != Asked::ByTime => return Ok(()),
+        None if reason != Trigger::ByTime => return Ok(()),
         None => (
             "it is deployed by hand".to_owned(),
             format!(

@@ -110,9 +110,9 @@ pub struct Accounts {
     pub control_plane: Account,
 }
 
-/// Parts of [`Apps`].
+/// Dependencies of [`Apps`].
 #[expect(missing_debug_implementations, reason = "it holds a function")]
-pub struct Parts {
+pub struct AppsDependencies {
     /// Connection to the cluster.
     pub client: Client,
     /// Accounts that deploy.
@@ -143,7 +143,7 @@ pub struct Parts {
 
 impl Apps {
     /// The apps of a cluster. Asks nothing yet.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: AppsDependencies) -> Self {
         let ledger = Ledger::new(
             parts.client.clone(),
             Rc::clone(&parts.lease_gate),

@@ -65,16 +65,16 @@ struct Failed {
     since: Wall,
 }
 
-/// Reason to ask a source.
+/// Trigger of a poll.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Asked {
-    /// A person asks: what failed is tried again.
+pub(super) enum Trigger {
+    /// A person's request: what failed is tried again.
     ByPerson { prune_most: bool },
     /// Time has passed.
     ByTime,
 }
 
-impl Asked {
+impl Trigger {
     /// Returns whether what was taken last is tried again: a person asks, and it does not run,
     /// because it was bad or somebody went back.
     pub(super) fn is_again(self, app: &App) -> bool {
@@ -297,7 +297,7 @@ impl Apps {
             owns.map(|()| read.app)
         });
         let known = known.transpose()?;
-        let reason = Asked::ByPerson {
+        let reason = Trigger::ByPerson {
             prune_most: wish.prune_most,
         };
         let done = match (&known, known.as_ref().and_then(|app| app.source.as_ref())) {
@@ -380,7 +380,7 @@ impl Apps {
     /// Asks the source of one app, because it is time.
     async fn look(self: &Rc<Self>, app: &App, (repository, taken): (&Repository, &str)) {
         let by = format!("git {}", repository.reference);
-        let asked = Rc::clone(self).ask(app, (repository, taken), (Asked::ByTime, &by));
+        let asked = Rc::clone(self).ask(app, (repository, taken), (Trigger::ByTime, &by));
         let done = asked.await;
         match done {
             Ok(accepted) => {
@@ -402,7 +402,7 @@ impl Apps {
         self: Rc<Self>,
         app: &App,
         (repository, taken): (&Repository, &str),
-        (reason, by): (Asked, &str),
+        (reason, by): (Trigger, &str),
     ) -> std::result::Result<Option<Value>, Refusal> {
         let may_ask = self.may_ask(app.owner, (&app.namespace, &app.name)).await;
         may_ask.map_err(|error| Refusal {
@@ -414,7 +414,7 @@ impl Apps {
         if tip.commit == taken && !reason.is_again(app) {
             return Ok(None);
         }
-        if let (Asked::ByTime, Some(failed)) = (reason, self.refused_before(&app.name, &tip)) {
+        if let (Trigger::ByTime, Some(failed)) = (reason, self.refused_before(&app.name, &tip)) {
             return Err(failed);
         }
         let of_app = (&tip, app.owner);
@@ -425,7 +425,7 @@ impl Apps {
             app: app.name.clone(),
             namespace: app.namespace.clone(),
             manifests: content.manifests,
-            prune_most: reason == Asked::ByPerson { prune_most: true },
+            prune_most: reason == Trigger::ByPerson { prune_most: true },
             adopt: false,
         };
         let source = Source {

@@ -12,7 +12,7 @@ use smol::{Timer, future::FutureExt as _};
 use super::{login::Logins, metrics, status, views::k3s};
 use crate::{
     core::{access::Inquiry, authorization::View, outbox::Backlog, policy::Level},
-    dashboard::{Answering, Answers, Asked, Away, Reply, Session, StatusCode},
+    dashboard::{Answering, Answers, ApiRequest, Away, Reply, Session, StatusCode},
     store::{Failure, telemetry},
     tasks::{
         apps::{Apps, Care},
@@ -103,8 +103,8 @@ impl Answers for Local {
         self.login.session(cookie)
     }
 
-    fn report(&self, asked: &Asked) -> SessionReport {
-        self.login.report(asked)
+    fn report(&self, request: &ApiRequest) -> SessionReport {
+        self.login.report(request)
     }
 
     fn turned_away(&self, why: Away) {
@@ -125,12 +125,12 @@ impl Answers for Local {
         self.shared_state.accepted();
     }
 
-    fn answer(self: Rc<Self>, view: View, asked: Asked) -> Answering {
+    fn answer(self: Rc<Self>, view: View, request: ApiRequest) -> Answering {
         Box::pin(async move {
             match view {
                 View::Status => {
                     self.refresh().await;
-                    if asked.value("fresh").is_some_and(|value| value == "1") {
+                    if request.value("fresh").is_some_and(|value| value == "1") {
                         self.ask_for_examination();
                     }
                     Reply::json(&self.status())
@@ -145,51 +145,51 @@ impl Answers for Local {
                     self.refresh().await;
                     self.diagnosis().await
                 }
-                View::Series => self.series(&asked).await,
-                View::Values => self.values(&asked).await,
+                View::Series => self.series(&request).await,
+                View::Values => self.values(&request).await,
                 View::Cluster => self.cluster().await,
-                View::Pods => self.pods(&asked).await,
-                View::Workloads => self.workloads(&asked).await,
-                View::PodLog => self.pod_log(&asked).await,
+                View::Pods => self.pods(&request).await,
+                View::Workloads => self.workloads(&request).await,
+                View::PodLog => self.pod_log(&request).await,
                 View::K3s => {
                     // A change that runs says its step, which changes sooner than the file is
                     // looked at.
                     refresh(PathBuf::from("/"), &self.shared_state).await;
                     Reply::json(&k3s::report(&self.shared_state))
                 }
-                View::Logs => self.own_lines(&asked),
-                View::Events => self.events(&asked).await,
+                View::Logs => self.own_lines(&request),
+                View::Events => self.events(&request).await,
                 View::Link => self.link().await,
                 View::Settings => Reply::json(&self.sources.settings),
-                View::Problems => self.problems(&asked).await,
-                View::Fix => self.fix(&asked).await,
+                View::Problems => self.problems(&request).await,
+                View::Fix => self.fix(&request).await,
                 View::Changes => self.changes().await,
-                View::Undo => self.undo(&asked).await,
+                View::Undo => self.undo(&request).await,
                 View::Access => Reply::json(&self.access.report().await),
-                View::Decision => self.decision(&asked).await,
-                View::SetAccess => self.set_access(&asked).await,
-                View::Session => Reply::json(&self.report(&asked)),
-                View::LogIn => self.login.log_in(&asked).await,
-                View::LogOut => self.login.log_out(&asked).await,
-                View::LogOutEverywhere => self.login.log_out_everywhere(&asked).await,
-                View::IssueToken => self.login.issue(&asked).await,
-                View::SetPassword => self.login.set_password(&asked).await,
+                View::Decision => self.decision(&request).await,
+                View::SetAccess => self.set_access(&request).await,
+                View::Session => Reply::json(&self.report(&request)),
+                View::LogIn => self.login.log_in(&request).await,
+                View::LogOut => self.login.log_out(&request).await,
+                View::LogOutEverywhere => self.login.log_out_everywhere(&request).await,
+                View::IssueToken => self.login.issue(&request).await,
+                View::SetPassword => self.login.set_password(&request).await,
                 View::Apps => self.apps().await,
-                View::App => self.app(&asked).await,
-                View::AppVerdict => self.app_verdict(&asked).await,
-                View::ApplyApp => self.apply_app(&asked).await,
-                View::RollAppBack => self.roll_app_back(&asked).await,
-                View::RemoveApp => self.remove_app(&asked).await,
-                View::AppPods => self.app_pods(&asked).await,
-                View::AppEvents => self.app_events(&asked).await,
-                View::DiffApp => self.diff_app(&asked).await,
-                View::DeployApp => self.deploy_app(&asked).await,
-                View::FollowApp => self.follow_app(&asked).await,
-                View::PullApp => self.pull_app(&asked).await,
-                View::RestartApp => self.restart_app(&asked).await,
-                View::ScaleApp => self.scale_app(&asked).await,
-                View::PauseApp => self.care_for_app(&asked, Care::Paused).await,
-                View::ResumeApp => self.care_for_app(&asked, Care::Resumed).await,
+                View::App => self.app(&request).await,
+                View::AppVerdict => self.app_verdict(&request).await,
+                View::ApplyApp => self.apply_app(&request).await,
+                View::RollAppBack => self.roll_app_back(&request).await,
+                View::RemoveApp => self.remove_app(&request).await,
+                View::AppPods => self.app_pods(&request).await,
+                View::AppEvents => self.app_events(&request).await,
+                View::DiffApp => self.diff_app(&request).await,
+                View::DeployApp => self.deploy_app(&request).await,
+                View::FollowApp => self.follow_app(&request).await,
+                View::PullApp => self.pull_app(&request).await,
+                View::RestartApp => self.restart_app(&request).await,
+                View::ScaleApp => self.scale_app(&request).await,
+                View::PauseApp => self.care_for_app(&request, Care::Paused).await,
+                View::ResumeApp => self.care_for_app(&request, Care::Resumed).await,
             }
         })
     }
@@ -236,8 +236,8 @@ impl Local {
         Reply::whole(exposition::CONTENT_TYPE, page)
     }
 
-    async fn decision(&self, asked: &Asked) -> Reply {
-        let (Some(method), Some(target)) = (asked.value("method"), asked.value("path")) else {
+    async fn decision(&self, request: &ApiRequest) -> Reply {
+        let (Some(method), Some(target)) = (request.value("method"), request.value("path")) else {
             return Reply::bad_request(
                 "the query must name a method and a path in UTF-8",
                 Some("?method=GET&path=/api/v1/pods, percent-encoded where needed"),
@@ -247,10 +247,10 @@ impl Local {
         Reply::json(&self.access.decision(&inquiry).await)
     }
 
-    async fn set_access(&self, asked: &Asked) -> Reply {
-        match wanted(&asked.body) {
+    async fn set_access(&self, request: &ApiRequest) -> Reply {
+        match wanted(&request.body) {
             Err(reply) => reply,
-            Ok(level) => match self.access.set(level, &asked.caller).await {
+            Ok(level) => match self.access.set(level, &request.caller).await {
                 Ok(change) => Reply::json(&change),
                 Err(refused) => refused.into(),
             },

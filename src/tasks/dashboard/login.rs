@@ -20,7 +20,7 @@ use crate::{
         time::Now,
         words::hex,
     },
-    dashboard::{self, Asked, COOKIE, COOKIE_TLS, Caller, From, Reply, StatusCode, header},
+    dashboard::{self, ApiRequest, COOKIE, COOKIE_TLS, Caller, From, Reply, StatusCode, header},
     error::Result,
     executor,
     host::{clock, random},
@@ -86,9 +86,9 @@ impl Logins {
     }
 
     /// Session report for the requester.
-    pub fn report(&self, asked: &Asked) -> SessionReport {
-        let cookie = asked.cookie.as_deref();
-        self.shape(&asked.caller, asked.caller.role, cookie)
+    pub fn report(&self, request: &ApiRequest) -> SessionReport {
+        let cookie = request.cookie.as_deref();
+        self.shape(&request.caller, request.caller.role, cookie)
     }
 
     fn shape(&self, caller: &Caller, role: Role, cookie: Option<&str>) -> SessionReport {
@@ -108,15 +108,15 @@ impl Logins {
     }
 
     /// Logs in with a token or the password.
-    pub async fn log_in(&self, asked: &Asked) -> Reply {
-        let login: Login = match parsed(asked, r#"{"token":"…"} or {"password":"…"}"#) {
+    pub async fn log_in(&self, request: &ApiRequest) -> Reply {
+        let login: Login = match parsed(request, r#"{"token":"…"} or {"password":"…"}"#) {
             Ok(login) => login,
             Err(reply) => return reply,
         };
-        let by = asked.caller.in_words();
+        let by = request.caller.in_words();
         let opened = match (login.token, login.password) {
-            (Some(token), None) => self.by_token(&token, asked, &by).await,
-            (None, Some(password)) => self.by_password(password, asked, &by).await,
+            (Some(token), None) => self.by_token(&token, request, &by).await,
+            (None, Some(password)) => self.by_password(password, request, &by).await,
             (Some(_), Some(_)) | (None, None) => {
                 return Reply::bad_request(
                     "the body must contain a token or a password",
@@ -125,7 +125,7 @@ impl Logins {
             }
         };
         match opened {
-            Ok(role) => match self.open(asked, role, &by).await {
+            Ok(role) => match self.open(request, role, &by).await {
                 Ok(reply) => reply,
                 Err(error) => Reply::unavailable(error.sentence(), error.fix.as_deref()),
             },
@@ -136,7 +136,7 @@ impl Logins {
     async fn by_token(
         &self,
         token: &str,
-        asked: &Asked,
+        request: &ApiRequest,
         by: &str,
     ) -> std::result::Result<Role, Reply> {
         // Before any wait: nobody guesses 128 bits, and whoever holds a token is not to wait for
@@ -148,7 +148,7 @@ impl Logins {
         if let Some(role) = spent {
             return Ok(role);
         }
-        self.guess(asked).await?;
+        self.guess(request).await?;
         self.write_down(
             by,
             "log in to the dashboard",
@@ -166,13 +166,13 @@ impl Logins {
     async fn by_password(
         &self,
         password: String,
-        asked: &Asked,
+        request: &ApiRequest,
         by: &str,
     ) -> std::result::Result<Role, Reply> {
         let Some(_one_at_a_time) = self.counting.try_lock() else {
             return Err(wait_for(Duration::from_secs(1)));
         };
-        self.guess(asked).await?;
+        self.guess(request).await?;
         let known = self.keys.borrow().password.clone();
         let why = match known {
             None => "there is no password",
@@ -180,7 +180,7 @@ impl Logins {
                 let role = known.role;
                 let is_right = executor::unblock(move || is_right(&known, &password)).await;
                 if is_right {
-                    self.keys.borrow_mut().knew(&source(&asked.caller));
+                    self.keys.borrow_mut().knew(&source(&request.caller));
                     return Ok(role);
                 }
                 "wrong password"
@@ -197,8 +197,8 @@ impl Logins {
 
     /// Counts a guess, on disk too, before it is looked at; or says that it is too early for
     /// another one.
-    async fn guess(&self, asked: &Asked) -> std::result::Result<(), Reply> {
-        let source = source(&asked.caller);
+    async fn guess(&self, request: &ApiRequest) -> std::result::Result<(), Reply> {
+        let source = source(&request.caller);
         let now = self.now().mono;
         let may = self.keys.borrow().may_guess(&source, now);
         may.map_err(wait_for)?;
@@ -207,7 +207,7 @@ impl Logins {
         Ok(())
     }
 
-    async fn open(&self, asked: &Asked, role: Role, by: &str) -> Result<Reply> {
+    async fn open(&self, request: &ApiRequest, role: Role, by: &str) -> Result<Reply> {
         let cookie = random::hex::<16>()?;
         let what = format!("log in to the dashboard as {}", role.as_str());
         let name = hash(&cookie).name();
@@ -221,19 +221,19 @@ impl Logins {
             "dashboard: {by} logged in as {}: session {name}",
             role.as_str()
         );
-        let report = self.shape(&asked.caller, role, Some(&cookie));
-        Ok(Reply::json(&report).with(header::SET_COOKIE, &set_cookie(asked, &cookie)))
+        let report = self.shape(&request.caller, role, Some(&cookie));
+        Ok(Reply::json(&report).with(header::SET_COOKIE, &set_cookie(request, &cookie)))
     }
 
     /// Ends the session of who asks.
-    pub async fn log_out(&self, asked: &Asked) -> Reply {
-        let was_open = asked
+    pub async fn log_out(&self, request: &ApiRequest) -> Reply {
+        let was_open = request
             .cookie
             .as_deref()
             .is_some_and(|cookie| self.keys.borrow_mut().close(&hash(cookie)));
         if was_open {
             self.keep().await;
-            let by = asked.caller.in_words();
+            let by = request.caller.in_words();
             self.write_down(
                 &by,
                 "log out of the dashboard",
@@ -245,12 +245,12 @@ impl Logins {
         Reply::json(&SessionsEnded {
             ended: u64::from(was_open),
         })
-        .with(header::SET_COOKIE, &set_cookie(asked, ""))
+        .with(header::SET_COOKIE, &set_cookie(request, ""))
     }
 
     /// Ends all sessions, and takes back the tokens that were not used.
-    pub async fn log_out_everywhere(&self, asked: &Asked) -> Reply {
-        let by = asked.caller.in_words();
+    pub async fn log_out_everywhere(&self, request: &ApiRequest) -> Reply {
+        let by = request.caller.in_words();
         let what = "log everybody out of the dashboard";
         self.write_down(&by, what, Verdict::Permitted, "asked for")
             .await;
@@ -260,12 +260,12 @@ impl Logins {
         Reply::json(&SessionsEnded {
             ended: u64::try_from(ended).unwrap_or(u64::MAX),
         })
-        .with(header::SET_COOKIE, &set_cookie(asked, ""))
+        .with(header::SET_COOKIE, &set_cookie(request, ""))
     }
 
     /// Makes a token.
-    pub async fn issue(&self, asked: &Asked) -> Reply {
-        let wish: TokenWish = match parsed(asked, r#"{"role":"viewer"} or {"role":"operator"}"#) {
+    pub async fn issue(&self, request: &ApiRequest) -> Reply {
+        let wish: TokenWish = match parsed(request, r#"{"role":"viewer"} or {"role":"operator"}"#) {
             Ok(wish) => wish,
             Err(reply) => return reply,
         };
@@ -276,7 +276,7 @@ impl Logins {
             Ok(token) => token,
             Err(error) => return Reply::unavailable(error.sentence(), error.fix.as_deref()),
         };
-        let by = asked.caller.in_words();
+        let by = request.caller.in_words();
         let what = format!(
             "make a token of the dashboard for a session as {}",
             role.as_str()
@@ -300,8 +300,8 @@ impl Logins {
     }
 
     /// Sets or removes the password. All sessions end.
-    pub async fn set_password(&self, asked: &Asked) -> Reply {
-        let wish: PasswordWish = match parsed(asked, r#"{"password":"…","role":"operator"}"#) {
+    pub async fn set_password(&self, request: &ApiRequest) -> Reply {
+        let wish: PasswordWish = match parsed(request, r#"{"password":"…","role":"operator"}"#) {
             Ok(wish) => wish,
             Err(reply) => return reply,
         };
@@ -327,7 +327,7 @@ impl Logins {
         } else {
             "take the password of the dashboard away".to_owned()
         };
-        let by = asked.caller.in_words();
+        let by = request.caller.in_words();
         self.write_down(&by, &what, Verdict::Permitted, "asked for")
             .await;
         {
@@ -435,8 +435,8 @@ fn source(caller: &Caller) -> String {
     }
 }
 
-fn set_cookie(asked: &Asked, value: &str) -> String {
-    let (name, secure) = if asked.caller.from.is_encrypted() {
+fn set_cookie(request: &ApiRequest, value: &str) -> String {
+    let (name, secure) = if request.caller.from.is_encrypted() {
         (COOKIE_TLS, "; Secure")
     } else {
         (COOKIE, "")
@@ -467,8 +467,8 @@ fn no_such_role() -> Reply {
     Reply::bad_request("there is no such role", Some("viewer or operator"))
 }
 
-fn parsed<T: DeserializeOwned>(asked: &Asked, fix: &str) -> std::result::Result<T, Reply> {
+fn parsed<T: DeserializeOwned>(request: &ApiRequest, fix: &str) -> std::result::Result<T, Reply> {
     // What serde says may repeat what was sent, which is a secret here.
-    serde_json::from_slice(&asked.body)
+    serde_json::from_slice(&request.body)
         .map_err(|_error| Reply::bad_request("the body is not valid for this request", Some(fix)))
 }

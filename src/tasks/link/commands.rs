@@ -19,7 +19,7 @@ use crate::{
     error::{Error, Result, Retry},
     executor::Executor,
     link::outlet::{Frame, Lane, Outlet},
-    store::Seen,
+    store::CommandHistory,
     tasks::apps::Apps,
     wire::control::{CommandAnswer, edge_command_ack},
 };
@@ -191,13 +191,13 @@ impl Commands {
         // What was accepted in time stays so, however late it is asked about again.
         let seen = match (&self.apps, said.issued) {
             (Some(apps), Some(issued)) => apps.seen_command(&said.id, issued).await?,
-            _ => Seen::Never,
+            _ => CommandHistory::Never,
         };
-        if seen == Seen::Before {
+        if seen == CommandHistory::Before {
             return Ok(CommandAnswer::Known);
         }
         let command = command::judge(said, (self.time)())?;
-        if seen == Seen::Forgotten {
+        if seen == CommandHistory::Forgotten {
             return Err(Error::new("the command is not accepted")
                 .why("it is older than the oldest one that is remembered, so it may have been carried out before")
                 .fix("send it again under another id"));

@@ -33,7 +33,7 @@ pub const RIVALS: &str = "known";
 
 /// Components that the task needs.
 #[derive(Debug)]
-pub struct Parts {
+pub struct ElectionDependencies {
     /// The way to the API.
     pub client: Client,
     /// Namespace of the Lease.
@@ -58,7 +58,7 @@ pub fn not_asked_yet() -> Permission {
 }
 
 /// Takes part until `stop` is closed; then leaves the Lease to the others.
-pub async fn run(parts: Parts, mut election: Election, stop: Receiver<()>) {
+pub async fn run(parts: ElectionDependencies, mut election: Election, stop: Receiver<()>) {
     let mut is_stopping = false;
     let mut registrations = 0;
     let heard = parts.client.heard();
@@ -151,7 +151,7 @@ fn permission(standing: Standing) -> Permission {
     })
 }
 
-impl Parts {
+impl ElectionDependencies {
     /// Tells the uplink and the people what is so now.
     async fn show(&self, election: &Election) {
         let now = self.shared_state.now().mono;

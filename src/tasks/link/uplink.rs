@@ -68,7 +68,7 @@ pub type Certified = Box<dyn Fn(Wall) -> Option<Pin<Box<dyn Future<Output = ()>>
 
 /// Components that the uplink needs.
 #[expect(missing_debug_implementations, reason = "it holds functions")]
-pub struct Parts {
+pub struct UplinkDependencies {
     /// The control plane's address.
     pub api_url: Url,
     /// Opens sessions.
@@ -100,7 +100,7 @@ pub struct Parts {
 type Dial = Pin<Box<dyn Future<Output = std::result::Result<Session, Failure>>>>;
 
 struct Uplink {
-    parts: Parts,
+    parts: UplinkDependencies,
     link: Link,
     dial: Option<Dial>,
     session: Option<Session>,
@@ -126,7 +126,7 @@ enum Wakeup {
 }
 
 /// Holds the link until it is told to stop.
-pub async fn run(parts: Parts, link: Link) {
+pub async fn run(parts: UplinkDependencies, link: Link) {
     let mut uplink = Uplink {
         parts,
         link,

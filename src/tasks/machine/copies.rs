@@ -46,8 +46,8 @@ const FILES_MAX: usize = 100;
 /// The signer as its file says now.
 pub type Signing = Pin<Box<dyn Future<Output = Result<Signer>>>>;
 
-/// Components of the task.
-pub struct Parts {
+/// Uploads backups from root's directory to the bucket.
+pub struct Uploader {
     /// Bucket.
     pub store: Store,
     /// Reads the key, again for each pass.
@@ -63,36 +63,36 @@ pub struct Parts {
     pub shared_state: Rc<SharedState>,
 }
 
-impl std::fmt::Debug for Parts {
+impl std::fmt::Debug for Uploader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Parts({})", self.store.url)
+        write!(f, "Uploader({})", self.store.url)
     }
 }
 
 /// Copies until it is dropped.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-pub async fn run(parts: &Parts) {
-    let mut backoff = Backoff::new(parts.look_every, LONGEST_WAIT);
-    let started = parts.now().0;
+pub async fn run(uploader: &Uploader) {
+    let mut backoff = Backoff::new(uploader.look_every, LONGEST_WAIT);
+    let started = uploader.now().0;
     let mut copied: Option<(Vec<Kept>, Mono)> = None;
     loop {
-        let here = spooled(parts.spool.clone()).await;
-        let now = parts.now().0;
+        let here = spooled(uploader.spool.clone()).await;
+        let now = uploader.now().0;
         let is_fresh = copied
             .as_ref()
             .is_some_and(|(before, at)| *before == here && now.since(*at) < LIST_EVERY);
         if !is_fresh && !here.is_empty() {
-            if let Err(error) = parts.pass(&here).await {
+            if let Err(error) = uploader.pass(&here).await {
                 let wait = backoff.next(random::jitter());
-                parts.failed(&error, backoff.failures());
+                uploader.failed(&error, backoff.failures());
                 Timer::after(wait).await;
                 continue;
             }
             backoff.reset();
             copied = Some((here.clone(), now));
         }
-        parts.judge(&here, now.since(started));
-        Timer::after(parts.look_every).await;
+        uploader.judge(&here, now.since(started));
+        Timer::after(uploader.look_every).await;
     }
 }
 
@@ -126,7 +126,7 @@ fn node_of(backups: &[Kept]) -> Option<&str> {
     Some(node)
 }
 
-impl Parts {
+impl Uploader {
     fn now(&self) -> (Mono, Wall) {
         let now = self.shared_state.now();
         (now.mono, now.wall)

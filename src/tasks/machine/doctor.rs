@@ -63,7 +63,7 @@ const NOBODY: &str = "no-such-machine-4f1d7c";
 
 /// Paths to read.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Paths {
     /// `/`, or a captured tree.
     pub root: PathBuf,
     /// The agent's own folder, below `root`.
@@ -74,7 +74,7 @@ pub struct Place {
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// Paths of files.
-    pub place: Place,
+    pub paths: Paths,
     /// State of the configuration: values or the error.
     pub settings: Result<String, Error>,
     /// Certificate of the dashboard; `None`: other machines do not reach it.
@@ -91,7 +91,7 @@ impl Subject {
     /// This machine, where the files of the settings cannot be read now.
     pub fn unread(why: Error, state_dir: PathBuf, keeper: PathBuf) -> Self {
         Self {
-            place: Place {
+            paths: Paths {
                 root: PathBuf::from("/"),
                 state_dir,
             },
@@ -163,7 +163,7 @@ impl Report {
 /// Looks at everything.
 pub async fn look(subject: &Subject) -> Report {
     let started = clock::now();
-    let found = zip(read(&subject.place), seen_by_root(&subject.keeper));
+    let found = zip(read(&subject.paths), seen_by_root(&subject.keeper));
     let (((mut facts, is_whole), by_root), certificate) = zip(found, certificate(subject)).await;
     let has_helper = by_root.is_some();
     facts.complete(by_root.unwrap_or_default());
@@ -192,30 +192,31 @@ pub async fn look(subject: &Subject) -> Report {
     }
 }
 
-enum Found {
+/// Message of the thread that reads files.
+enum DoctorInput {
     Fact(String, Fact),
     Reading(Box<Reading>),
 }
 
 /// Reads this machine. False beside it where the time was over before everything was read.
-async fn read(place: &Place) -> (Facts, bool) {
+async fn read(paths: &Paths) -> (Facts, bool) {
     let mut facts = Facts {
         now: clock::now().wall,
         built: build_date(),
         ..Facts::default()
     };
     let (sender, receiver) = bounded(FACTS_MAX);
-    let place = place.clone();
+    let paths = paths.clone();
     // It owns itself: a file that hangs cannot be cancelled, only left behind. Dropping `told` ends
     // it at its next fact.
     let reading = executor::unblock(move || {
-        let tell_fact = |name, fact| sender.send_blocking(Found::Fact(name, fact)).is_ok();
-        doctor::read(&place.root, doctor::names(), tell_fact);
-        let (name, fact) = doctor::state(&place.root, &place.state_dir);
+        let tell_fact = |name, fact| sender.send_blocking(DoctorInput::Fact(name, fact)).is_ok();
+        doctor::read(&paths.root, doctor::names(), tell_fact);
+        let (name, fact) = doctor::state(&paths.root, &paths.state_dir);
         tell_fact(name, fact);
-        let reading = sample::read_below(&place.root, &sample::space);
+        let reading = sample::read_below(&paths.root, &sample::space);
         // Nobody waits any more where it came too late.
-        drop(sender.send_blocking(Found::Reading(Box::new(reading))));
+        drop(sender.send_blocking(DoctorInput::Reading(Box::new(reading))));
     });
     let whole = async {
         collect(&receiver, &mut facts).await;
@@ -230,13 +231,13 @@ async fn read(place: &Place) -> (Facts, bool) {
     (facts, is_whole)
 }
 
-async fn collect(receiver: &Receiver<Found>, facts: &mut Facts) {
+async fn collect(receiver: &Receiver<DoctorInput>, facts: &mut Facts) {
     while let Ok(found) = receiver.recv().await {
         match found {
-            Found::Fact(name, fact) => {
+            DoctorInput::Fact(name, fact) => {
                 facts.found.insert(name, fact);
             }
-            Found::Reading(reading) => facts.reading = *reading,
+            DoctorInput::Reading(reading) => facts.reading = *reading,
         }
     }
 }
@@ -254,7 +255,7 @@ async fn seen_by_root(socket: &Path) -> Option<BTreeMap<String, Fact>> {
 /// is.
 async fn certificate(subject: &Subject) -> Option<Fact> {
     let origin = subject.certificate.clone()?;
-    let state_dir = subject.place.state_dir.clone();
+    let state_dir = subject.paths.state_dir.clone();
     let now = clock::now().wall;
     let time = Time {
         now,

@@ -10,7 +10,7 @@ use smol::{
 use crate::{
     core::{
         health::Severity,
-        stall::{CONDITIONS, FIX, Found, Job, Stalls},
+        stall::{CONDITIONS, FIX, Job, StallReport, Stalls},
     },
     executor,
     files::{self, Jobs},
@@ -71,7 +71,7 @@ pub async fn watch(jobs: Jobs, directory: Option<PathBuf>, shared_state: Rc<Shar
     }
 }
 
-fn report(found: &Found, jobs: &Jobs, directory: &str, shared_state: &SharedState) {
+fn report(found: &StallReport, jobs: &Jobs, directory: &str, shared_state: &SharedState) {
     jobs.store_hangs(found.is_store_hung);
     let holding = found.conditions(directory, shared_state.stage.get());
     for id in CONDITIONS {

@@ -64,7 +64,7 @@ struct End {
 #[derive(Debug)]
 pub(super) struct Record {
     audit: Rc<Audit>,
-    place: RefCell<Option<Place>>,
+    target: RefCell<Option<AuditTarget>>,
     started: Mono,
     outcome: RefCell<Outcome>,
     /// HTTP status of the API server's answer.
@@ -75,12 +75,16 @@ pub(super) struct Record {
     pub(super) sent_bytes: Cell<u64>,
 }
 
+/// Destination of the end of a call.
 #[derive(Debug)]
-enum Place {
+enum AuditTarget {
+    /// A row of its own.
     Row(Begun),
+    /// The sum of the minute.
     Sum(Entry),
-    /// Counted when it began.
+    /// The sum of the minute, in which it was counted when it began.
     Counted(Entry),
+    /// The sum of the minute, by the root of what was visited.
     Visit(Entry),
 }
 
@@ -112,7 +116,7 @@ impl Audit {
     ) -> Result<Record, String> {
         let record = Record {
             audit: Rc::clone(self),
-            place: RefCell::new(None),
+            target: RefCell::new(None),
             started: clock::now().mono,
             outcome: RefCell::default(),
             status: Cell::new(None),
@@ -129,8 +133,8 @@ impl Audit {
             Some(_) => format!("access = {}, set by hand", rules.level.as_str()),
         };
         let entry = Entry::new(WHO, &call.audit_line(), Verdict::Permitted, &why);
-        let place = match (self.form_of_permitted(call), Kind::of(call)) {
-            (Written::Sum, Kind::Visit) => Place::Visit(Entry::new(
+        let target = match (self.form_of_permitted(call), Kind::of(call)) {
+            (Written::Sum, Kind::Visit) => AuditTarget::Visit(Entry::new(
                 WHO,
                 &root_of_visit(call),
                 Verdict::Permitted,
@@ -141,9 +145,9 @@ impl Audit {
                 let begun = entry.clone();
                 self.minute.borrow_mut().add(begun, Effect::default(), now);
                 self.hurry();
-                Place::Counted(entry)
+                AuditTarget::Counted(entry)
             }
-            (Written::Sum, _) => Place::Sum(entry),
+            (Written::Sum, _) => AuditTarget::Sum(entry),
             (Written::TooMany(wait), kind) => {
                 return Err(self.refuse_unwritten(call, too_many(kind, wait)));
             }
@@ -155,10 +159,10 @@ impl Audit {
                     .audit_writer
                     .begin_call(entry, clock::now().wall)
                     .await;
-                Place::Row(begun.map_err(|failure| unwritable(&failure))?)
+                AuditTarget::Row(begun.map_err(|failure| unwritable(&failure))?)
             }
         };
-        record.place.replace(Some(place));
+        record.target.replace(Some(target));
         Ok(record)
     }
 
@@ -387,20 +391,20 @@ impl Drop for Record {
             sent_bytes: self.sent_bytes.get(),
             duration_ms: u64::try_from(duration).unwrap_or(u64::MAX),
         };
-        match self.place.take() {
+        match self.target.take() {
             None => {}
-            Some(Place::Sum(entry)) => {
+            Some(AuditTarget::Sum(entry)) => {
                 self.audit.minute.borrow_mut().add(entry, effect, now.wall);
             }
-            Some(Place::Counted(entry)) => {
+            Some(AuditTarget::Counted(entry)) => {
                 let mut minute = self.audit.minute.borrow_mut();
                 minute.add_effect(entry, effect, now.wall);
             }
-            Some(Place::Visit(entry)) => {
+            Some(AuditTarget::Visit(entry)) => {
                 let mut minute = self.audit.minute.borrow_mut();
                 minute.add_visit(entry, effect, now.wall);
             }
-            Some(Place::Row(begun)) => {
+            Some(AuditTarget::Row(begun)) => {
                 let end = End {
                     begun,
                     outcome: self.outcome(),

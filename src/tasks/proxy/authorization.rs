@@ -16,7 +16,7 @@ use crate::{
             self, Fenced, PROTECTED, Terms, Which, Written,
             standing::{Grant, Observed, Standing},
         },
-        proxy::{Asked, Call, Cluster, Refusal, Target},
+        proxy::{Call, Cluster, RawRequest, Refusal, Target},
         secret::Secret,
         time::Mono,
     },
@@ -31,7 +31,7 @@ use crate::{
 const FENCE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Routing function of a form of request.
-pub(super) type Route = fn(&Asked, Cluster) -> Result<Call, Refusal>;
+pub(super) type Route = fn(&RawRequest, Cluster) -> Result<Call, Refusal>;
 
 /// Reason why a request does not run, and its row for the audit where it gets one.
 #[derive(Debug)]
@@ -72,13 +72,13 @@ pub(super) struct Authorization {
 
 impl Shared {
     /// Routes a request and judges what it says itself.
-    pub(super) fn admit(&self, asked: &Asked, route: Route) -> Result<Admitted, Denied> {
+    pub(super) fn admit(&self, request: &RawRequest, route: Route) -> Result<Admitted, Denied> {
         self.requests.set(self.requests.get().saturating_add(1));
         let cluster = match self.parts.client {
             Some(_) => Cluster::Known,
             None => Cluster::None,
         };
-        let call = route(asked, cluster).map_err(|Refusal(text)| Denied {
+        let call = route(request, cluster).map_err(|Refusal(text)| Denied {
             denial: Denial::new(Cause::Invalid, text),
             row: None,
         })?;

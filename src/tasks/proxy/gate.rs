@@ -19,7 +19,7 @@ use crate::{
     core::{
         audit::Outcome,
         policy::Terms,
-        proxy::{Asked, route_http},
+        proxy::{RawRequest, route_http},
     },
     host::clock,
     kube::{
@@ -48,9 +48,9 @@ impl Gate for Proxy {
 
 impl Shared {
     async fn admitted(&self, head: &request::Parts) -> Result<Admitted, Denial> {
-        let asked = Asked {
+        let asked = RawRequest {
             headers: header_list(&head.headers)?,
-            ..Asked::kubernetes(
+            ..RawRequest::kubernetes(
                 head.method.as_str(),
                 head.uri.path(),
                 head.uri.query().unwrap_or_default(),

@@ -55,7 +55,7 @@ pub struct Configured {
 
 /// Components of a change.
 #[derive(Debug)]
-pub struct Parts {
+pub struct AccessDependencies {
     /// Level of the configuration.
     pub configured: Configured,
     /// Holds the rules.
@@ -87,7 +87,7 @@ impl From<Refused> for Reply {
 /// The owner's switch.
 #[derive(Debug)]
 pub struct Access {
-    parts: Parts,
+    parts: AccessDependencies,
     standing: RefCell<Standing>,
     /// True if what holds is not on disk yet.
     is_unkept: Cell<bool>,
@@ -99,7 +99,7 @@ pub struct Access {
 
 impl Access {
     /// Takes up what was set by hand before the restart. The proxy holds it when this returns.
-    pub fn new(parts: Parts, notes: &Notes) -> Self {
+    pub fn new(parts: AccessDependencies, notes: &Notes) -> Self {
         let by_hand = if notes.is_unreadable {
             Override::Unknown
         } else {
@@ -131,7 +131,7 @@ impl Access {
 
     /// Makes the proxy hold what stands. Returns how many running calls were cut.
     fn apply(&self) -> usize {
-        let Parts {
+        let AccessDependencies {
             configured,
             proxy,
             shared_state,

@@ -36,7 +36,7 @@ use crate::{
     core::{
         audit::Entry,
         policy::Rules,
-        proxy::{Asked, Form, Target, route, route_stream},
+        proxy::{Form, RawRequest, Target, route, route_stream},
     },
     executor::Executor,
     files::Spool,
@@ -67,7 +67,7 @@ const REFUSALS_MAX: usize = 64;
 
 /// Components of the proxy.
 #[derive(Debug)]
-pub struct Parts {
+pub struct ProxyDependencies {
     /// Runs the exchanges.
     pub executor: Rc<Executor>,
     /// The way into the cluster; `None`: there is no cluster.
@@ -92,7 +92,7 @@ pub struct Proxy {
 /// State that all exchanges share.
 #[derive(Debug)]
 struct Shared {
-    parts: Parts,
+    parts: ProxyDependencies,
     rules: Rc<Cell<Rules>>,
     audit: Rc<Audit>,
     admission: Rc<AdmissionQueue>,
@@ -144,17 +144,17 @@ enum Work {
 impl Proxy {
     /// A proxy without exchanges.
     #[cfg(feature = "internals")]
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: ProxyDependencies) -> Self {
         Self::with_audit(parts, None)
     }
 
     /// A proxy that writes down what it does: writes and exec before they have an effect, and not
     /// at all where that fails.
-    pub fn audited(parts: Parts, audit_writer: AuditWriter) -> Self {
+    pub fn audited(parts: ProxyDependencies, audit_writer: AuditWriter) -> Self {
         Self::with_audit(parts, Some(audit_writer))
     }
 
-    fn with_audit(parts: Parts, audit_writer: Option<AuditWriter>) -> Self {
+    fn with_audit(parts: ProxyDependencies, audit_writer: Option<AuditWriter>) -> Self {
         let rules = Rc::new(Cell::new(parts.rules));
         let audit = Audit::new(audit_writer, Rc::clone(&rules));
         let executor = Rc::clone(&parts.executor);
@@ -308,7 +308,7 @@ impl Proxy {
     }
 
     /// Source of the body of a request, with room for it if it is there already.
-    fn source(&self, body: RequestBody, asked: &Asked) -> Result<Source, String> {
+    fn source(&self, body: RequestBody, asked: &RawRequest) -> Result<Source, String> {
         let pipe = || Pipe::new(&self.shared.budget);
         Ok(match body {
             RequestBody::None => Source::None,
@@ -349,7 +349,7 @@ impl Proxy {
         };
         let mut table = self.shared.table.borrow_mut();
         let number = table.next_number();
-        let place = self.shared.place(&id, number);
+        let slot = self.shared.slot(&id, number);
         let limits = admitted.call.limits(clock::now());
         let outlet = outlet.clone();
         let executor = &self.shared.parts.executor;
@@ -357,7 +357,7 @@ impl Proxy {
             Work::Plain(source) => {
                 let inlet = source.pipe().map_or(Inlet::None, Inlet::Body);
                 let exchange = Exchange {
-                    place,
+                    slot,
                     pass,
                     admitted,
                     limits,
@@ -369,7 +369,7 @@ impl Proxy {
             Work::Socket(kind, frames) => {
                 let inlet = Inlet::Frames(kind, Rc::clone(&frames));
                 let exchange = SocketExchange {
-                    place,
+                    slot,
                     pass,
                     limits,
                     answer,

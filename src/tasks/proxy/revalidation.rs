@@ -32,10 +32,11 @@ const ANSWERS_MAX: usize = 256;
 struct Answer {
     subject: Subject,
     began: Mono,
-    found: Found,
+    found: LookupResult,
 }
 
-enum Found {
+/// Result of a look-up.
+enum LookupResult {
     Namespace(Option<Observed>),
     Grant(bool),
     /// The cluster does not say.
@@ -93,12 +94,12 @@ pub(super) async fn keep(shared: Rc<Shared>) {
 
 fn take_in(shared: &Shared, answer: &Answer) {
     let cut = match (&answer.subject, &answer.found) {
-        (Subject::Namespace(name), Found::Namespace(found)) => {
+        (Subject::Namespace(name), LookupResult::Namespace(found)) => {
             let rules = shared.rules.get();
             let admission = &shared.admission;
             admission.observed(rules, name, found.as_ref(), answer.began)
         }
-        (Subject::Grant(grant), Found::Grant(is_granted)) => {
+        (Subject::Grant(grant), LookupResult::Grant(is_granted)) => {
             let delegate = shared.parts.delegate.as_ref();
             let account = delegate.map_or_else(String::new, |delegate| delegate.account());
             shared.admission.granted(grant, *is_granted, &account)
@@ -117,12 +118,12 @@ async fn look(delegate: Rc<Delegate>, subject: Subject, answers: Sender<Answer>)
     let limit = began.after(LOOK_WITHIN);
     let found = match &subject {
         Subject::Namespace(name) => match until(limit, delegate.observe(name)).await {
-            Some(Ok((found, _))) => Found::Namespace(found),
+            Some(Ok((found, _))) => LookupResult::Namespace(found),
             Some(Err(why)) => nothing(&why),
             None => nothing("no answer in time"),
         },
         Subject::Grant(grant) => match until(limit, delegate.is_granted(grant)).await {
-            Some(Ok(is_granted)) => Found::Grant(is_granted),
+            Some(Ok(is_granted)) => LookupResult::Grant(is_granted),
             Some(Err(why)) => nothing(&why),
             None => nothing("no answer in time"),
         },
@@ -137,7 +138,7 @@ async fn look(delegate: Rc<Delegate>, subject: Subject, answers: Sender<Answer>)
     }
 }
 
-fn nothing(why: &str) -> Found {
+fn nothing(why: &str) -> LookupResult {
     log::debug!("proxy: a look at what running calls rely on failed: {why}");
-    Found::Nothing
+    LookupResult::Nothing
 }

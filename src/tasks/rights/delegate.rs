@@ -40,7 +40,7 @@ use crate::{
         token_life,
     },
 };
-use bindings::{Bindings, Place};
+use bindings::{Bindings, NamespaceRef};
 use looks::Looks;
 
 /// Lifetime of a token. The API server's minimum is ten minutes.
@@ -356,15 +356,15 @@ impl Delegate {
     /// Lets the account into a managed namespace, where that was not done before. Whether the
     /// namespace is managed was asked before; an error says what to do.
     pub async fn bind(&self, namespace: &str, observed: &Observed) -> Result<(), String> {
-        let place = Place {
+        let namespace_ref = NamespaceRef {
             namespace,
             uid: &observed.uid,
         };
-        if self.bindings.is_known(place) {
+        if self.bindings.is_known(namespace_ref) {
             return Ok(());
         }
         let token = self.token().await?;
-        self.bindings.make(place, &token).await
+        self.bindings.make(namespace_ref, &token).await
     }
 
     fn account_path(&self) -> String {

@@ -189,7 +189,7 @@ async fn look(delegate: &Delegate, shared_state: &SharedState, rules: &Rules) {
     } else {
         delegate.reaches_secrets().await
     };
-    let seen = Seen {
+    let rights = GrantedRights {
         findings,
         reaches_secrets: reaches.unwrap_or(false),
         is_full,
@@ -199,12 +199,12 @@ async fn look(delegate: &Delegate, shared_state: &SharedState, rules: &Rules) {
         full_binding: delegate.manifest().wide("pipeops-full"),
         account: delegate.account(),
     };
-    let conditions = seen.conditions(shared_state);
+    let conditions = rights.conditions(shared_state);
     shared_state.show_all(&CONDITIONS, conditions);
 }
 
-/// State of the cluster.
-struct Seen {
+/// Rights that the cluster grants, compared with the manifest.
+struct GrantedRights {
     findings: Vec<Finding>,
     /// True if the account reaches what no rule of ours gives it.
     reaches_secrets: bool,
@@ -216,7 +216,7 @@ struct Seen {
     account: String,
 }
 
-impl Seen {
+impl GrantedRights {
     fn conditions(&self, shared_state: &SharedState) -> Vec<Condition> {
         let since = shared_state.now().wall;
         let found = [
@@ -370,13 +370,13 @@ mod tests {
     use super::*;
     use crate::core::time::Now;
 
-    fn seen(findings: &[(&str, Part, State)]) -> Seen {
+    fn rights(findings: &[(&str, Part, State)]) -> GrantedRights {
         let findings = findings.iter().map(|(object, part, state)| Finding {
             object: (*object).to_owned(),
             part: *part,
             state: *state,
         });
-        Seen {
+        GrantedRights {
             findings: findings.collect(),
             reaches_secrets: false,
             is_full: false,
@@ -388,9 +388,9 @@ mod tests {
         }
     }
 
-    fn reported(seen: &Seen) -> Vec<(&'static str, String, String)> {
+    fn reported(rights: &GrantedRights) -> Vec<(&'static str, String, String)> {
         let shared_state = SharedState::new(Now::default);
-        let conditions = seen.conditions(&shared_state).into_iter();
+        let conditions = rights.conditions(&shared_state).into_iter();
         conditions
             .map(|condition| (condition.id, condition.sentence, condition.fix.unwrap()))
             .collect()
@@ -398,13 +398,13 @@ mod tests {
 
     #[test]
     fn a_cluster_as_the_manifest_has_it_is_no_condition() {
-        assert!(reported(&seen(&[])).is_empty());
+        assert!(reported(&rights(&[])).is_empty());
     }
 
     #[test]
     fn what_is_missing_is_named_with_the_line_that_mends_it() {
         let names = ["a", "b", "c", "d", "e", "f"].map(|name| (name, Part::Rights, State::Missing));
-        let reports = reported(&seen(&names));
+        let reports = reported(&rights(&names));
         assert_eq!(reports.len(), 1);
         let (id, sentence, fix) = &reports[0];
         assert_eq!((*id, fix.as_str()), (MISSING, "apply"));
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_manifest_that_is_not_there_is_one_warning() {
-        let reports = reported(&seen(&[
+        let reports = reported(&rights(&[
             ("ServiceAccount pipeops-cp", Part::Rights, State::Missing),
             ("ValidatingAdmissionPolicy x", Part::Lock, State::Missing),
         ]));
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn wider_and_narrower_are_told_apart() {
-        let reports = reported(&seen(&[
+        let reports = reported(&rights(&[
             ("ClusterRole wide", Part::Rights, State::More),
             ("ClusterRole narrow", Part::Rights, State::Less),
         ]));
@@ -441,20 +441,20 @@ mod tests {
 
     #[test]
     fn an_open_second_lock_is_told_whoever_opened_it() {
-        let unwanted = seen(&[("x", Part::Lock, State::Unwanted)]);
+        let unwanted = rights(&[("x", Part::Lock, State::Unwanted)]);
         assert_eq!(
             reported(&unwanted)[0].2,
             "kubectl delete clusterrolebinding pipeops-full"
         );
-        let mut reaches = seen(&[]);
+        let mut reaches = rights(&[]);
         reaches.reaches_secrets = true;
         assert_eq!(reported(&reaches)[0].0, OPEN);
         let gone = [("ValidatingAdmissionPolicy x", Part::Lock, State::Missing)];
-        assert_eq!(reported(&seen(&gone))[0].2, "apply");
-        let mut old = seen(&gone);
+        assert_eq!(reported(&rights(&gone))[0].2, "apply");
+        let mut old = rights(&gone);
         old.version = Some("v1.29.4+k3s1".to_owned());
         assert!(reported(&old)[0].1.contains("v1.29.4"));
-        let mut full = seen(&gone);
+        let mut full = rights(&gone);
         full.is_full = true;
         assert_eq!(reported(&full)[0].0, DIFFERS);
     }

@@ -48,8 +48,8 @@ pub struct Known {
     pub pods: RefCell<Pods>,
 }
 
-/// Components that the task needs.
-pub struct Parts {
+/// Collector of the cluster's measurements.
+pub struct Collector {
     /// The way to the API.
     pub client: Client,
     /// State of the watches.
@@ -62,49 +62,51 @@ pub struct Parts {
     pub fix: String,
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Parts of the cluster's figures")
+        f.write_str("Collector of the cluster's figures")
     }
 }
 
 /// Samples until it is dropped, and gives each sample to `keep`.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-pub async fn run(parts: &Parts, every: Duration, mut keep: impl AsyncFnMut(Tick)) {
+pub async fn run(collector: &Collector, every: Duration, mut keep: impl AsyncFnMut(Tick)) {
     let mut cluster = Cluster::default();
     let mut refused = 0_u32;
-    let mut chances = parts.client.heard().chances();
-    let mut due = parts.shared_state.now().mono;
+    let mut chances = collector.client.heard().chances();
+    let mut due = collector.shared_state.now().mono;
     loop {
-        due = following(due, every, parts.shared_state.now().mono);
-        while !parts.wait(due, &mut chances).await {
+        due = following(due, every, collector.shared_state.now().mono);
+        while !collector.wait(due, &mut chances).await {
             // Rights may be other ones now: what was refused is tried, and said at once where it
             // works.
-            if refused > 0 && parts.may_ask().await {
+            if refused > 0 && collector.may_ask().await {
                 refused = 0;
-                parts.shared_state.clear(UNREAD);
+                collector.shared_state.clear(UNREAD);
             }
         }
-        if parts.shared_state.stands_by() {
+        if collector.shared_state.stands_by() {
             cluster = Cluster::default();
-            parts.shared_state.show_all(&[UNREAD, PARTLY], Vec::new());
+            collector
+                .shared_state
+                .show_all(&[UNREAD, PARTLY], Vec::new());
             continue;
         }
-        let nodes = parts.known.nodes.borrow().clone();
-        let counts = parts.known.phases.borrow_mut().take();
+        let nodes = collector.known.nodes.borrow().clone();
+        let counts = collector.known.phases.borrow_mut().take();
         // Before the first complete list nothing is known, and nothing is no zero.
         let Some(counts) = counts else {
             continue;
         };
         let mut round = Round::default();
         refused = refused.saturating_sub(1);
-        if refused == 0 && !parts.ask(&cluster, &nodes, &mut round).await {
+        if refused == 0 && !collector.ask(&cluster, &nodes, &mut round).await {
             refused = ROUNDS_REFUSED;
         }
-        let at = parts.shared_state.now();
+        let at = collector.shared_state.now();
         let (points, left) = cluster.points(round, &nodes, &counts, at.mono);
-        parts.report_left(nodes.len(), left);
-        let clock_is_set = (parts.is_believed)(at.wall);
+        collector.report_left(nodes.len(), left);
+        let clock_is_set = (collector.is_believed)(at.wall);
         keep(Tick {
             at,
             clock_is_set,
@@ -114,7 +116,7 @@ pub async fn run(parts: &Parts, every: Duration, mut keep: impl AsyncFnMut(Tick)
     }
 }
 
-impl Parts {
+impl Collector {
     /// Waits until a round is due; false where rights may have changed before.
     async fn wait(&self, due: Mono, chances: &mut u64) -> bool {
         let heard = self.client.heard();

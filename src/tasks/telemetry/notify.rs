@@ -36,8 +36,8 @@ const FAILURES_MAX: u32 = 3;
 /// Time for which the offset of the local time is trusted: summer time begins and ends once a year.
 const OFFSET_FOR: Duration = Duration::from_secs(900);
 
-/// Components of the task.
-pub struct Parts<'a> {
+/// Dependencies of the task.
+pub struct NotifyDependencies<'a> {
     /// Receiver of notifications.
     pub receiver: Receiver,
     /// In which form.
@@ -58,15 +58,15 @@ pub struct Parts<'a> {
     pub look_every: Duration,
 }
 
-impl std::fmt::Debug for Parts<'_> {
+impl std::fmt::Debug for NotifyDependencies<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Parts({:?})", self.receiver)
+        write!(f, "NotifyDependencies({:?})", self.receiver)
     }
 }
 
 /// Tells for as long as the agent runs.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-pub async fn run(parts: Parts<'_>) {
+pub async fn run(parts: NotifyDependencies<'_>) {
     let earlier = parts.notified.as_deref().map(read_kept).unwrap_or_default();
     let shared_state = parts.shared_state;
     let mut notifier = Notifier::new(parts.wanted, earlier, shared_state.now().mono);

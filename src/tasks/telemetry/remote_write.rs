@@ -48,7 +48,7 @@ const WRONG_LONGEST: Duration = Duration::from_secs(600);
 const FAILURES_MAX: u32 = 2;
 
 /// Components of the delivery.
-pub struct Parts<'a> {
+pub struct DeliveryDependencies<'a> {
     /// Store of samples.
     pub samples: telemetry::Handle,
     /// Receiver of samples.
@@ -63,14 +63,14 @@ pub struct Parts<'a> {
     pub shared_state: &'a SharedState,
 }
 
-impl std::fmt::Debug for Parts<'_> {
+impl std::fmt::Debug for DeliveryDependencies<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Parts({:?})", self.receiver)
+        write!(f, "DeliveryDependencies({:?})", self.receiver)
     }
 }
 
 /// Delivers for as long as the agent runs.
-pub async fn run(parts: Parts<'_>) {
+pub async fn run(parts: DeliveryDependencies<'_>) {
     let mut delivery = Delivery::new(parts);
     loop {
         let ended = delivery.drain().await;
@@ -128,7 +128,7 @@ struct Counts {
 }
 
 struct Delivery<'a> {
-    parts: Parts<'a>,
+    parts: DeliveryDependencies<'a>,
     outbox: Option<Outbox>,
     failed: Backoff,
     wrong: Backoff,
@@ -139,7 +139,7 @@ struct Delivery<'a> {
 }
 
 impl<'a> Delivery<'a> {
-    const fn new(parts: Parts<'a>) -> Self {
+    const fn new(parts: DeliveryDependencies<'a>) -> Self {
         Self {
             parts,
             outbox: None,

@@ -40,13 +40,13 @@ const ASKING_MAX: usize = 16;
 /// Reads the machine.
 #[derive(Debug)]
 pub struct Sampler {
-    parts: Parts,
+    parts: SamplerOptions,
     ask: Sender<Sender<Rc<Reading>>>,
     asked: Receiver<Sender<Rc<Reading>>>,
 }
 
-/// Components of the sampler.
-pub struct Parts {
+/// Options of the sampler.
+pub struct SamplerOptions {
     /// Time between two samples.
     pub every: Duration,
     /// True if a wall clock that shows this can be believed.
@@ -59,7 +59,7 @@ pub struct Parts {
     pub patience: Duration,
 }
 
-impl Parts {
+impl SamplerOptions {
     /// The parts that read this machine.
     pub fn new(
         every: Duration,
@@ -76,7 +76,7 @@ impl Parts {
     }
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for SamplerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "every {:?}", self.every)
     }
@@ -84,7 +84,7 @@ impl fmt::Debug for Parts {
 
 impl Sampler {
     /// A sampler that reads nothing until it runs.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: SamplerOptions) -> Self {
         let (ask, asked) = bounded(ASKING_MAX);
         Self { parts, ask, asked }
     }

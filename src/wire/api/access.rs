@@ -74,15 +74,15 @@ fields!(ByHand {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LastDay {
     /// All of it.
-    pub total: Asked,
+    pub total: RequestCounts,
     /// Requests that only read.
-    pub reads: Asked,
+    pub reads: RequestCounts,
     /// Requests that change something.
-    pub changes: Asked,
+    pub changes: RequestCounts,
     /// Ways into containers: exec, attach, port-forward.
-    pub entries: Asked,
+    pub entries: RequestCounts,
     /// Requests beyond the limits of a minute, which have no kind.
-    pub others: Asked,
+    pub others: RequestCounts,
     /// The newest refusals, the newest first.
     pub refusals: Vec<RefusedCall>,
 }
@@ -95,9 +95,9 @@ fields!(LastDay {
     refusals
 });
 
-/// Requests of one kind.
+/// Counts of requests of one kind.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
-pub struct Asked {
+pub struct RequestCounts {
     /// Number of requests.
     pub count: u64,
     /// Number of permitted requests.
@@ -109,7 +109,7 @@ pub struct Asked {
     /// Bytes that went out with their answers.
     pub sent_bytes: u64,
 }
-fields!(Asked {
+fields!(RequestCounts {
     count,
     permitted,
     refused,
@@ -297,7 +297,7 @@ impl From<&Summary> for LastDay {
     }
 }
 
-impl From<&Counts> for Asked {
+impl From<&Counts> for RequestCounts {
     fn from(counts: &Counts) -> Self {
         Self {
             count: counts.permitted.saturating_add(counts.refused),

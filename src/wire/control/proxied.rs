@@ -10,7 +10,7 @@ use super::{
     fields::{Field, Fields, Unusable, base64, go_duration, string},
 };
 use crate::core::{
-    proxy::{Asked, Limit, Scheme},
+    proxy::{Limit, RawRequest, Scheme},
     time::Wall,
 };
 
@@ -85,7 +85,7 @@ pub struct ProxyRequest {
     /// Echoed in every answer.
     pub request_id: String,
     /// The request.
-    pub asked: Asked,
+    pub asked: RawRequest,
     /// Location of the body.
     pub body: RequestBody,
     /// [`Answer::Buffered`] or [`Answer::Streaming`].
@@ -111,7 +111,7 @@ pub struct SocketStart {
     /// Names the stream in all its messages.
     pub stream_id: String,
     /// The request; always a GET upgrade.
-    pub asked: Asked,
+    pub asked: RawRequest,
 }
 
 /// A WebSocket frame for a backend.
@@ -203,12 +203,12 @@ fn too_long(id: &str, answer: Answer) -> ProxyMessage {
     }
 }
 
-fn asked(fields: &Fields<'_>) -> Result<Asked, Unusable> {
+fn asked(fields: &Fields<'_>) -> Result<RawRequest, Unusable> {
     let text = |name, bytes_max| {
         let text: Option<Cow<'_, str>> = fields.text(name, bytes_max)?;
         Ok::<_, Unusable>(text.map(Cow::into_owned).unwrap_or_default())
     };
-    Ok(Asked {
+    Ok(RawRequest {
         method: text(Field::Method, 64)?,
         path: text(Field::Path, 16 * 1024)?,
         query: text(Field::Query, 32 * 1024)?,

@@ -14,9 +14,9 @@ pub const LOG_BYTES_MAX: usize = 16 * 1024;
 /// The kind of change whose evidence is a log.
 const LOGS: &str = Verb::Logs.as_str();
 
-/// Something that was asked of this machine, or the sum of such within a minute.
+/// Body of an audit record: one request, or the sum of a kind of requests within a minute.
 #[derive(Debug, Serialize)]
-pub struct Asked<'a> {
+pub struct AuditBody<'a> {
     /// Requester.
     pub who: &'a str,
     /// Request.
@@ -43,7 +43,7 @@ pub struct Asked<'a> {
 }
 
 /// The body of a record of the audit.
-pub fn asked(asked: &Asked<'_>) -> String {
+pub fn asked(asked: &AuditBody<'_>) -> String {
     text(asked)
 }
 

@@ -3,7 +3,7 @@
 
 use super::{Metadata, Object, TargetRef};
 use crate::core::{
-    event::{Happening, Sighting, Source},
+    event::{EventContent, Sighting, Source},
     health::Severity,
     time::Wall,
 };
@@ -82,7 +82,7 @@ impl Event {
     }
 
     /// Event without its count.
-    pub fn happening(self) -> Happening {
+    pub fn happening(self) -> EventContent {
         let TargetRef {
             kind,
             namespace,
@@ -90,7 +90,7 @@ impl Event {
         } = self.involved_object;
         let parts = [kind, namespace, name];
         let named: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        Happening {
+        EventContent {
             source: Source::Cluster,
             severity: match self.kind.as_str() {
                 "Warning" => Severity::Warning,

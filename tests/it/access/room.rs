@@ -15,7 +15,7 @@ use pipeops_agent::{
     tasks::{
         proxy::{
             self, Proxy,
-            level::{Access, Configured, Parts, Refused},
+            level::{Access, AccessDependencies, Configured, Refused},
         },
         state::SharedState,
     },
@@ -54,7 +54,7 @@ impl Room {
             level: configured,
             ..Rules::default()
         };
-        let parts = proxy::Parts {
+        let parts = proxy::ProxyDependencies {
             executor: Rc::new(Executor::new()),
             client: None,
             delegate: None,
@@ -63,7 +63,7 @@ impl Room {
         };
         let proxy = Rc::new(Proxy::audited(parts, store.handle().into()));
         let shared_state = Rc::new(SharedState::new(clock::now));
-        let parts = Parts {
+        let parts = AccessDependencies {
             configured: Configured {
                 rules,
                 from: "here:1".to_owned(),

@@ -3,7 +3,7 @@
 
 use pipeops_agent::{
     core::apps::repository::{Cause, Failure, Repository},
-    host::git::{Content, FETCHED_BYTES_MAX, Git, Parts},
+    host::git::{Content, FETCHED_BYTES_MAX, Git, GitOptions},
 };
 
 use std::time::Duration;
@@ -38,12 +38,12 @@ impl Pair {
     fn git(&self) -> Git {
         let ca_file = self.folder.path().join("ca.pem");
         put(&ca_file, &self.forge.ca_pem());
-        Git::new(Parts {
+        Git::new(GitOptions {
             scratch: self.folder.path().join("git"),
             known_hosts: self.folder.path().join("known_hosts"),
             ca_file: Some(ca_file),
             bytes_max: self.bytes_max,
-            ..Parts::default()
+            ..GitOptions::default()
         })
     }
 
@@ -200,11 +200,11 @@ fn a_server_that_refuses_is_told_apart_from_one_that_is_away() {
         &pair.folder.path().join("empty.pem"),
         &Forge::start().ca_pem(),
     );
-    let git = Git::new(Parts {
+    let git = Git::new(GitOptions {
         scratch: pair.folder.path().join("git"),
         ca_file: Some(pair.folder.path().join("empty.pem")),
         bytes_max: FETCHED_BYTES_MAX,
-        ..Parts::default()
+        ..GitOptions::default()
     });
     let failure = git.tip(&pair.repository("main", "")).unwrap_err();
     assert_eq!(failure.cause, Cause::Certificate, "{}", failure.error);

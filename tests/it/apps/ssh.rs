@@ -11,7 +11,7 @@ use std::{
 use nix::unistd::geteuid;
 use pipeops_agent::{
     core::apps::repository::{Cause, Failure, Repository},
-    host::git::{Content, FETCHED_BYTES_MAX, Git, Parts},
+    host::git::{Content, FETCHED_BYTES_MAX, Git, GitOptions},
 };
 
 use super::forge::Forge;
@@ -113,11 +113,11 @@ impl Server {
 
     fn read(&self, key: &str) -> Result<Content, Failure> {
         let of = self.repository(key);
-        let git = Git::new(Parts {
+        let git = Git::new(GitOptions {
             scratch: self.path("git"),
             known_hosts: self.path("known_hosts"),
             bytes_max: FETCHED_BYTES_MAX,
-            ..Parts::default()
+            ..GitOptions::default()
         });
         git.tip(&of).and_then(|tip| git.manifests(&of, &tip))
     }

@@ -71,7 +71,7 @@ fn edge() -> Vec<String> {
     for loss in [Loss::Budget, Loss::Damaged, Loss::Retention] {
         lines.push(edge_gap(about(Stream::Audit), loss, NOW));
     }
-    let asked = bodies::Asked {
+    let asked = bodies::AuditBody {
         who: "control-plane",
         what: "GET /version",
         verdict: "permitted",

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 use pipeops_agent::{
     core::{
         audit::{Effect, Entry, Sum, Verdict},
-        event::{Event, Happening, LogLine, Source as Told},
+        event::{Event, EventContent, LogLine, Source as Told},
         health::Severity,
         journal::{Ending, Intent, Journal, Outcome},
         outbox::Stream,
@@ -140,7 +140,7 @@ impl Source {
         let at = self.at(millis(minute, 0)).wall;
         let event = Event {
             number: line,
-            what: Happening {
+            what: EventContent {
                 source: Told::Cluster,
                 severity: Severity::Warning,
                 subject: "Pod/shop/web-0".to_owned(),

@@ -12,7 +12,7 @@ use pipeops_agent::kube::Client;
 use pipeops_agent::tasks::{
     state::SharedState,
     telemetry::{
-        cluster::{self, Known, Parts},
+        cluster::{self, Collector, Known},
         last_words, observe,
     },
 };
@@ -44,7 +44,7 @@ impl Sampling {
             Rc::clone(&known),
             last_words::channel().0,
         );
-        let parts = Parts {
+        let parts = Collector {
             client: client.clone(),
             known,
             shared_state: Rc::clone(&shared_state),

@@ -42,7 +42,7 @@ use pipeops_agent::{
     net::{dial::Dialer, proxy::Proxies, tls::Clock},
     store::Handle,
     tasks::{
-        proxy::{Load, Parts, Proxy},
+        proxy::{Load, Proxy, ProxyDependencies},
         rights::{credential::Credential, delegate::Delegate},
     },
     wire::control::{Inbound, decode},
@@ -128,8 +128,13 @@ pub(crate) fn with_level(level: Level, test: impl AsyncFnOnce(Bench)) {
     }));
 }
 
-fn parts(executor: &Rc<Executor>, client: &Client, level: Level, directory: &Path) -> Parts {
-    Parts {
+fn parts(
+    executor: &Rc<Executor>,
+    client: &Client,
+    level: Level,
+    directory: &Path,
+) -> ProxyDependencies {
+    ProxyDependencies {
         executor: Rc::clone(executor),
         client: Some(client.clone()),
         delegate: Some(Rc::new(Delegate::new(

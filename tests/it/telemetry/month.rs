@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use pipeops_agent::{
     core::{
-        event::{Event, Happening, Source},
+        event::{Event, EventContent, Source},
         health::Severity,
         outbox::{Acknowledgement, Batch, Body, Next, Order, Outbox, Stream},
         time::Mono,
@@ -151,7 +151,7 @@ impl Machine<'_> {
 fn event(tick: u64) -> Event {
     Event {
         number: tick,
-        what: Happening {
+        what: EventContent {
             source: Source::Agent,
             severity: Severity::Note,
             subject: "link".to_owned(),

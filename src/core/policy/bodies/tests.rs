@@ -8,7 +8,7 @@ use super::{
     content::MANIFEST_BYTES_MAX,
     *,
 };
-use crate::core::proxy::{Asked, Cluster, route};
+use crate::core::proxy::{Cluster, RawRequest, route};
 
 #[path = "../../../../tests/hostile/bodies.rs"]
 mod lists;
@@ -20,11 +20,11 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const APPLY: &str = "application/apply-patch+yaml";
 
 fn call(method: &str, path: &str, content_type: &str) -> Call {
-    let mut asked = Asked::kubernetes(method, path, "");
+    let mut request = RawRequest::kubernetes(method, path, "");
     if !content_type.is_empty() {
-        asked.headers = vec![("Content-Type".to_owned(), vec![content_type.to_owned()])];
+        request.headers = vec![("Content-Type".to_owned(), vec![content_type.to_owned()])];
     }
-    route(&asked, Cluster::Known).unwrap()
+    route(&request, Cluster::Known).unwrap()
 }
 
 /// Judges a body as it is sent; the error is the refusal.

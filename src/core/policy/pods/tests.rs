@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::core::proxy::{Asked, Cluster, route};
+use crate::core::proxy::{Cluster, RawRequest, route};
 
 #[path = "../../../../tests/hostile/pods.rs"]
 mod lists;
@@ -131,7 +131,7 @@ fn calls_that_lead_into_pods_name_them() {
         ("POST pods/web/eviction", Ok(None)),
     ] {
         let (method, path) = request.split_once(' ').unwrap();
-        let asked = Asked::kubernetes(method, &format!("/api/v1/namespaces/shop/{path}"), "");
+        let asked = RawRequest::kubernetes(method, &format!("/api/v1/namespaces/shop/{path}"), "");
         let call = route(&asked, Cluster::Known).unwrap();
         assert_eq!(entered(&call), wanted, "{request}");
     }
@@ -141,7 +141,7 @@ fn calls_that_lead_into_pods_name_them() {
         "pods/:web/exec",
         "pods/a%20b/exec",
     ] {
-        let asked = Asked::kubernetes("GET", &format!("/api/v1/namespaces/shop/{path}"), "");
+        let asked = RawRequest::kubernetes("GET", &format!("/api/v1/namespaces/shop/{path}"), "");
         let call = route(&asked, Cluster::Known).unwrap();
         assert!(entered(&call).is_err(), "{path}");
     }

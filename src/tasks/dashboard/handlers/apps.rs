@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Local;
 use crate::{
     core::apps::Simple,
-    dashboard::{Asked, Reply, StatusCode},
+    dashboard::{ApiRequest, Reply, StatusCode},
     error::{Result as Outcome, Retry},
     executor,
     host::users,
@@ -34,9 +34,9 @@ impl Local {
 
     /// Only root and the operators of the settings change apps from this machine, and operators of
     /// the page by the routes that it has.
-    async fn changer(&self, asked: &Asked) -> Result<Rc<Apps>, Reply> {
-        let caller = &asked.caller;
-        if caller.is_root() || caller.is_operator_of_page() || self.is_app_operator(asked).await {
+    async fn changer(&self, request: &ApiRequest) -> Result<Rc<Apps>, Reply> {
+        let caller = &request.caller;
+        if caller.is_root() || caller.is_operator_of_page() || self.is_app_operator(request).await {
             return self.deployer();
         }
         Err(Reply::refusal(
@@ -48,8 +48,8 @@ impl Local {
         ))
     }
 
-    async fn is_app_operator(&self, asked: &Asked) -> bool {
-        let Some(peer) = asked.caller.peer() else {
+    async fn is_app_operator(&self, request: &ApiRequest) -> bool {
+        let Some(peer) = request.caller.peer() else {
             return false;
         };
         if self.app_operators.is_empty() {
@@ -72,13 +72,13 @@ impl Local {
     /// Carries out a wish of this caller.
     async fn change<W>(
         &self,
-        asked: &Asked,
+        request: &ApiRequest,
         wish: Result<W, Reply>,
         change: impl AsyncFnOnce(Rc<Apps>, W, &Asker) -> Outcome<Value>,
     ) -> Reply {
-        match (self.changer(asked).await, wish) {
+        match (self.changer(request).await, wish) {
             (Ok(apps), Ok(wish)) => {
-                let by = Asker::here(&asked.caller.in_words());
+                let by = Asker::here(&request.caller.in_words());
                 reply(change(apps, wish, &by).await)
             }
             (Err(reply), _) | (_, Err(reply)) => reply,
@@ -89,114 +89,115 @@ impl Local {
         self.look(async |apps| apps.list().await).await
     }
 
-    pub(super) async fn app(&self, asked: &Asked) -> Reply {
-        self.look(async |apps| apps.describe(&asked.id).await).await
+    pub(super) async fn app(&self, request: &ApiRequest) -> Reply {
+        self.look(async |apps| apps.describe(&request.id).await)
+            .await
     }
 
-    pub(super) async fn app_verdict(&self, asked: &Asked) -> Reply {
-        self.look(async |apps| apps.why(&asked.id).await).await
+    pub(super) async fn app_verdict(&self, request: &ApiRequest) -> Reply {
+        self.look(async |apps| apps.why(&request.id).await).await
     }
 
-    pub(super) async fn app_pods(&self, asked: &Asked) -> Reply {
-        self.look(async |apps| apps.pods(&asked.id).await).await
+    pub(super) async fn app_pods(&self, request: &ApiRequest) -> Reply {
+        self.look(async |apps| apps.pods(&request.id).await).await
     }
 
-    pub(super) async fn app_events(&self, asked: &Asked) -> Reply {
-        self.look(async |apps| apps.events(&asked.id).await).await
+    pub(super) async fn app_events(&self, request: &ApiRequest) -> Reply {
+        self.look(async |apps| apps.events(&request.id).await).await
     }
 
-    pub(super) async fn apply_app(&self, asked: &Asked) -> Reply {
+    pub(super) async fn apply_app(&self, request: &ApiRequest) -> Reply {
         let apply = async |apps: Rc<Apps>, wish: ApplyWish, by: &Asker| apps.apply(&wish, by).await;
-        self.change(asked, apply_wish(asked), apply).await
+        self.change(request, apply_wish(request), apply).await
     }
 
-    pub(super) async fn diff_app(&self, asked: &Asked) -> Reply {
+    pub(super) async fn diff_app(&self, request: &ApiRequest) -> Reply {
         let diff = async |apps: Rc<Apps>, wish: ApplyWish, _by: &Asker| {
-            let app = asked.id.clone();
+            let app = request.id.clone();
             apps.diff(&ApplyWish { app, ..wish }).await
         };
-        self.change(asked, apply_wish(asked), diff).await
+        self.change(request, apply_wish(request), diff).await
     }
 
-    pub(super) async fn deploy_app(&self, asked: &Asked) -> Reply {
+    pub(super) async fn deploy_app(&self, request: &ApiRequest) -> Reply {
         let wish = wish::<Simple>(
-            asked,
+            request,
             "the body does not describe an app",
             r#"{"namespace":"shop","image":"ghcr.io/acme/web:42","port":8080}"#,
         );
         let deploy = async |apps: Rc<Apps>, wish: Simple, by: &Asker| {
-            apps.deploy(&asked.id, &wish, by).await
+            apps.deploy(&request.id, &wish, by).await
         };
-        self.change(asked, wish, deploy).await
+        self.change(request, wish, deploy).await
     }
 
-    pub(super) async fn follow_app(&self, asked: &Asked) -> Reply {
+    pub(super) async fn follow_app(&self, request: &ApiRequest) -> Reply {
         let wish = wish::<SourceWish>(
-            asked,
+            request,
             "the body names no repository",
             r#"{"namespace":"shop","git":"https://git.example/shop/web.git","ref":"main","path":"deploy"}"#,
         );
         let follow = async |apps: Rc<Apps>, wish: SourceWish, by: &Asker| {
-            apps.follow(&asked.id, &wish, by).await
+            apps.follow(&request.id, &wish, by).await
         };
-        self.change(asked, wish, follow).await
+        self.change(request, wish, follow).await
     }
 
-    pub(super) async fn pull_app(&self, asked: &Asked) -> Reply {
-        let wish = wish::<PullWish>(asked, "the body is no wish", r#"{"prune_most":false}"#);
+    pub(super) async fn pull_app(&self, request: &ApiRequest) -> Reply {
+        let wish = wish::<PullWish>(request, "the body is no wish", r#"{"prune_most":false}"#);
         let pull = async |apps: Rc<Apps>, wish: PullWish, by: &Asker| {
-            apps.pull(&asked.id, &wish, by).await
+            apps.pull(&request.id, &wish, by).await
         };
-        self.change(asked, wish, pull).await
+        self.change(request, wish, pull).await
     }
 
-    pub(super) async fn roll_app_back(&self, asked: &Asked) -> Reply {
-        let wish = wish::<RollbackWish>(asked, "the body names no revision", r#"{"to":3}"#);
+    pub(super) async fn roll_app_back(&self, request: &ApiRequest) -> Reply {
+        let wish = wish::<RollbackWish>(request, "the body names no revision", r#"{"to":3}"#);
         let back = async |apps: Rc<Apps>, wish: RollbackWish, by: &Asker| {
-            apps.rollback(&asked.id, wish.to, by).await
+            apps.rollback(&request.id, wish.to, by).await
         };
-        self.change(asked, wish, back).await
+        self.change(request, wish, back).await
     }
 
-    pub(super) async fn scale_app(&self, asked: &Asked) -> Reply {
+    pub(super) async fn scale_app(&self, request: &ApiRequest) -> Reply {
         let wish = wish::<ScaleWish>(
-            asked,
+            request,
             "the body names no number of Pods",
             r#"{"to":3}, or {"to":null} for the number of the manifest"#,
         );
         let scale = async |apps: Rc<Apps>, wish: ScaleWish, by: &Asker| {
-            apps.scale(&asked.id, &wish, by).await
+            apps.scale(&request.id, &wish, by).await
         };
-        self.change(asked, wish, scale).await
+        self.change(request, wish, scale).await
     }
 
-    pub(super) async fn restart_app(&self, asked: &Asked) -> Reply {
-        let restart = async |apps: Rc<Apps>, (), by: &Asker| apps.restart(&asked.id, by).await;
-        self.change(asked, Ok(()), restart).await
+    pub(super) async fn restart_app(&self, request: &ApiRequest) -> Reply {
+        let restart = async |apps: Rc<Apps>, (), by: &Asker| apps.restart(&request.id, by).await;
+        self.change(request, Ok(()), restart).await
     }
 
-    pub(super) async fn remove_app(&self, asked: &Asked) -> Reply {
-        let remove = async |apps: Rc<Apps>, (), by: &Asker| apps.remove(&asked.id, by).await;
-        self.change(asked, Ok(()), remove).await
+    pub(super) async fn remove_app(&self, request: &ApiRequest) -> Reply {
+        let remove = async |apps: Rc<Apps>, (), by: &Asker| apps.remove(&request.id, by).await;
+        self.change(request, Ok(()), remove).await
     }
 
-    pub(super) async fn care_for_app(&self, asked: &Asked, care: Care) -> Reply {
-        let change = async |apps: Rc<Apps>, (), by: &Asker| apps.care(&asked.id, care, by).await;
-        self.change(asked, Ok(()), change).await
+    pub(super) async fn care_for_app(&self, request: &ApiRequest, care: Care) -> Reply {
+        let change = async |apps: Rc<Apps>, (), by: &Asker| apps.care(&request.id, care, by).await;
+        self.change(request, Ok(()), change).await
     }
 }
 
-fn apply_wish(asked: &Asked) -> Result<ApplyWish, Reply> {
+fn apply_wish(request: &ApiRequest) -> Result<ApplyWish, Reply> {
     wish(
-        asked,
+        request,
         "the body names no app and no manifests",
         r#"{"app":"web","namespace":"shop","manifests":"apiVersion: …"}"#,
     )
 }
 
 /// Wish in a body. It may hold Secrets: what cannot be read is not quoted.
-fn wish<W: Shape + Default>(asked: &Asked, what: &str, example: &str) -> Result<W, Reply> {
-    json::shape(&asked.body).map_err(|_values| Reply::bad_request(what, Some(example)))
+fn wish<W: Shape + Default>(request: &ApiRequest, what: &str, example: &str) -> Result<W, Reply> {
+    json::shape(&request.body).map_err(|_values| Reply::bad_request(what, Some(example)))
 }
 
 fn reply(result: Outcome<Value>) -> Reply {

@@ -17,7 +17,7 @@ use crate::{
         time::Now,
         verdict::{MACHINE, sentences},
     },
-    dashboard::{Asked, Reply},
+    dashboard::{ApiRequest, Reply},
     error::Error,
     tasks::{
         audit::Begun,
@@ -57,7 +57,7 @@ pub struct Repairs {
     look: Look,
     keeper: PathBuf,
     findings: Cached<Doctor>,
-    asked: (Sender<()>, Receiver<()>),
+    request: (Sender<()>, Receiver<()>),
     environment: Cached<Environment>,
 }
 
@@ -74,7 +74,7 @@ impl Repairs {
             look,
             keeper,
             findings: Cached::new(clock, KEPT_FOR),
-            asked: bounded(1),
+            request: bounded(1),
             environment: Cached::new(clock, ENVIRONMENT_KEPT_FOR),
         }
     }
@@ -123,10 +123,10 @@ fn is_told(check: &Check) -> bool {
 }
 
 impl Local {
-    pub(super) async fn problems(&self, asked: &Asked) -> Reply {
+    pub(super) async fn problems(&self, request: &ApiRequest) -> Reply {
         let repairs = &self.sources.repairs;
-        let is_fresh = asked.value("fresh").is_some_and(|value| value == "1");
-        if is_fresh && asked.caller.role >= crate::core::authorization::Role::Operator {
+        let is_fresh = request.value("fresh").is_some_and(|value| value == "1");
+        if is_fresh && request.caller.role >= crate::core::authorization::Role::Operator {
             repairs.findings.forget();
         }
         let found = self.examined().await;
@@ -147,14 +147,14 @@ impl Local {
     /// Looks at the machine now and then, and when a person asked how it is.
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     pub async fn examine(&self) {
-        let asked = &self.sources.repairs.asked.1;
+        let request = &self.sources.repairs.request.1;
         let mut wait = FIRST_AFTER;
         loop {
             let time = async {
                 Timer::after(wait).await;
             };
             let question = async {
-                asked.recv().await.ok();
+                request.recv().await.ok();
             };
             time.or(question).await;
             let found = self.examined().await;
@@ -176,23 +176,23 @@ impl Local {
             .is_some_and(|at| now.since(at) < EXAMINED_APART);
         if !is_fresh {
             // Full: it is asked for already.
-            self.sources.repairs.asked.0.try_send(()).ok();
+            self.sources.repairs.request.0.try_send(()).ok();
         }
     }
 
     /// Has the root helper repair what a check found.
-    pub(super) async fn fix(&self, asked: &Asked) -> Reply {
+    pub(super) async fn fix(&self, request: &ApiRequest) -> Reply {
         let keeper = self.sources.repairs.keeper();
-        self.repair(asked, "fix", keeper.fix(&asked.id)).await
+        self.repair(request, "fix", keeper.fix(&request.id)).await
     }
 
     /// Takes a change back: a switch of access here, all others by the root helper.
-    pub(super) async fn undo(&self, asked: &Asked) -> Reply {
-        if let Some(level) = self.level_before(&asked.id).await {
-            return self.set_back(level, asked).await;
+    pub(super) async fn undo(&self, request: &ApiRequest) -> Reply {
+        if let Some(level) = self.level_before(&request.id).await {
+            return self.set_back(level, request).await;
         }
         let keeper = self.sources.repairs.keeper();
-        self.repair(asked, "undo", keeper.undo(&asked.id)).await
+        self.repair(request, "undo", keeper.undo(&request.id)).await
     }
 
     /// Access level before the change of that id, if that one is in force.
@@ -204,13 +204,13 @@ impl Local {
         Level::from_word(before)
     }
 
-    async fn set_back(&self, level: Level, asked: &Asked) -> Reply {
-        let change = match self.access.set(level, &asked.caller).await {
+    async fn set_back(&self, level: Level, request: &ApiRequest) -> Reply {
+        let change = match self.access.set(level, &request.caller).await {
             Ok(change) => change,
             Err(refused) => return refused.into(),
         };
         Reply::json(&Done {
-            change: Some(asked.id.clone()),
+            change: Some(request.id.clone()),
             outcome: "undone".to_owned(),
             sentence: format!("access is {}", change.level),
             undo: Some(format!("sudo pipeops-agent access {}", change.before)),
@@ -220,12 +220,12 @@ impl Local {
 
     async fn repair(
         &self,
-        asked: &Asked,
+        request: &ApiRequest,
         verb: &str,
         act: impl Future<Output = Result<Done, Error>>,
     ) -> Reply {
-        let who = asked.caller.in_words();
-        let what = format!("{verb} {}", asked.id);
+        let who = request.caller.in_words();
+        let what = format!("{verb} {}", request.id);
         let entry = Entry::new(&who, &what, Verdict::Permitted, "asked for on this machine");
         let begun = self
             .audit_writer

@@ -9,7 +9,7 @@ use smol::stream;
 use super::{Local, pod_log, repairs::Repairs};
 use crate::{
     core::{authorization::Role, event::Source, health::Severity, lines::Lines, time::Wall},
-    dashboard::{Asked, Reply},
+    dashboard::{ApiRequest, Reply},
     kube::{Body, Bytes, Client},
     tasks::{
         dashboard::views::{
@@ -91,16 +91,16 @@ impl Local {
         self.shared_state.now().wall
     }
 
-    pub(super) async fn series(&self, asked: &Asked) -> Reply {
+    pub(super) async fn series(&self, request: &ApiRequest) -> Reply {
         let [contains, next] =
-            ["contains", "continue"].map(|name| asked.value(name).unwrap_or_default());
+            ["contains", "continue"].map(|name| request.value(name).unwrap_or_default());
         let most = i64::from(series::LIMIT_MAX);
-        let limit = asked.number("limit", i64::from(series::LIMIT), 1..=most);
+        let limit = request.number("limit", i64::from(series::LIMIT), 1..=most);
         let limit = limit.and_then(|limit| u32::try_from(limit).ok());
         let page = match limit {
             Some(limit) => {
                 let wanted = (contains.as_str(), next.as_str(), limit);
-                series::list(&self.telemetry, subjects(asked), wanted).await
+                series::list(&self.telemetry, subjects(request), wanted).await
             }
             None => None,
         };
@@ -113,12 +113,12 @@ impl Local {
         }
     }
 
-    pub(super) async fn values(&self, asked: &Asked) -> Reply {
-        let keys = asked.values("key");
+    pub(super) async fn values(&self, request: &ApiRequest) -> Reply {
+        let keys = request.values("key");
         let now = self.now().millis() / 1000;
-        let from = asked.number("from", now - 3600, 0..=SECOND_MAX);
-        let to = asked.number("to", now + 1, 0..=SECOND_MAX);
-        let points = asked.number("points", 300, 2..=i64::from(POINTS_MAX));
+        let from = request.number("from", now - 3600, 0..=SECOND_MAX);
+        let to = request.number("to", now + 1, 0..=SECOND_MAX);
+        let points = request.number("points", 300, 2..=i64::from(POINTS_MAX));
         let (Some(from), Some(to), Some(points)) = (from, to, points) else {
             return odd(
                 "the time or the number of points makes no sense",
@@ -137,7 +137,7 @@ impl Local {
             to,
             points: u32::try_from(points).unwrap_or(POINTS_MAX),
         };
-        shown(&series::values(&self.telemetry, subjects(asked), question).await)
+        shown(&series::values(&self.telemetry, subjects(request), question).await)
     }
 
     pub(super) async fn diagnosis(&self) -> Reply {
@@ -159,18 +159,18 @@ impl Local {
         Reply::json(&self.cluster_view().report(state).await)
     }
 
-    pub(super) async fn pods(&self, asked: &Asked) -> Reply {
-        let [namespace, contains, next] =
-            ["namespace", "contains", "continue"].map(|name| asked.value(name).unwrap_or_default());
+    pub(super) async fn pods(&self, request: &ApiRequest) -> Reply {
+        let [namespace, contains, next] = ["namespace", "contains", "continue"]
+            .map(|name| request.value(name).unwrap_or_default());
         if !namespace.is_empty() && cluster::named(&namespace).is_err() {
             return odd("that is no name of a namespace", "?namespace=shop");
         }
         shown(&self.cluster_view().pods(&namespace, &contains, &next).await)
     }
 
-    pub(super) async fn workloads(&self, asked: &Asked) -> Reply {
+    pub(super) async fn workloads(&self, request: &ApiRequest) -> Reply {
         let [namespace, next] =
-            ["namespace", "continue"].map(|name| asked.value(name).unwrap_or_default());
+            ["namespace", "continue"].map(|name| request.value(name).unwrap_or_default());
         if !namespace.is_empty() && cluster::named(&namespace).is_err() {
             return odd("that is no name of a namespace", "?namespace=shop");
         }
@@ -178,17 +178,17 @@ impl Local {
     }
 
     /// The log of a container, as it comes.
-    pub(super) async fn pod_log(&self, asked: &Asked) -> Reply {
+    pub(super) async fn pod_log(&self, request: &ApiRequest) -> Reply {
         let [namespace, pod, container] =
-            ["namespace", "pod", "container"].map(|name| asked.value(name).unwrap_or_default());
-        let is_wanted = |name: &str| asked.value(name).is_some_and(|value| value == "1");
+            ["namespace", "pod", "container"].map(|name| request.value(name).unwrap_or_default());
+        let is_wanted = |name: &str| request.value(name).is_some_and(|value| value == "1");
         let follow = is_wanted("follow");
-        let Some(tail) = asked.number("tail", 500, 0..=TAIL_MAX) else {
+        let Some(tail) = request.number("tail", 500, 0..=TAIL_MAX) else {
             return odd("that is no number of lines", "?tail=500, up to 10000");
         };
         let tail = u32::try_from(tail).unwrap_or_default();
         let place = (namespace.as_str(), pod.as_str(), container.as_str());
-        let since = asked.value("since");
+        let since = request.value("since");
         let since = since.map(|text| Wall::parse_rfc3339(&text).ok_or(()));
         let Ok(since) = since.transpose() else {
             return odd("that is no moment", "?since=2026-06-16T05:00:00Z");
@@ -206,17 +206,17 @@ impl Local {
         }
     }
 
-    pub(super) fn own_lines(&self, asked: &Asked) -> Reply {
-        match asked.number("tail", 200, 0..=OWN_LINES_MAX) {
+    pub(super) fn own_lines(&self, request: &ApiRequest) -> Reply {
+        match request.number("tail", 200, 0..=OWN_LINES_MAX) {
             Some(tail) => Reply::json(&(self.sources.lines)(usize::try_from(tail).unwrap_or(0))),
             None => odd("that is no number of lines", "?tail=200"),
         }
     }
 
-    pub(super) async fn events(&self, asked: &Asked) -> Reply {
-        let limit = asked.number("limit", 100, 1..=i64::from(history::EVENTS_MAX));
-        let before = asked.number("before", i64::MAX, 1..=i64::MAX);
-        let (source, severity) = (asked.value("source"), asked.value("severity"));
+    pub(super) async fn events(&self, request: &ApiRequest) -> Reply {
+        let limit = request.number("limit", 100, 1..=i64::from(history::EVENTS_MAX));
+        let before = request.number("before", i64::MAX, 1..=i64::MAX);
+        let (source, severity) = (request.value("source"), request.value("severity"));
         let source = source.map(|word| Source::of(&word).ok_or(()));
         let severity = severity.map(|word| Severity::of(&word).ok_or(()));
         let (Some(limit), Some(before), Ok(source), Ok(severity)) =
@@ -246,8 +246,8 @@ impl Local {
 }
 
 /// Names of workloads are for those who logged in.
-fn subjects(asked: &Asked) -> Subjects {
-    if asked.caller.role >= Role::Viewer {
+fn subjects(request: &ApiRequest) -> Subjects {
+    if request.caller.role >= Role::Viewer {
         Subjects::All
     } else {
         Subjects::Host

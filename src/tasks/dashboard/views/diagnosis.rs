@@ -39,8 +39,8 @@ pub struct Read {
 /// Files that are being read; fails with why they cannot be used.
 pub type Reading = Pin<Box<dyn Future<Output = Result<Read, String>>>>;
 
-/// Parts of a [`Prober`].
-pub struct Parts {
+/// Dependencies of a [`Prober`].
+pub struct ProberDependencies {
     /// The control plane, where there is one.
     pub server: Option<Server>,
     /// The state of link and cluster.
@@ -49,9 +49,9 @@ pub struct Parts {
     pub clock: fn() -> Now,
 }
 
-impl std::fmt::Debug for Parts {
+impl std::fmt::Debug for ProberDependencies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Parts({:?})", self.server)
+        write!(f, "ProberDependencies({:?})", self.server)
     }
 }
 
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Server {
 
 /// The way to the control plane, and what was last seen of it.
 pub struct Prober {
-    parts: Parts,
+    parts: ProberDependencies,
     last: Cached<Diagnosis>,
     /// The state of everything when that was seen.
     state: RefCell<String>,
@@ -85,7 +85,7 @@ impl std::fmt::Debug for Prober {
 
 impl Prober {
     /// Nothing was seen yet. What cannot be used of the settings is said when somebody asks.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: ProberDependencies) -> Self {
         let last = Cached::new(parts.clock, KEPT_FOR);
         Self {
             parts,

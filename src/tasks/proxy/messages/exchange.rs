@@ -7,7 +7,7 @@ use smol::future::FutureExt as _;
 
 use super::{
     answer::{Failure, Reply, Whole, collect},
-    table::Place,
+    table::ExchangeSlot,
 };
 use crate::{
     core::{
@@ -68,7 +68,7 @@ pub(in crate::tasks::proxy) fn declared_length(headers: &HeaderList) -> Option<u
 /// A permitted request and what its answer needs.
 #[derive(Debug)]
 pub(in crate::tasks::proxy) struct Exchange {
-    pub(in crate::tasks::proxy) place: Place,
+    pub(in crate::tasks::proxy) slot: ExchangeSlot,
     pub(in crate::tasks::proxy) pass: Pass,
     pub(in crate::tasks::proxy) admitted: Admitted,
     pub(in crate::tasks::proxy) limits: Limits,
@@ -80,7 +80,7 @@ impl Exchange {
     /// Runs it to its end. Dropping the future cancels it.
     pub(in crate::tasks::proxy) async fn run(self, source: Source) {
         let Self {
-            place,
+            slot,
             pass,
             admitted,
             limits,
@@ -88,10 +88,10 @@ impl Exchange {
             outlet,
         } = self;
         let pipe = source.pipe();
-        let mut reply = Reply::new(&place.id, answer, &outlet);
+        let mut reply = Reply::new(&slot.id, answer, &outlet);
         let written: OnceCell<Record> = OnceCell::new();
         let conversation = async {
-            let shared = &place.shared;
+            let shared = &slot.shared;
             let authorization = shared.authorization(admitted, &pass, &written).await?;
             let talk = Conversation {
                 shared,

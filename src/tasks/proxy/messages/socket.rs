@@ -16,7 +16,7 @@ use smol::{future::FutureExt as _, stream::StreamExt};
 use super::{
     answer::{Failure, Reply},
     frames::{End, FrameIn, Frames, Kind, Opcode},
-    table::Place,
+    table::ExchangeSlot,
 };
 use crate::{
     core::{
@@ -50,7 +50,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// An admitted WebSocket.
 #[derive(Debug)]
 pub(in crate::tasks::proxy) struct SocketExchange {
-    pub(in crate::tasks::proxy) place: Place,
+    pub(in crate::tasks::proxy) slot: ExchangeSlot,
     pub(in crate::tasks::proxy) pass: Pass,
     pub(in crate::tasks::proxy) limits: Limits,
     /// [`Answer::Socket`] where it began with a start message: then there is no answer to a
@@ -93,14 +93,14 @@ impl From<Lost> for Over {
 impl SocketExchange {
     /// Runs it to its end. Dropping the future closes the connection.
     pub(in crate::tasks::proxy) async fn run(self, admitted: Admitted) {
-        let mut reply = Reply::new(&self.place.id, self.answer, &self.outlet);
+        let mut reply = Reply::new(&self.slot.id, self.answer, &self.outlet);
         let ended = async {
             self.frames.ended().await;
             Err("closed before the backend answered".to_owned().into())
         };
         let written = OnceCell::new();
         let opening = async {
-            let shared = &self.place.shared;
+            let shared = &self.slot.shared;
             let authorization = shared.authorization(admitted, &self.pass, &written).await?;
             self.open(&authorization, &mut reply, &written).await
         };
@@ -155,7 +155,7 @@ impl SocketExchange {
             Kind::Application => "failed to connect to service WebSocket",
             Kind::Kubernetes => "failed to connect to K8s API",
         };
-        let Some(client) = &self.place.shared.parts.client else {
+        let Some(client) = &self.slot.shared.parts.client else {
             return Err("kubernetes client not initialized".to_owned().into());
         };
         let left = self.limits.head.since(clock::now().mono);
@@ -178,7 +178,7 @@ impl SocketExchange {
                     opened.map_err(|error| format!("{what}: {error}"))
                 }
                 Target::Service(service) => {
-                    let shared = &self.place.shared;
+                    let shared = &self.slot.shared;
                     let address = upstream::address((shared, client), service, authorization)
                         .await
                         .map_err(|denial| format!("{what}: {}", denial.text))?;
@@ -210,7 +210,7 @@ impl SocketExchange {
     /// Says that the stream did not open.
     async fn refused(&self, mut reply: Reply, text: &str) {
         log::debug!("proxy: a WebSocket did not open: {text}");
-        let id = &self.place.id;
+        let id = &self.slot.id;
         if self.answer != Answer::Socket {
             return reply.fail(text).await;
         }
@@ -230,7 +230,7 @@ impl SocketExchange {
         let mut headers = end_to_end(&every_header(&socket.head.headers));
         headers.push(("Upgrade".to_owned(), vec!["websocket".to_owned()]));
         headers.push(("Connection".to_owned(), vec!["Upgrade".to_owned()]));
-        let (id, now) = (&self.place.id, clock::now().wall);
+        let (id, now) = (&self.slot.id, clock::now().wall);
         match self.answer {
             Answer::Socket => Ok(()),
             Answer::Streaming => {
@@ -249,7 +249,7 @@ impl SocketExchange {
     /// Exactly one close for every stream that was open; a reason before it where it ended by
     /// force. An application's client that closed knows that it did.
     async fn send_close(&self, reply: &mut Reply, over: Over) -> Result<(), Lost> {
-        let (id, now) = (&self.place.id, clock::now().wall);
+        let (id, now) = (&self.slot.id, clock::now().wall);
         match (self.kind, over) {
             (_, Over::Lost) => return Err(Lost),
             (Kind::Application, Over::ByCaller) => return Ok(()),
@@ -347,7 +347,7 @@ impl SocketExchange {
                 Message::Close(_) => return Over::ByBackend,
                 Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
             };
-            let (id, now) = (&self.place.id, clock::now().wall);
+            let (id, now) = (&self.slot.id, clock::now().wall);
             let text = match self.kind {
                 Kind::Application => control::app_socket_data(id, opcode, &payload, now),
                 Kind::Kubernetes => control::kube_socket_data(id, opcode, &payload, now),

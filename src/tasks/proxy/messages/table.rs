@@ -74,9 +74,9 @@ impl Table {
 }
 
 impl Shared {
-    /// The place of a new exchange.
-    pub(in crate::tasks::proxy) fn place(self: &Rc<Self>, id: &str, number: u64) -> Place {
-        Place {
+    /// The slot of a new exchange.
+    pub(in crate::tasks::proxy) fn slot(self: &Rc<Self>, id: &str, number: u64) -> ExchangeSlot {
+        ExchangeSlot {
             shared: Rc::clone(self),
             id: id.to_owned(),
             number,
@@ -84,15 +84,15 @@ impl Shared {
     }
 }
 
-/// An exchange's place in the table, given up when it is dropped, however the exchange ended.
+/// Slot of an exchange in the table: dropping it frees the slot, however the exchange ended.
 #[derive(Debug)]
-pub(in crate::tasks::proxy) struct Place {
+pub(in crate::tasks::proxy) struct ExchangeSlot {
     pub(in crate::tasks::proxy) shared: Rc<Shared>,
     pub(in crate::tasks::proxy) id: String,
     number: u64,
 }
 
-impl Drop for Place {
+impl Drop for ExchangeSlot {
     fn drop(&mut self) {
         let mut table = self.shared.table.borrow_mut();
         if table.awaited.as_deref() == Some(self.id.as_str())

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     core::{
         audit::Outcome,
-        proxy::{Asked, Form, HeaderList, Limit, Limits, Scheme, Target, route_http},
+        proxy::{Form, HeaderList, Limit, Limits, RawRequest, Scheme, Target, route_http},
     },
     host::clock,
     kube::{Body, Upgraded, strip_hop_by_hop},
@@ -240,7 +240,7 @@ impl Server {
     }
 
     /// Converts the head of a request into the common form.
-    fn asked(&self, head: &request::Parts) -> Result<Asked, Denial> {
+    fn asked(&self, head: &request::Parts) -> Result<RawRequest, Denial> {
         // A request in absolute form names a host, and which of the two counts is not ours to
         // guess.
         if head.uri.scheme().is_some() || head.uri.authority().is_some() {
@@ -256,7 +256,7 @@ impl Server {
                 take_scheme(&mut headers)?,
             ),
         };
-        Ok(Asked {
+        Ok(RawRequest {
             method: head.method.as_str().to_owned(),
             path: head.uri.path().to_owned(),
             query: head.uri.query().unwrap_or_default().to_owned(),

@@ -27,9 +27,9 @@ const FIRST_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const SHARED: &str = "access.token-shared";
 
-/// Components that keep the control plane supplied.
+/// Dependencies of [`Credential::supply`].
 #[derive(Debug)]
-pub struct Parts<'a> {
+pub struct SupplyDependencies<'a> {
     /// Issuer of tokens.
     pub delegate: &'a Delegate,
     /// Records tokens before they are made.
@@ -81,14 +81,14 @@ impl Credential {
 
     /// Keeps the control plane supplied, for ever. `is_idle` says whether a registration would end
     /// nothing.
-    pub async fn supply(&self, parts: Parts<'_>, is_idle: impl Fn() -> bool) {
+    pub async fn supply(&self, parts: SupplyDependencies<'_>, is_idle: impl Fn() -> bool) {
         match self.kind {
             Kind::Handle => self.keep_handle(&parts).await,
             Kind::Token => self.share(&parts, &is_idle).await,
         }
     }
 
-    async fn keep_handle(&self, parts: &Parts<'_>) {
+    async fn keep_handle(&self, parts: &SupplyDependencies<'_>) {
         while self.taken.1.recv().await.is_ok() {
             let offered = self.offered.borrow().clone();
             let Some(handle) = offered.filter(|_| !self.is_on_disk.get()) else {
@@ -108,7 +108,7 @@ impl Credential {
     }
 
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-    async fn share(&self, parts: &Parts<'_>, is_idle: &impl Fn() -> bool) {
+    async fn share(&self, parts: &SupplyDependencies<'_>, is_idle: &impl Fn() -> bool) {
         // A handle of former days is no longer what the control plane holds.
         self.write_note(&parts.store, None).await;
         loop {
@@ -130,7 +130,7 @@ impl Credential {
 
     /// Sees to it that the control plane holds the one token that it may hold, and waits until that
     /// needs another one. A change of the level begins again.
-    async fn share_one(&self, parts: &Parts<'_>, is_idle: &impl Fn() -> bool) {
+    async fn share_one(&self, parts: &SupplyDependencies<'_>, is_idle: &impl Fn() -> bool) {
         let Some(given) = self.current() else {
             parts.shared_state.clear(SHARED);
             // The control plane hears at once that it has no token any more.
@@ -158,7 +158,7 @@ impl Credential {
 
     /// Registers where the last registration said something else than the next one will. The first
     /// registration needs no reason.
-    async fn register(&self, parts: &Parts<'_>) {
+    async fn register(&self, parts: &SupplyDependencies<'_>) {
         let next = self.current().map(|given| given.secret);
         if !self.has_offered.get() || *self.offered.borrow() == next {
             return;
@@ -171,7 +171,7 @@ impl Credential {
     }
 
     /// Gets the next token, however long that takes.
-    async fn next_token(&self, parts: &Parts<'_>) {
+    async fn next_token(&self, parts: &SupplyDependencies<'_>) {
         while let Err(error) = self.get_token(parts.delegate, parts.revocation).await {
             log::warn!("cannot get a token to share: {error}");
             Timer::after(ASK_AGAIN).await;

@@ -46,9 +46,9 @@ pub(super) struct Bindings {
     making: Mutex<()>,
 }
 
-/// A namespace: one that was deleted and created again is another place.
+/// A namespace by name and UID: one that was deleted and created again has another UID.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct NamespaceRef<'a> {
     pub(super) namespace: &'a str,
     pub(super) uid: &'a str,
 }
@@ -64,20 +64,24 @@ impl Bindings {
     }
 
     /// Returns whether one was seen here a short time ago.
-    pub(super) fn is_known(&self, place: Place<'_>) -> bool {
+    pub(super) fn is_known(&self, namespace_ref: NamespaceRef<'_>) -> bool {
         let now = clock::now().mono;
         let known = self.known.borrow();
-        let found = known.get(place.namespace);
-        found.is_some_and(|(uid, until)| uid == place.uid && now < *until)
+        let found = known.get(namespace_ref.namespace);
+        found.is_some_and(|(uid, until)| uid == namespace_ref.uid && now < *until)
     }
 
     /// Makes the binding of this namespace where it is missing. `token` is the account's.
-    pub(super) async fn make(&self, place: Place<'_>, token: &Secret) -> Result<(), String> {
+    pub(super) async fn make(
+        &self,
+        namespace_ref: NamespaceRef<'_>,
+        token: &Secret,
+    ) -> Result<(), String> {
         let _one_at_a_time = self.making.lock().await;
-        if self.is_known(place) {
+        if self.is_known(namespace_ref) {
             return Ok(());
         }
-        let namespace = place.namespace;
+        let namespace = namespace_ref.namespace;
         let wanted = self.wanted(namespace);
         let found = match self.found(namespace).await {
             Err(error) if error.is_not_found() => self.create(namespace, &wanted, token).await,
@@ -95,7 +99,7 @@ impl Bindings {
                 found.role_ref.kind, found.role_ref.name
             ));
         }
-        self.remember(place);
+        self.remember(namespace_ref);
         Ok(())
     }
 
@@ -154,13 +158,13 @@ impl Bindings {
         log::warn!("the binding in the namespace {namespace} is not in force yet");
     }
 
-    fn remember(&self, place: Place<'_>) {
+    fn remember(&self, namespace_ref: NamespaceRef<'_>) {
         let now = clock::now().mono;
         let mut known = self.known.borrow_mut();
         known.retain(|_, (_, until)| now < *until);
         if known.len() < KNOWN_MAX {
-            let seen = (place.uid.to_owned(), now.after(FRESH));
-            known.insert(place.namespace.to_owned(), seen);
+            let seen = (namespace_ref.uid.to_owned(), now.after(FRESH));
+            known.insert(namespace_ref.namespace.to_owned(), seen);
         }
     }
 

@@ -81,7 +81,7 @@ fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&SharedState, &store::H
         let (store, _) = Store::open(&path, Wall::default()).await.unwrap();
         let handle = store.handle();
         let shared_state = SharedState::new(clock::now);
-        let parts = Parts {
+        let parts = NotifyDependencies {
             receiver: Receiver(HttpClient {
                 address: Address {
                     target: Target::new("127.0.0.1", port),

@@ -68,7 +68,7 @@ fn status(head: &'static str) -> Reply {
 type Judge = dyn Fn(&[Arrived], usize) -> Reply + Send + Sync;
 
 #[derive(Default)]
-struct Seen {
+struct Received {
     requests: usize,
     connections: usize,
     heads: Vec<String>,
@@ -81,7 +81,7 @@ struct Seen {
 /// The receiver. `judge` gets the samples of a request and its number.
 struct Server {
     port: u16,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Received>>,
 }
 
 impl Server {
@@ -92,7 +92,7 @@ impl Server {
     fn start(judge: impl Fn(&[Arrived], usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        let seen = Arc::new(Mutex::new(Received::default()));
         let (shared, judge): (_, Arc<Judge>) = (Arc::clone(&seen), Arc::new(judge));
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -114,7 +114,7 @@ impl Server {
 }
 
 /// Answers the requests of one connection.
-fn serve(stream: TcpStream, seen: &Mutex<Seen>, judge: &Arc<Judge>) -> Option<()> {
+fn serve(stream: TcpStream, seen: &Mutex<Received>, judge: &Arc<Judge>) -> Option<()> {
     let mut writer = stream.try_clone().ok()?;
     let mut reader = BufReader::new(stream);
     loop {
@@ -306,7 +306,7 @@ impl Agent {
         };
         let labels = || Some(BTreeMap::from([("site".to_owned(), "berlin".to_owned())]));
         let (_flushed, flushed) = channel::bounded(1);
-        let mut delivery = Delivery::new(Parts {
+        let mut delivery = Delivery::new(DeliveryDependencies {
             samples: self.telemetry.handle(),
             receiver,
             authorization: &authorization,
@@ -584,7 +584,7 @@ fn a_receiver_that_is_away_is_worth_a_condition_at_the_second_try() {
     let authorization = || -> Authorization { Box::pin(std::future::ready(Ok(None))) };
     let labels = || Some(BTreeMap::new());
     let (_flushed, flushed) = channel::bounded(1);
-    let mut delivery = Delivery::new(Parts {
+    let mut delivery = Delivery::new(DeliveryDependencies {
         samples: agent.telemetry.handle(),
         receiver: Agent::receiver(port),
         authorization: &authorization,

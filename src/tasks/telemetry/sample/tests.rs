@@ -14,7 +14,7 @@ use crate::core::time::Now;
 const SOON: Duration = Duration::from_secs(10);
 
 fn sampler(read: fn() -> Reading) -> Sampler {
-    Sampler::new(Parts {
+    Sampler::new(SamplerOptions {
         every: Duration::from_millis(20),
         is_believed: Box::new(|wall| wall > Wall::from_millis(1000)),
         shared_state: Rc::new(SharedState::new(clock::now)),
@@ -94,7 +94,7 @@ fn each_interval_gives_a_sample_of_what_was_read() {
 #[test]
 fn who_asks_gets_a_fresh_reading_that_is_no_sample() {
     let sampler = Sampler {
-        parts: Parts {
+        parts: SamplerOptions {
             every: Duration::from_secs(3600),
             ..sampler(sample::read).parts
         },
