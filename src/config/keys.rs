@@ -442,7 +442,7 @@ keys! {
         path: "apps.interval",
         kind: Kind::Time { min_s: 30, max_s: 86400 },
         default: Some("5m"),
-        doc: "Interval at which apps with a Git repository ask for a new commit, give or take a fifth. `pipeops-agent apps pull` asks at once.",
+        doc: "Interval at which apps with a Git repository ask for a new commit, give or take a fifth, and at which an app of apps.folder that cannot be used is tried again. `pipeops-agent apps pull` asks at once.",
     }
     APPS_FOLDER = {
         path: "apps.folder",

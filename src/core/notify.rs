@@ -85,7 +85,7 @@ pub struct Wanted {
 /// Change of a condition.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Turn {
-    /// It is critical now and was not.
+    /// It is more severe than it was reported.
     Worse,
     /// It began.
     Began,
@@ -180,7 +180,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Notifier that had reported `told` before its start.
+    /// Notifier that had reported `notified` before its start.
     pub fn new(wanted: Wanted, notified: LiteMap<String, Notified>, now: Mono) -> Self {
         Self {
             wanted,
@@ -302,7 +302,7 @@ impl Notifier {
         &self.notified
     }
 
-    /// It did not. `wait` is what the receiver asked for.
+    /// Records that the message did not arrive. `wait` is the receiver's `Retry-After`.
     pub fn failed(&mut self, now: Now, jitter: u16, wait: Option<Duration>) {
         self.failing.get_or_insert(now.mono);
         let own = self.backoff.next(jitter);
@@ -356,8 +356,8 @@ impl Notifier {
         open
     }
 
-    /// Twice as long with each telling of the last hour but the first two, which are a beginning
-    /// and an end.
+    /// Time that a change of this condition must last. The first two reports within an hour, a
+    /// beginning and an end, wait as configured; each further one waits twice as long.
     fn settle(&self, id: &str) -> Duration {
         let turns = self.turns.get(id).map_or(0, Vec::len);
         let doublings = u32::try_from(turns.saturating_sub(1)).unwrap_or(u32::MAX);
