@@ -577,3 +577,22 @@ fn people_are_told_who_it_is() {
     };
     assert_eq!(bare.words(), "agent x");
 }
+
+#[test]
+fn a_lone_agent_reads_the_lease_360_times_an_hour_and_writes_nothing() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.call(), Output::Get);
+    bench.give(Input::NotFound);
+    let claim = bench.written();
+    let (began, mut reads) = (bench.now, 0);
+    loop {
+        let output = bench.call();
+        if bench.now.since(began) >= Duration::from_secs(3600) {
+            break;
+        }
+        assert_eq!(output, Output::Get, "a lone agent only reads");
+        reads += 1;
+        bench.give(Input::Found(claim.clone()));
+    }
+    assert!((359..=360).contains(&reads), "{reads}");
+}
