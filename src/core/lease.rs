@@ -32,10 +32,10 @@
 //! when its clock is set. An agent that may not use the Lease links as if it were alone, and says
 //! so.
 //!
-//! **Cost**, in calls an hour: 1 agent: at most 360 reads, no writes. 3 agents: the holder 900 writes, each
-//! of the others 1,030 reads and 1 write. **Take-over**, after an orderly stop: with the next look,
-//! 4 s at most; else 16 s and two round trips at most: the holder's last write is seen 4 s late,
-//! and is waited for 12 s.
+//! **Cost**, in calls an hour: 1 agent: at most 360 reads, no writes. 3 agents: the holder 900
+//! writes, each of the others 1,030 reads and 1 write. **Take-over**, after an orderly stop: with
+//! the next look, 4 s at most; else 16 s and two round trips at most: the holder's last write is
+//! seen 4 s late, and is waited for 12 s.
 
 use std::{
     collections::{BTreeMap, VecDeque},
