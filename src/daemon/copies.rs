@@ -1,4 +1,4 @@
-//! Copying backups of k3s to a bucket, where a setting names one.
+//! Starts the upload of backups of k3s, if a setting names a bucket.
 
 use std::{path::PathBuf, rc::Rc};
 

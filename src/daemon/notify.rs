@@ -1,4 +1,4 @@
-//! Telling somebody elsewhere of conditions, where a setting names them.
+//! Starts notifications about conditions, if a setting names a receiver.
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
-//! Copies of long files: hashed on the way, and at their place only when they are whole and what
-//! they should be.
+//! Copies of long files: hashed on the way, and renamed into place only when they are complete and
+//! have the expected hash.
 
 use std::{
     fs::{File, OpenOptions},

@@ -1,4 +1,4 @@
-//! `k3s adopt`: a k3s that came from somewhere else is managed from now on.
+//! `k3s adopt`: manages a k3s that was installed by other means.
 
 use super::{DRY_RUN, IGNORE, YES, keeper, print_outcome, program, report};
 use crate::{

@@ -1,4 +1,4 @@
-//! `k3s kubeconfig`: one for looking, or the administrator's.
+//! `k3s kubeconfig`: prints a read-only kubeconfig, or the administrator's.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Kubernetes that came from somewhere else: what the service of a k3s says, and the distributions
-//! that are connected and never managed.
+//! Kubernetes that was installed by other means: the service of a k3s, and the distributions that
+//! are connected and never managed.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Faults of a k3s that runs on this machine: a table with the detector, the repair, and the time
-//! of patience of each.
+//! Faults of a k3s that runs on this machine: a table with the detector, the repair and the grace
+//! period of each.
 //!
 //! A detector reads nothing: it judges a [`Sight`]. Rows that the doctor judges are in its own
 //! table; `OF_THE_DOCTOR` names those of k3s.

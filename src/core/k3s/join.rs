@@ -1,5 +1,5 @@
-//! Joining of a worker: the token and what vouches for it, the address of the server, and what
-//! speaks against it.
+//! Joining of a worker: the token and what vouches for it, the address of the server, and the
+//! reasons why a machine cannot join.
 //!
 //! Forms of the token: <https://docs.k3s.io/cli/token>.
 

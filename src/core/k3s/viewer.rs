@@ -1,5 +1,4 @@
-//! Account for looking: it reads what Kubernetes' own role `view` shows in all namespaces, which
-//! has no Secrets, and changes nothing.
+//! Read-only account: it has Kubernetes' own role `view` in all namespaces, which shows no Secrets.
 
 /// Its name.
 pub const ACCOUNT: &str = "pipeops-viewer";

@@ -1,5 +1,5 @@
-//! Drift: what somebody changed or deleted of a good revision is put back and drift. Fields that
-//! somebody takes back again and again, claims, and whatever others own or added are left alone.
+//! Drift: puts back what somebody changed or deleted of a good revision. Fields that somebody takes
+//! back again and again, volume claims, and whatever others own or added are left alone.
 //!
 //! Watches of heads tell which object to look at: our entry in its managed fields changes when
 //! somebody takes a field of ours. Only then the API server is asked what writing it would change.

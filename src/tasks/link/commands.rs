@@ -1,5 +1,4 @@
-//! Commands of the control plane: judged, handed to who carries them out, and acknowledged, one
-//! after another.
+//! Commands of the control plane: judged, handed to [`Apps`], and acknowledged, one after another.
 //!
 //! An acknowledgement belongs to the session that the command came in on. What was accepted goes on
 //! without it.

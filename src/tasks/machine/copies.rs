@@ -1,5 +1,5 @@
-//! Copies of encrypted backups of k3s in a bucket: what root left in its directory is sent there,
-//! looked at there, and thinned there.
+//! Uploads encrypted backups of k3s from root's directory to a bucket, checks the copies there, and
+//! deletes surplus ones.
 //!
 //! A copy counts once the bucket lists it with its length; its hash is a part of the signed
 //! request, so the server has compared that.

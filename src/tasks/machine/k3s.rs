@@ -1,4 +1,4 @@
-//! k3s as root's watch tells of it, in files in memory: its state, and a condition about the faults
+//! k3s, as root's watch reports it in files in memory: its state, and a condition about the faults
 //! that are left to a person.
 
 use std::{

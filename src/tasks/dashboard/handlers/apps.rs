@@ -1,4 +1,4 @@
-//! Apps: what they say, and root's wishes.
+//! Handlers of apps: their state for every viewer, their changes for root and operators.
 
 use std::{rc::Rc, time::Duration};
 
