@@ -1,5 +1,5 @@
-//! Care of the machine: the doctor, the client of the keeper, the findings of root's watch over k3s,
-//! and copies of its backups.
+//! Care of the machine: the doctor, the client of the keeper, the findings of root's watch over
+//! k3s, and copies of its backups.
 
 pub mod copies;
 pub mod doctor;
