@@ -39,7 +39,7 @@ test-k3s:
 pages:
 	@tests/pages
 
-## make torture 1,000 power cuts of each database, an error at each call of some minutes, a month off line, five years of Pods (as root)
+## make torture 1,000 power cuts of each database, an error at each call of some minutes, a month off line, five years of Pods, each write of an app (as root)
 torture:
 	@tests/torture
 

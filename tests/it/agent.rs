@@ -246,6 +246,12 @@ impl Agent {
         kill(Pid::from_raw(self.pid()), signal).unwrap();
     }
 
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        let child = self.child.as_mut().unwrap();
+        child.try_wait().unwrap().is_some()
+    }
+
     /// Waits for its end.
     pub(crate) fn wait_end(&mut self, limit: Duration) -> ExitStatus {
         let mut child = self.child.take().unwrap();

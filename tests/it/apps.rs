@@ -3,6 +3,7 @@
 
 mod command;
 mod command_git;
+mod cuts;
 mod drift;
 mod folder;
 mod forge;

@@ -10,6 +10,7 @@ use super::{
     Apps,
     asker::Asker,
     change::{Plan, Verb},
+    cut,
     ledger::{Read, of_api},
     named, of_problem,
 };
@@ -473,6 +474,7 @@ impl Apps {
                     begun.await?
                 }
             };
+            cut::after("journal: begin");
             Ok(begun)
         };
         match self.audited((asker, &what), kept).await? {
@@ -509,6 +511,7 @@ impl Apps {
             .store
             .finish_change(&lock, Ending::new(outcome).why(why), now);
         ended.await?;
+        cut::after("journal: end");
         (self.has_ended)();
         Ok(())
     }

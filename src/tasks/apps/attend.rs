@@ -13,7 +13,7 @@ use super::{
 use crate::{
     core::{
         apps::{App, LastChange, Stage},
-        journal::{Change, Outcome},
+        journal::{Change, Next, Outcome},
     },
     error::{Error, Result, Retry},
 };
@@ -24,6 +24,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 const READY_WITHIN: Duration = Duration::from_secs(5);
 /// Changes of our journal among which one of a record is looked for.
 const RECENT: u32 = 64;
+/// Reason for the end of a change without a step that is in no record.
+const CUT_OFF: &str = "it was cut off before it began, and nothing of it was done";
 const READY_EVERY: Duration = Duration::from_millis(100);
 
 impl Apps {
@@ -124,13 +126,11 @@ impl Apps {
         for app in apps {
             self.remember(app);
         }
-        let mut earlier = Vec::new();
         for change in changes {
             let id = change.id.clone();
-            if let Err(error) = self.go_on(change, apps, &earlier).await {
+            if let Err(error) = self.go_on(change, apps).await {
                 log::warn!("change {id} of an app: {}", error.sentence());
             }
-            earlier.push(id);
         }
         for app in apps {
             let own = self.running.borrow().contains_key(&app.name);
@@ -142,14 +142,8 @@ impl Apps {
         }
     }
 
-    /// Goes on with a change of our journal, unless the record says that it is over. `earlier` are
-    /// those that were begun before it.
-    async fn go_on(
-        self: &Rc<Self>,
-        change: Change,
-        apps: &[App],
-        earlier: &[String],
-    ) -> Result<()> {
+    /// Goes on with a change of our journal, unless the record says that it is over.
+    async fn go_on(self: &Rc<Self>, change: Change, apps: &[App]) -> Result<()> {
         if change.intent.body.is_empty() {
             let why = "it was carried out";
             return self.finish(&change.id, Outcome::Done, why).await;
@@ -161,22 +155,29 @@ impl Apps {
         let record = apps.iter().find(|app| app.name == plan.app);
         let last = record.and_then(|app| Some((app, app.change.as_ref()?)));
         match last {
-            Some((app, last)) if last.id != change.id => {
-                let is_cut_off = earlier.contains(&last.id) || plan.revision >= app.next();
-                let why = if is_cut_off {
-                    "it was cut off before it was accepted, and nothing of it was done"
+            Some((_, last)) if last.id != change.id => {
+                let why = if change.steps.is_empty() {
+                    CUT_OFF
                 } else {
                     "another change took its place"
                 };
                 return self.finish(&change.id, Outcome::Failed, why).await;
             }
-            Some((_, last)) if last.stage == Stage::Over => {
-                return self
-                    .finish(&change.id, Outcome::Done, "it was carried out")
-                    .await;
+            Some((app, last)) if last.stage == Stage::Over => {
+                let revision = app.revision(plan.revision);
+                let why = revision.map_or("", |revision| &revision.outcome.sentence);
+                let (outcome, why) = match change.next() {
+                    Next::Forward(_) | Next::Over => (Outcome::Done, plan.is_good(why)),
+                    Next::Undo(_) | Next::AllUndone => (Outcome::Undone, plan.rolled_back(why)),
+                };
+                return self.finish(&change.id, outcome, &why).await;
+            }
+            None if plan.verb != Verb::Remove && change.steps.is_empty() => {
+                return self.finish(&change.id, Outcome::Failed, CUT_OFF).await;
             }
             Some(_) | None => {}
         }
+        let stage = last.map_or(Stage::Write, |(_, last)| last.stage);
         // Two are left where a version before this one was killed between them.
         if let Some(older) = self.under_way_now(&plan.app) {
             let why = "a later change took its place";
@@ -189,7 +190,7 @@ impl Apps {
             plan.revision
         );
         let id = change.id.clone();
-        Rc::clone(self).start(&id, plan, Start::Known(Box::new(change)))
+        Rc::clone(self).start(&id, plan, Start::Known(Box::new(change), stage))
     }
 
     /// Goes on with a change of another agent, as one of our own.

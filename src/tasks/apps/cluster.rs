@@ -14,7 +14,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{super::link::lease_gate::LeaseGate, account::Account, observe::observe};
+use super::{super::link::lease_gate::LeaseGate, account::Account, cut, observe::observe};
 use crate::{
     core::{
         apps::{
@@ -137,7 +137,9 @@ impl Cluster<'_> {
         call: impl AsyncFnMut(&Identity) -> Result<T, Refusal>,
     ) -> Result<T, Failed> {
         let check = || self.lease_gate.check(clock::now().mono);
-        self.call_after(check, call).await
+        let called = self.call_after(check, call).await;
+        cut::after("object");
+        called
     }
 
     /// Makes a call after a check that comes last, because a token may take its time.

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::super::link::lease_gate::LeaseGate;
+use super::{super::link::lease_gate::LeaseGate, cut};
 use crate::{
     core::apps::{App, Manifest},
     error::{self, Retry},
@@ -114,6 +114,7 @@ impl Ledger {
         };
         let stored = stored.map_err(of_api)?;
         read.version = stored.metadata.resource_version;
+        cut::after("record");
         Ok(())
     }
 
@@ -136,6 +137,7 @@ impl Ledger {
             }
             kept => kept.map(drop),
         };
+        cut::after("content of a revision");
         kept.map_err(of_api)
     }
 
@@ -167,7 +169,9 @@ impl Ledger {
 
     async fn delete(&self, name: &str) -> error::Result<()> {
         self.lease_gate.check(clock::now().mono)?;
-        match self.client.delete(&self.path(name)).await {
+        let deleted = self.client.delete(&self.path(name)).await;
+        cut::after("deletion of a record or a revision");
+        match deleted {
             Err(error) if error.is_not_found() => Ok(()),
             deleted => deleted.map_err(of_api),
         }

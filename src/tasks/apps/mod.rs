@@ -10,6 +10,7 @@
 //! | [`operate`] | wishes in a few words: deploy, restart, scale, pause |
 //! | [`asker`] | who asks, and whose apps they may change |
 //! | [`command`] | the same wishes as commands of the control plane |
+//! | [`cut`] | ends of the process that tests ask for |
 //! | [`running`] | changes under way, and how far they are |
 //! | [`change`] | one change, step by step |
 //! | [`drift`] | a good revision is kept as it was deployed |
@@ -26,6 +27,7 @@ mod attend;
 mod change;
 pub mod cluster;
 mod command;
+mod cut;
 mod describe;
 mod drift;
 mod folder;

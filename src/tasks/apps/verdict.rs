@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::cluster::{Targets, key};
+use super::{
+    cluster::{Targets, key},
+    cut,
+};
 use crate::{
     core::{
         apps::{Manifest, Outcome as Concluded},
-        rollout::{Cause, DEADLINE, Finding, Judgement, Observation, SOAK, Scope, Sight, Verdict},
+        rollout::{Cause, DEADLINE, Finding, Judgement, Observation, Scope, Sight, Verdict},
         time::{Mono, Now},
     },
     error::{Error, Retry},
@@ -97,6 +100,6 @@ pub(super) fn scope(manifests: &[&Manifest]) -> Scope {
     Scope {
         targets,
         deadline: deadline.unwrap_or(DEADLINE),
-        soak: SOAK,
+        soak: cut::soak(),
     }
 }

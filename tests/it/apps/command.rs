@@ -17,8 +17,8 @@ use crate::{
 pub(super) struct Bench {
     pub(super) agent: Agent,
     pub(super) plane: Plane,
-    namespace: String,
-    accounts: Accounts,
+    pub(super) namespace: String,
+    pub(super) accounts: Accounts,
     _cluster: Held,
 }
 
@@ -67,7 +67,7 @@ impl Bench {
         assert!(agreed.is_some(), "no edge_hello_ack");
     }
 
-    fn commanded(&self, id: &str, verb: &str, args: &Value) -> Value {
+    pub(super) fn commanded(&self, id: &str, verb: &str, args: &Value) -> Value {
         let answer = self.plane.commanded(id, verb, args, SOON);
         answer.unwrap_or_else(|| panic!("{id}: no answer; {}", self.agent.log()))
     }

@@ -84,7 +84,7 @@ fn a_change_ends_only_once_the_one_in_its_place_is_accepted() {
         (&change["id"], &change["why"]),
         (
             &json!("app-cut-off"),
-            &json!("it was cut off before it was accepted, and nothing of it was done")
+            &json!("it was cut off before it began, and nothing of it was done")
         )
     );
     // A kill after the record has it: it goes on, and the one before it has ended.

@@ -16,12 +16,13 @@ pub(super) use self::plan::{Plan, Verb, is_ours};
 use super::{
     Apps,
     cluster::Cluster,
+    cut,
     ledger::{Read, of_api},
     verdict::{concluded, refusal},
 };
 use crate::{
     core::{
-        apps::{LastChange, Stage},
+        apps::{self, LastChange, Stage},
         backoff::Backoff,
         journal::{Change, ChangeLock, Ending, Next, Outcome, Step, StepState},
         rollout::{Judgement, Verdict},
@@ -39,8 +40,8 @@ const STEPS: [(u32, &str); 3] = [(WRITE, "write"), (JUDGE, "judge"), (PRUNE, "pr
 pub(super) enum Start {
     /// Its beginning.
     New,
-    /// The one in our journal.
-    Known(Box<Change>),
+    /// The one in our journal, and its progress in the record.
+    Known(Box<Change>, Stage),
     /// The one in our journal that was stopped for another one, which was not accepted.
     Again,
     /// The one in the record: another agent began it.
@@ -60,14 +61,18 @@ impl Work {
         let _turn = self.apps.turn(&self.plan).await;
         let next = match from {
             Start::New => Ok(Next::Forward(WRITE)),
-            Start::Known(change) => Ok(change.next()),
+            Start::Known(change, stage) => match change.next() {
+                // The record is written right after an act, the journal after that.
+                Next::Forward(_) if stage != Stage::Write => self.skip_to(stage).await,
+                next => Ok(next),
+            },
             Start::Again => Ok(self.stopped().await),
             Start::TakenOver(stage) => self.skip_to(stage).await,
         };
         let ended = match next.unwrap_or(Next::Over) {
             Next::Over => return,
-            Next::AllUndone => Ok((Outcome::Undone, "it was taken back".to_owned())),
-            Next::Undo(_) => self.go_back("it did not work").await,
+            Next::AllUndone => Ok((Outcome::Undone, self.rolled_back())),
+            Next::Undo(_) => self.go_back(&self.known_outcome().sentence).await,
             Next::Forward(step) if self.plan.verb == Verb::Remove => self.remove(step).await,
             Next::Forward(step) => self.go_forward(step).await,
         };
@@ -78,15 +83,7 @@ impl Work {
                 .why(error.sentence())
                 .fix(error.fix),
         };
-        if ending.outcome == Outcome::Failed
-            && let Err(error) = self.close().await
-        {
-            log::warn!(
-                "app {}: its record does not say that its change is over: {}",
-                self.plan.app,
-                error.sentence()
-            );
-        }
+        let has_failed = ending.outcome == Outcome::Failed;
         let now = self.apps.now().wall;
         log::info!(
             "app {}: {} of revision {} is {}: {}",
@@ -103,16 +100,38 @@ impl Work {
                 self.lock.id()
             );
         }
+        cut::after("journal: end");
+        // The journal comes first: a record that says that it is over speaks of a change that
+        // worked, or was rolled back.
+        if has_failed && let Err(error) = self.close().await {
+            log::warn!(
+                "app {}: its record does not say that its change is over: {}",
+                self.plan.app,
+                error.sentence()
+            );
+        }
         self.apps.ended(&self.plan.app, self.lock.id());
         (self.apps.has_ended)();
     }
 
     /// The fix that was found for the revision of this change.
     fn known_fix(&self) -> Option<String> {
-        let known = self.apps.known.borrow();
-        let revision = known.get(&self.plan.app)?.revision(self.plan.revision)?;
-        let fix = revision.outcome.fix.clone();
+        let fix = self.known_outcome().fix;
         (!fix.is_empty()).then_some(fix)
+    }
+
+    /// Result of the revision of this change, as far as it is known.
+    fn known_outcome(&self) -> apps::Outcome {
+        let known = self.apps.known.borrow();
+        let app = known.get(&self.plan.app);
+        let revision = app.and_then(|app| app.revision(self.plan.revision));
+        revision
+            .map(|revision| revision.outcome.clone())
+            .unwrap_or_default()
+    }
+
+    fn rolled_back(&self) -> String {
+        self.plan.rolled_back(&self.known_outcome().sentence)
     }
 
     /// The step at which the change was stopped. The journal is asked until it answers.
@@ -135,12 +154,16 @@ impl Work {
             Stage::Write => (&STEPS[..0], Next::Forward(WRITE)),
             Stage::Judge => (&STEPS[..1], Next::Forward(JUDGE)),
             Stage::Prune => (&STEPS[..2], Next::Forward(PRUNE)),
-            Stage::Back => (&STEPS[..2], Next::Undo(JUDGE)),
+            Stage::Back => (&STEPS[..1], Next::Undo(JUDGE)),
             Stage::Over => (&STEPS[..0], Next::Over),
         };
         for (position, name) in done {
             self.intend(*position, name).await?;
             self.done(*position).await?;
+        }
+        if stage == Stage::Back {
+            self.intend(JUDGE, "judge").await?;
+            self.advance(JUDGE, StepState::Failed, None).await?;
         }
         Ok(next)
     }
@@ -191,10 +214,7 @@ impl Work {
         self.intend(PRUNE, "prune").await?;
         self.prune(&version).await?;
         self.done(PRUNE).await?;
-        Ok((
-            Outcome::Done,
-            format!("revision {} is good: {verdict}", self.plan.revision),
-        ))
+        Ok((Outcome::Done, self.plan.is_good(&verdict)))
     }
 
     /// The version does not work: its evidence is kept first, then the last good one is put back.
@@ -273,10 +293,7 @@ impl Work {
                 log::debug!("step {step} of {}: {}", self.lock.id(), error.sentence());
             }
         }
-        Ok((
-            Outcome::Undone,
-            format!("rolled back to revision {good}: {why}"),
-        ))
+        Ok((Outcome::Undone, self.plan.rolled_back(why)))
     }
 
     async fn conclude(&self, number: u64, judged: &Judgement, is_good: IsGood) -> Result<()> {
@@ -319,11 +336,10 @@ impl Work {
             undo: Some(self.plan.back_to.to_string()),
             detail: None,
         };
-        Ok(self
-            .apps
-            .store()
-            .intend_step(&self.lock, step, self.apps.now().wall)
-            .await?)
+        let now = self.apps.now().wall;
+        let intended = self.apps.store().intend_step(&self.lock, step, now).await;
+        cut::after("journal: intent of a step");
+        Ok(intended?)
     }
 
     async fn done(&self, position: u32) -> Result<()> {
@@ -342,11 +358,14 @@ impl Work {
 
     async fn advance(&self, position: u32, state: StepState, detail: Option<String>) -> Result<()> {
         let now = self.apps.now().wall;
-        Ok(self
+        let step = (position, state);
+        let advanced = self
             .apps
             .store()
-            .advance_step(&self.lock, (position, state), detail, now)
-            .await?)
+            .advance_step(&self.lock, step, detail, now);
+        advanced.await?;
+        cut::after("journal: progress of a step");
+        Ok(())
     }
 }
 

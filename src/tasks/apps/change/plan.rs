@@ -108,6 +108,16 @@ impl Plan {
         }
     }
 
+    /// Sentence for a change whose revision works.
+    pub(in crate::tasks::apps) fn is_good(&self, why: &str) -> String {
+        format!("revision {} is good: {why}", self.revision)
+    }
+
+    /// Sentence for a change whose revision does not work and was replaced by the one before.
+    pub(in crate::tasks::apps) fn rolled_back(&self, why: &str) -> String {
+        format!("rolled back to revision {}: {why}", self.back_to)
+    }
+
     /// Reads the body of an intent.
     pub(in crate::tasks::apps) fn read(body: &str) -> Option<Self> {
         let body: Value = serde_json::from_slice(body.as_bytes()).ok()?;
