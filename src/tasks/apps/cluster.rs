@@ -138,7 +138,9 @@ impl Cluster<'_> {
     ) -> Result<T, Failed> {
         let check = || self.lease_gate.check(clock::now().mono);
         let called = self.call_after(check, call).await;
-        cut::after("object");
+        if called.is_ok() {
+            cut::after("object");
+        }
         called
     }
 

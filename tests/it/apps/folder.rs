@@ -12,7 +12,7 @@ use nix::unistd::geteuid;
 use serde_json::Value;
 
 use super::{Bench, SOON, deployment};
-use crate::agent::{clock, put, until_every};
+use crate::agent::{Agent, clock, put, until_every};
 
 const LOOK: Duration = Duration::from_millis(300);
 
@@ -23,6 +23,10 @@ struct Whole {
 
 impl Whole {
     fn new() -> Option<Self> {
+        Self::prepared(|agent| agent)
+    }
+
+    fn prepared(prepare: impl FnOnce(Agent) -> Agent) -> Option<Self> {
         if !geteuid().is_root() {
             return None;
         }
@@ -31,7 +35,7 @@ impl Whole {
             fs::create_dir_all(folder.join("web")).unwrap();
             mode(&folder, 0o755);
             mode(&folder.join("web"), 0o755);
-            agent.with("PIPEOPS_APPS_FOLDER", folder.display().to_string())
+            prepare(agent.with("PIPEOPS_APPS_FOLDER", folder.display().to_string()))
         })?;
         bench.bind();
         let folder = bench.agent.folder().join("apps");
@@ -165,6 +169,79 @@ fn one_source(whole: &Whole) {
     assert_eq!(text(), "hand");
     whole.says(&["pull", "shop"], 0, "revision 2 of shop is being deployed");
     until("it comes from there", || text() == "folder");
+}
+
+#[test]
+fn what_a_removed_file_deployed_goes_once_the_rest_is_good_and_most_of_an_app_when_asked() {
+    let soak = ("PIPEOPS_TEST_SOAK_MS", "300");
+    let Some(whole) = Whole::prepared(|agent| agent.with(soak.0, soak.1)) else {
+        return;
+    };
+    let maps = |names: &str| {
+        let all = whole.bench.objects("configmaps");
+        let ours = ["one", "two", "three", "four"];
+        let ours = ours
+            .iter()
+            .filter(|name| all.contains(&format!("configmap/{name}")));
+        let found: Vec<_> = ours.copied().collect();
+        found.join(" ") == names
+    };
+    let goes = |name: &str| fs::remove_file(whole.path(&format!("web/{name}.yaml"))).unwrap();
+    let revisions = || {
+        let (_, said) = whole.bench.apps(&["history", "web", "--json"]);
+        let revisions: Value = serde_json::from_str(&said).unwrap_or_default();
+        revisions.as_array().map_or(0, Vec::len)
+    };
+    for name in ["one", "two", "three", "four"] {
+        whole.write(name, "x");
+    }
+    // What holds data stays also where its version is rolled back.
+    let claim = format!(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: data, namespace: {}}}\n\
+         spec: {{accessModes: [ReadWriteOnce], storageClassName: none, volumeName: none, resources: {{requests: {{storage: 1Mi}}}}}}\n",
+        whole.bench.namespace
+    );
+    until("all of it is there", || maps("one two three four"));
+    whole.bench.until_verdict("web", "good");
+    goes("one");
+    until("it is gone", || maps("two three four"));
+    whole.bench.until_verdict("web", "good");
+    assert_eq!(revisions(), 2);
+    // Two of three: nothing goes, for as long as nobody says so.
+    goes("two");
+    goes("three");
+    whole.until_failure("source.refused");
+    let refused = "more than half of the app would be deleted: ConfigMap three, ConfigMap two";
+    whole.says(&["pull", "web"], 2, refused);
+    whole.says(
+        &["pull", "web"],
+        2,
+        "sudo pipeops-agent apps pull web --prune-most",
+    );
+    assert!(maps("two three four"));
+    assert_eq!(revisions(), 2);
+    whole.says(&["pull", "web", "--prune-most"], 0, "revision 3");
+    until("they are gone", || maps("four"));
+    whole.bench.until_verdict("web", "good");
+    let failure = || whole.bench.why("web").1["source"]["failure"].clone();
+    until("nothing is refused any more", || failure().is_null());
+    // A version that does not work deletes nothing: what it no longer has comes back with the last
+    // good one.
+    whole.write("five", "x");
+    put(&whole.path("web/claim.yaml"), &claim);
+    let server = deployment("web", ", command: [/app/missing]");
+    let here = format!("{{name: web, namespace: {}}}\nspec", whole.bench.namespace);
+    put(
+        &whole.path("web/server.yaml"),
+        &server.replace("{name: web}\nspec", &here),
+    );
+    goes("four");
+    until("it is rolled back", || {
+        whole.bench.why("web").1["change"]["state"] == "undone"
+    });
+    assert!(maps("four"));
+    assert!(!whole.bench.objects("deployments").contains("web"));
+    assert!(whole.bench.objects("pvc").contains("data"), "a claim stays");
 }
 
 /// What changes from look to look is not read; what stays is.

@@ -64,7 +64,9 @@ impl Work {
             Start::Known(change, stage) => match change.next() {
                 // The record is written right after an act, the journal after that.
                 Next::Forward(_) if stage != Stage::Write => self.skip_to(stage).await,
-                next => Ok(next),
+                next @ (Next::Forward(_) | Next::Undo(_) | Next::AllUndone | Next::Over) => {
+                    Ok(next)
+                }
             },
             Start::Again => Ok(self.stopped().await),
             Start::TakenOver(stage) => self.skip_to(stage).await,
@@ -199,7 +201,7 @@ impl Work {
             }
             self.done(WRITE).await?;
         }
-        let mut verdict = "it is good".to_owned();
+        let mut verdict = self.known_outcome().sentence;
         if step <= JUDGE {
             self.intend(JUDGE, "judge").await?;
             let judged = self.judge(&version).await?;
