@@ -88,7 +88,7 @@ const FLUSH_EVERY: Duration = Duration::from_secs(60);
 /// Interval between maintenance runs of the disk.
 const TEND_EVERY: Duration = Duration::from_secs(30);
 /// Interval between status updates to the service manager, from memory.
-const TELL_EVERY: Duration = Duration::from_secs(2);
+const TELL_EVERY: Duration = Duration::from_millis(2_500);
 /// Requests to the uplink that wait: each is sent by somebody who then waits for its effect.
 const COMMANDS_MAX: usize = 8;
 /// The version of this program.
@@ -107,9 +107,10 @@ pub fn run(sources: Sources) -> std::result::Result<Exit, Vec<Error>> {
     let for_tasks = Rc::clone(&executor);
     // The record is in the runtime directory, which is in memory.
     let start = Start::begin(&known.surroundings);
-    // This thread waits for events itself. Where only the reactor's thread does, an idle agent
-    // wakes up a third less often, and a download is a fifth slower.
-    let ended = smol::block_on(executor.run(begin(sources, known, lines, (for_tasks, &start))));
+    let ended = executor.block_on(
+        clock::awake,
+        begin(sources, known, lines, (for_tasks, &start)),
+    );
     if ended.is_err() {
         // It says why by itself, and is no crash.
         start.forget();
@@ -633,7 +634,7 @@ impl Agent {
             if self.mode.is_normal() {
                 self.tend_samples().await;
             }
-            Timer::after(TEND_EVERY).await;
+            clock::tick(TEND_EVERY).await;
         }
     }
 
@@ -655,7 +656,7 @@ impl Agent {
                 self.notifier.status(&sentence);
                 said = sentence;
             }
-            Timer::after(TELL_EVERY).await;
+            clock::tick(TELL_EVERY).await;
         }
     }
 }

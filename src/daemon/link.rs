@@ -7,7 +7,7 @@ use std::{
 };
 
 use smol::{
-    Task, Timer,
+    Task,
     channel::{Receiver, Sender, bounded},
     future::{self, FutureExt as _},
 };
@@ -23,7 +23,7 @@ use crate::{
         stall::Job,
         time::Wall,
     },
-    host::random,
+    host::{clock, random},
     link::dial::Caller,
     store,
     tasks::{
@@ -278,7 +278,7 @@ impl Agent {
                     );
                 }
             }
-            Timer::after(TEND_EVERY).await;
+            clock::tick(TEND_EVERY).await;
         }
     }
 

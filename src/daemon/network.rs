@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use smol::{Timer, future::FutureExt as _};
+use smol::future::FutureExt as _;
 
 use super::Agent;
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     dashboard::{Loaded, OWN_FILE, Origin, Server, Shown, Site, Time},
     error::{Error, Result},
     executor,
-    host::{facts::hostname, network::addresses},
+    host::{clock, facts::hostname, network::addresses},
     tasks::state::{CertificateView, DashboardView},
 };
 
@@ -82,7 +82,7 @@ impl Agent {
     /// The certificate, once there is one.
     async fn certificate(&self, origin: &Origin) -> Loaded {
         loop {
-            Timer::after(LOOK_EVERY).await;
+            clock::tick(LOOK_EVERY).await;
             match self.look_at(origin).await {
                 Ok(loaded) => return loaded,
                 Err(error) => self.cannot_show(error),
@@ -101,7 +101,7 @@ impl Agent {
     async fn renew(&self, origin: &Origin, shown: &Shown, address: SocketAddr) {
         let mut failures = 0_u32;
         loop {
-            Timer::after(LOOK_EVERY).await;
+            clock::tick(LOOK_EVERY).await;
             match self.look_at(origin).await {
                 Ok(loaded) => {
                     failures = 0;

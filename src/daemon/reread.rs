@@ -3,13 +3,14 @@
 
 use std::rc::Rc;
 
-use smol::{Timer, future};
+use smol::future;
 
 use super::{Agent, TEND_EVERY, parts, safe_mode::Start};
 use crate::{
     config::{ControlPlane, Credentials},
     core::{health::Severity, stall::Job, url::Url},
     error::Result,
+    host::clock,
     link::dial::Caller,
     outside::post::{Authorization, HttpClient},
     tasks::{
@@ -37,7 +38,7 @@ impl Agent {
             return future::pending().await;
         }
         loop {
-            Timer::after(TEND_EVERY).await;
+            clock::tick(TEND_EVERY).await;
             let (named, around) = (self.settings.agent.kubeconfig.clone(), around.clone());
             let look = move || parts::source(named.as_deref(), &around).is_some();
             if self.jobs.run(Job::Kubeconfig, look).await == Ok(true) {
@@ -82,7 +83,7 @@ impl Agent {
                     error.fix,
                 ),
             }
-            Timer::after(TEND_EVERY).await;
+            clock::tick(TEND_EVERY).await;
         }
     }
 

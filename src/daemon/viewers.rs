@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, rc::Rc};
 
-use smol::{Timer, future};
+use smol::future;
 
 use super::{Agent, TEND_EVERY};
 use crate::{
@@ -142,7 +142,7 @@ impl Agent {
                     );
                 }
             }
-            Timer::after(TEND_EVERY).await;
+            clock::tick(TEND_EVERY).await;
         }
     }
 }

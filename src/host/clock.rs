@@ -42,7 +42,15 @@ pub async fn until(deadline: Mono) {
     }
 }
 
-/// Blocks the calling thread for a while: between two looks in programs that have no executor.
+/// Waits for the next multiple of `period` of the machine's time awake: what looks every few
+/// seconds looks at the same moment, and wakes the processor once for all.
+pub async fn tick(period: Duration) {
+    let into = awake().as_nanos().checked_rem(period.as_nanos());
+    let into = u64::try_from(into.unwrap_or_default()).unwrap_or_default();
+    smol::Timer::after(period.saturating_sub(Duration::from_nanos(into))).await;
+}
+
+/// Blocks the calling thread for a while: between two looks of threads that have no executor.
 pub fn pause(length: Duration) {
     let length = PollTimeout::try_from(length).unwrap_or(PollTimeout::MAX);
     // No descriptor is polled. A signal ends the pause early, and the caller looks sooner.

@@ -579,17 +579,15 @@ fn the_unit_is_one_that_systemd_understands() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let source = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/systemd/pipeops-keeper.service"
-    );
-    let unit = std::fs::read_to_string(source).unwrap();
-    let unit = unit.replace(
-        "/usr/bin/pipeops-agent",
-        env!("CARGO_BIN_EXE_pipeops-agent"),
-    );
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
+    // The service requires the socket, which systemd looks for beside it.
+    for name in ["pipeops-keeper.socket", "pipeops-keeper.service"] {
+        let unit = std::fs::read_to_string(units.join(name)).unwrap();
+        let program = env!("CARGO_BIN_EXE_pipeops-agent");
+        let unit = unit.replace("/usr/bin/pipeops-agent", program);
+        put(&folder.path().join(name), &unit);
+    }
     let path = folder.path().join("pipeops-keeper.service");
-    put(&path, &unit);
     let output = command("systemd-analyze")
         .args(["verify", "--man=no"])
         .arg(&path)

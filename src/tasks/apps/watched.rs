@@ -19,6 +19,7 @@ use crate::{
         rollout::{Key, LAST_LINES, Object, Observation, Sight},
     },
     error::{Error, Retry},
+    host::clock,
     kube::watch::Event,
 };
 
@@ -176,7 +177,7 @@ async fn keep(
         };
         let _watches: Vec<_> = kinds.iter().map(begin).collect();
         loop {
-            Timer::after(RIGHTS_EVERY).await;
+            clock::tick(RIGHTS_EVERY).await;
             if rights(&apps, (&namespace, owner))
                 .await
                 .is_some_and(|now| now != known)

@@ -7,11 +7,10 @@ use std::{
     time::Duration,
 };
 
-use smol::Timer;
-
 use crate::{
     core::k3s::watch::{DOING, Handed, MEMORY, Memory, STATUS, STATUS_BYTES_MAX},
     executor, files,
+    host::clock,
     tasks::state::SharedState,
     wire::{
         json::{self, Shape},
@@ -36,7 +35,7 @@ pub async fn follow(root: PathBuf, shared_state: Rc<SharedState>) {
         let memory = Memory::parse(&String::from_utf8_lossy(&text.unwrap_or_default()));
         report(&memory.handed(), &shared_state);
         refresh(root.clone(), &shared_state).await;
-        Timer::after(EVERY).await;
+        clock::tick(EVERY).await;
     }
 }
 
@@ -78,7 +77,6 @@ fn report(handed: &[Handed], shared_state: &SharedState) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::clock;
 
     #[test]
     fn what_root_left_is_shown_and_what_is_none_of_its_files_is_as_none() {

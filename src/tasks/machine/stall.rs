@@ -1,10 +1,11 @@
 //! Disk watch: touches the state directory every few seconds and reports disks that do not respond.
 
-use std::{path::PathBuf, rc::Rc, time::Duration};
-
-use smol::{
-    Timer,
-    future::{self, FutureExt as _},
+use std::{
+    io,
+    path::PathBuf,
+    rc::Rc,
+    sync::{Arc, Weak},
+    time::Duration,
 };
 
 use crate::{
@@ -12,63 +13,59 @@ use crate::{
         health::Severity,
         stall::{CONDITIONS, FIX, Job, StallReport, Stalls},
     },
-    executor,
     files::{self, Jobs},
+    host::clock,
     store::IDENTITY,
     tasks::state::SharedState,
 };
 
-/// Interval between touches. With the patience of a touch it makes 7 s from the first write that
-/// hangs to the condition.
-const TOUCH_EVERY: Duration = Duration::from_secs(3);
+/// Pause between touches. With [`LOOK_EVERY`], the patience of a touch and a second for the last
+/// look it makes 9 s from the first write that hangs to the condition.
+const TOUCH_EVERY: Duration = Duration::from_millis(2_500);
+/// Interval between looks.
+const LOOK_EVERY: Duration = Duration::from_millis(2_500);
 /// Interval between looks while a job is under way.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY_WHILE_BUSY: Duration = Duration::from_secs(1);
+/// A touch opens and reads a file.
+const STACK_BYTES: usize = 64 * 1024;
 
 /// Watches until it is dropped. `directory` is the state directory, as soon as it is known.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
 pub async fn watch(jobs: Jobs, directory: Option<PathBuf>, shared_state: Rc<SharedState>) {
     let mut stalls = Stalls::default();
-    let mut touch = None;
     let shown = directory.as_ref().map(|directory| directory.display());
     let name = shown.map(|name| name.to_string()).unwrap_or_default();
-    let look = |stalls: &mut Stalls| {
+    let owner = Arc::new(());
+    if let Some(directory) = directory
+        && let Err(error) = touch(Arc::downgrade(&owner), jobs.clone(), directory)
+    {
+        log::warn!("a disk that hangs will be noticed late: no thread to watch it: {error}");
+    }
+    loop {
         let found = stalls.look(&jobs.running(), shared_state.now().mono);
         report(&found, &jobs, &name, &shared_state);
-        found
-    };
-    loop {
-        let mut touched = touch.take().or_else(|| {
-            let (begun, directory) = (jobs.begin(Job::Touch), directory.clone()?);
-            Some(executor::unblock(move || {
-                let _begun = begun;
-                files::touch(&directory, IDENTITY);
-            }))
-        });
-        look(&mut stalls);
-        let is_touched = async {
-            match &mut touched {
-                Some(touched) => touched.await,
-                None => future::pending().await,
-            }
-            true
-        };
-        let later = async {
-            Timer::after(LOOK_EVERY).await;
-            false
-        };
-        if !is_touched.or(later).await {
-            touch = touched;
-            continue;
-        }
-        // What was held up is told to go on at once.
-        let found = look(&mut stalls);
-        let rest = if found.is_busy {
-            LOOK_EVERY
+        clock::tick(if found.is_busy {
+            LOOK_EVERY_WHILE_BUSY
         } else {
-            TOUCH_EVERY
-        };
-        Timer::after(rest).await;
+            LOOK_EVERY
+        })
+        .await;
     }
+}
+
+/// Starts the thread that touches the state directory for as long as `owner` is there. It wakes up
+/// nobody: a touch that hangs is seen by the looks.
+fn touch(owner: Weak<()>, jobs: Jobs, directory: PathBuf) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("disk".to_owned());
+    let touches = move || {
+        while owner.strong_count() > 0 {
+            let begun = jobs.begin(Job::Touch);
+            files::touch(&directory, IDENTITY);
+            drop(begun);
+            clock::pause(TOUCH_EVERY);
+        }
+    };
+    thread.stack_size(STACK_BYTES).spawn(touches).map(drop)
 }
 
 fn report(found: &StallReport, jobs: &Jobs, directory: &str, shared_state: &SharedState) {

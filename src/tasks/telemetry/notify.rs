@@ -2,8 +2,6 @@
 
 use std::{path::Path, time::Duration};
 
-use smol::Timer;
-
 use crate::{
     core::{
         health::Severity,
@@ -13,6 +11,7 @@ use crate::{
     error::Error,
     executor,
     host::{
+        clock,
         exec::{self, Limits},
         random,
     },
@@ -109,7 +108,7 @@ pub async fn run(parts: NotifyDependencies<'_>) {
                 report(shared_state, &error);
             }
         }
-        Timer::after(parts.look_every).await;
+        clock::tick(parts.look_every).await;
     }
 }
 

@@ -129,7 +129,7 @@ async fn until(arrived: &Arrived, count: usize) {
             clock::now().mono < deadline,
             "{count} requests did not arrive"
         );
-        Timer::after(Duration::from_millis(5)).await;
+        smol::Timer::after(Duration::from_millis(5)).await;
     }
 }
 
@@ -178,7 +178,7 @@ fn a_receiver_that_refuses_is_a_condition_and_is_asked_again() {
         let holds = || shared_state.with_conditions(|all| all.get(UNREACHED).cloned());
         while holds().is_none() {
             assert!(clock::now().mono < deadline, "no condition");
-            Timer::after(Duration::from_millis(5)).await;
+            smol::Timer::after(Duration::from_millis(5)).await;
         }
         let fix = holds().unwrap().fix.unwrap();
         assert!(fix.contains("notify.token_file"), "{fix}");
@@ -186,7 +186,7 @@ fn a_receiver_that_refuses_is_a_condition_and_is_asked_again() {
         until(&arrived, 2).await;
         while holds().is_some() {
             assert!(clock::now().mono < deadline, "the condition stays");
-            Timer::after(Duration::from_millis(5)).await;
+            smol::Timer::after(Duration::from_millis(5)).await;
         }
     });
     let arrived = arrived.lock().unwrap();
