@@ -162,20 +162,34 @@ fn is_suspicious(line: &str) -> bool {
     speaks && !line.starts_with("secrets-encryption:")
 }
 
-/// Counts the rules, and the duplicates among them.
-fn iptables(system: &System, found: &mut FactTexts) {
+/// Output of a program that speaks of all rules.
+fn said(system: &System, argv: &[&str]) -> Option<String> {
     let within = Limits {
         output_bytes_max: 8 << 20,
         ..Limits::SHORT
     };
-    let run = |program: &str, argument: &str| {
-        let argv: Vec<_> = [program, argument]
-            .into_iter()
-            .filter(|word| !word.is_empty())
-            .collect();
-        let ended = exec::run(system.root(), &argv, within).ok()?;
-        ended.is_fine().then_some(ended.output)
-    };
+    let ended = exec::run(system.root(), argv, within).ok()?;
+    ended.is_fine().then_some(ended.output)
+}
+
+/// Rules of both backends.
+fn all_rules(system: &System) -> [Option<String>; 2] {
+    let save = |program| said(system, &[program]);
+    [
+        save("iptables-nft-save").or_else(|| save("iptables-save")),
+        save("iptables-legacy-save"),
+    ]
+}
+
+/// Counts rules that are there already; `None`: there is no iptables.
+pub(super) fn all_duplicates(system: &System) -> Option<u64> {
+    let rules = all_rules(system);
+    let counts = rules.iter().flatten().map(|text| duplicates(text));
+    u64::try_from(counts.reduce(|one, other| one + other)?).ok()
+}
+
+/// Counts the rules, and the duplicates among them.
+fn iptables(system: &System, found: &mut FactTexts) {
     let mut tell = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             found.insert(format!("iptables {name}"), Some(value));
@@ -183,10 +197,9 @@ fn iptables(system: &System, found: &mut FactTexts) {
     };
     tell(
         "version",
-        run("iptables", "--version").map(|text| text.trim().to_owned()),
+        said(system, &["iptables", "--version"]).map(|text| text.trim().to_owned()),
     );
-    let nft = run("iptables-nft-save", "").or_else(|| run("iptables-save", ""));
-    let legacy = run("iptables-legacy-save", "");
+    let [nft, legacy] = all_rules(system);
     let rules = |text: &String| text.lines().filter(|line| line.starts_with("-A")).count();
     tell(
         "rules nft",

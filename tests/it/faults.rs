@@ -27,6 +27,9 @@ itself whether `/readyz` is fine and the node has reported that it is Ready. Not
 * the system-upgrade-controller has plans for this cluster;
 * it is about certificates, and the clock is not synchronized or the cluster has several servers.
 
+What a repair could make worse has none: to compact a datastore stops k3s for minutes and takes as much room again, rules of other programs are among
+duplicate firewall rules, and the kubelet restarts CoreDNS by itself, so that what it lacks is an image, a server or a setting.
+
 A scheduled backup that failed is reported in the same places, as `k3s.unsaved`, with its reason: a full disk, a damaged datastore.
 
 While another change is under way, or was interrupted, nothing is judged. What needs the API is judged only while it answers.
@@ -35,7 +38,9 @@ While another change is under way, or was interrupted, nothing is judged. What n
 const OTHERS: &str = "\
 ## Seen by the doctor
 
-`sudo pipeops-agent doctor` judges these, and `docs/operate.md` has them; the watch does not look at them a second time.
+The watch owns what happens to a k3s that runs, because nobody has to ask for its look. The doctor looks when somebody asks for it, and owns what the
+machine brings along. `sudo pipeops-agent doctor` judges these, and `docs/operate.md` has them; the watch does not look at them a second time. Of a k3s
+that nobody watches it also shows the length of the datastore (`k3s.datastore`) and duplicate rules (`network.duplicates`).
 ";
 
 fn page() -> String {
@@ -45,6 +50,9 @@ fn page() -> String {
         (Part::Api, "The API"),
         (Part::Node, "The node"),
         (Part::Certificates, "Certificates"),
+        (Part::Datastore, "The datastore"),
+        (Part::Firewall, "The firewall"),
+        (Part::Dns, "Cluster DNS"),
     ] {
         write!(
             page,
@@ -54,7 +62,7 @@ fn page() -> String {
             writeln!(page, "{}", row(fault)).unwrap();
         }
     }
-    page.push_str("\nOf each part the first row that fits is the cause, and a fault of one part explains those of the parts below it.\n");
+    page.push_str("\nOf each part the first row that fits is the cause. A fault of the service, the API or the node explains those of the parts below it, but for the\ndatastore and the firewall, which are judged by themselves.\n");
     page.push_str("\n## Repairs\n\n| repair | touches | undo | pause |\n|---|---|---|---|\n");
     for repair in REPAIRS {
         writeln!(

@@ -1,13 +1,21 @@
 //! Faults of a k3s that runs on this machine: a table with the detector, the repair and the grace
 //! period of each.
 //!
-//! A detector reads nothing: it judges a [`Sight`]. Rows that the doctor judges are in its own
-//! table; `OF_THE_DOCTOR` names those of k3s.
+//! A detector reads nothing: it judges a [`Sight`].
+//!
+//! The watch owns what happens to a running k3s, because nobody has to ask for its look: also the
+//! size of the datastore, duplicate firewall rules and CoreDNS. The doctor, which looks when it is
+//! asked, owns what this machine brings along: programs, files, settings, name servers;
+//! `OF_THE_DOCTOR` names those of k3s. It shows size and duplicates, too, for a k3s that nobody
+//! watches.
 
 use std::net::IpAddr;
 
 use super::{Role, ready, texts::Init};
-use crate::core::health::Severity::{self, Critical, Warning};
+use crate::core::{
+    health::Severity::{self, Critical, Warning},
+    words::size,
+};
 
 /// One thing that can go wrong.
 #[derive(Debug)]
@@ -51,6 +59,21 @@ pub enum Part {
     Node,
     /// Certificates that end soon.
     Certificates,
+    /// Datastore on the disk.
+    Datastore,
+    /// Firewall rules of this machine.
+    Firewall,
+    /// Cluster DNS.
+    Dns,
+}
+
+impl Part {
+    /// Returns whether a fault of this part explains those of another one, so that they are not
+    /// judged.
+    pub fn explains(self, other: Self) -> bool {
+        let stands_alone = matches!(other, Self::Datastore | Self::Firewall);
+        self < other && self <= Self::Node && !stands_alone
+    }
 }
 
 /// Certainty of a detector.
@@ -142,6 +165,23 @@ pub struct Sight {
     pub has_fixed_address: bool,
     /// Seconds by which the wall clock was set since the last look.
     pub jumped_s: i64,
+    /// Bytes of the datastore, and of its write-ahead log; `None`: this machine has no file of it.
+    pub datastore: Option<[u64; 2]>,
+    /// Firewall rules that are there more than once; `None`: they were not counted.
+    pub duplicates: Option<u64>,
+    /// State of the Pods of CoreDNS, where none is ready.
+    pub dns: String,
+}
+
+impl Sight {
+    /// Returns whether it shows a part at all.
+    pub fn shows(&self, part: Part) -> bool {
+        match part {
+            Part::Service | Part::Datastore => true,
+            Part::Firewall => self.duplicates.is_some(),
+            Part::Api | Part::Node | Part::Certificates | Part::Dns => self.api.is_some(),
+        }
+    }
 }
 
 /// Answer of the API of this machine.
@@ -162,14 +202,45 @@ pub struct Node {
     pub conditions: Vec<[String; 3]>,
     /// Its address inside the cluster.
     pub address: Option<IpAddr>,
+    /// True if there is CoreDNS, wanted by its Deployment, and none of its Pods is ready.
+    pub lacks_dns: bool,
 }
 
-/// Question that [`Node::parse`] understands the answer of, for `kubectl get node -o jsonpath=`.
-pub const QUESTION: &str = "{range .status.conditions[*]}condition|{.type}|{.status}|{.message}{\"\\n\"}{end}\
-    {range .status.addresses[*]}address|{.type}|{.address}{\"\\n\"}{end}";
+/// Question that [`Node::parse`] understands the answer of, for `kubectl get -o jsonpath=`: a
+/// server asks for its node and for the Deployment of CoreDNS at once, and a worker may see its
+/// node only.
+pub fn question(role: Role) -> String {
+    let (node, dns) = match role {
+        Role::Server => (
+            ".items[?(@.kind==\"Node\")]",
+            "{range .items[?(@.kind==\"Deployment\")]}dns|{.spec.replicas}|{.status.readyReplicas}{\"\\n\"}{end}",
+        ),
+        Role::Worker => ("", ""),
+    };
+    format!(
+        "{{range {node}.status.conditions[*]}}condition|{{.type}}|{{.status}}|{{.message}}{{\"\\n\"}}{{end}}\
+        {{range {node}.status.addresses[*]}}address|{{.type}}|{{.address}}{{\"\\n\"}}{{end}}{dns}"
+    )
+}
+
+/// Question about the Pods of CoreDNS, for [`pods_state`].
+pub const PODS_QUESTION: &str = "{range .items[*]}{.metadata.name}|{.status.phase}|\
+    {.status.conditions[?(@.type==\"PodScheduled\")].message}|\
+    {.status.containerStatuses[*].state.waiting.reason}|{.status.containerStatuses[*].state.waiting.message}|\
+    {.status.containerStatuses[*].lastState.terminated.reason}{\"\\n\\n\"}{end}";
+
+/// State of one of these Pods, with the reasons that it has.
+pub fn pods_state(answer: &str) -> String {
+    let pod = answer.trim().rsplit("\n\n").next().unwrap_or_default();
+    let mut fields = pod.split('|').filter(|field| !field.is_empty());
+    match fields.next() {
+        Some(name) => format!("Pod {name}: {}", fields.collect::<Vec<_>>().join(", ")),
+        None => "it has no Pod".to_owned(),
+    }
+}
 
 impl Node {
-    /// Reads the answer to [`QUESTION`].
+    /// Reads the answer to [`question`].
     pub fn parse(text: &str) -> Option<Self> {
         let mut node = Self::default();
         for line in text.lines() {
@@ -179,6 +250,9 @@ impl Node {
                 ("condition", condition) => node.conditions.push(condition),
                 ("address", [kind, address, _]) if kind == "InternalIP" => {
                     node.address = node.address.or_else(|| address.parse().ok());
+                }
+                ("dns", [wanted, ready, _]) => {
+                    node.lacks_dns = wanted != "0" && matches!(ready.as_str(), "" | "0");
                 }
                 _ => {}
             }
@@ -698,7 +772,77 @@ pub const FAULTS: &[Fault] = &[
         repair: Some(Repair::Restart),
         fix: "sudo systemctl restart k3s; if it still ends soon then: sudo k3s certificate check --output table",
     },
+    // No repair: to compact it stops k3s for minutes and takes as much room again.
+    Fault {
+        id: "k3s.datastore-large",
+        part: Part::Datastore,
+        severity: Warning,
+        confidence: Confidence::Certain,
+        from: "the SQLite file is longer than 2 GB, or its log longer than 1 GB",
+        detect: |sight| {
+            let [main, log] = sight.datastore?;
+            (main > DATASTORE_BYTES_MAX || log > DATASTORE_LOG_BYTES_MAX).then(|| {
+                format!(
+                    "the datastore has {}, and {} in its log: it slows the API down, and never shrinks by itself",
+                    size(main),
+                    size(log)
+                )
+            })
+        },
+        patience_s: 120,
+        repair: None,
+        fix: "back it up: sudo pipeops-agent k3s backup; at a quiet time, with as much room free as it has: sudo systemctl stop k3s, \
+            then compact server/db/state.db in the data directory with sqlite3 FILE VACUUM, then: sudo systemctl start k3s; \
+            find what writes so much: sqlite3 FILE \"select count(*) n, name from kine group by name order by n desc limit 9\"",
+    },
+    // No repair: rules of other programs are among them, and those of a broken iptables come again.
+    Fault {
+        id: "k3s.firewall-duplicates",
+        part: Part::Firewall,
+        severity: Warning,
+        confidence: Confidence::Certain,
+        from: "fifty firewall rules or more are there a second time in the same chain; counted each hour, where iptables is installed",
+        detect: |sight| {
+            let count = sight.duplicates.filter(|count| *count >= DUPLICATES_MAX)?;
+            Some(format!(
+                "{count} firewall rules are there more than once, and each packet passes them"
+            ))
+        },
+        patience_s: 0,
+        repair: None,
+        fix: "have k3s use its own iptables: prefer-bundled-bin: true in /etc/rancher/k3s/config.yaml; then reboot once, which removes them",
+    },
+    // No repair: the kubelet restarts it by itself, and what lacks is mostly an image or a server.
+    Fault {
+        id: "k3s.dns",
+        part: Part::Dns,
+        severity: Critical,
+        confidence: Confidence::Certain,
+        from: "the API answers, the node is Ready, and no Pod of the Deployment coredns in kube-system is, for four minutes; not \
+            where there is none, or where it was scaled to none",
+        detect: |sight| {
+            let is_it = node(sight)?.lacks_dns;
+            is_it.then(|| {
+                format!(
+                    "Pods resolve no names, because CoreDNS is not ready: {}",
+                    sight.dns
+                )
+            })
+        },
+        patience_s: 240,
+        repair: None,
+        fix: "sudo k3s kubectl -n kube-system describe pod -l k8s-app=kube-dns, and logs -l k8s-app=kube-dns, say why; an image that cannot \
+            be pulled needs the network, or the archive in agent/images; a loop: sudo pipeops-agent doctor names the server",
+    },
 ];
+
+/// Length of a datastore that slows the API down.
+pub const DATASTORE_BYTES_MAX: u64 = 2_000_000_000;
+/// Length of its write-ahead log that does.
+pub const DATASTORE_LOG_BYTES_MAX: u64 = 1_000_000_000;
+/// Duplicate rules that are too many. A few are there in any cluster: rules of ports that were
+/// opened by hand.
+pub const DUPLICATES_MAX: u64 = 50;
 
 /// A fix for the service manager and the part of the cluster that this machine has; in the table it
 /// is that of a server with systemd.
@@ -757,13 +901,11 @@ const PRESSURE: Fault = Fault {
 /// Checks of the doctor about k3s and what it stands on, which it tells of by itself: they are not
 /// looked at twice.
 #[cfg(feature = "internals")]
-pub const OF_THE_DOCTOR: [&str; 14] = [
+pub const OF_THE_DOCTOR: [&str; 12] = [
     "k3s.program",
     "k3s.config",
     "k3s.empty-files",
-    "k3s.datastore",
     "k3s.kubeconfig-mode",
-    "network.duplicates",
     "network.iptables",
     "network.backends",
     "host.name",
@@ -838,4 +980,53 @@ fn is_error(line: &str) -> bool {
         .iter()
         .any(|word| line.contains(word))
         || is_klog(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_answer_has_the_node_and_coredns() {
+        let node = "condition|Ready|True|kubelet is posting\naddress|Hostname|box\naddress|InternalIP|192.0.2.7\n";
+        for (dns, lacks) in [
+            ("", false),
+            ("dns|1|1\n", false),
+            ("dns|2|1\n", false),
+            ("dns|1|\n", true),
+            ("dns|1|0\n", true),
+            // Somebody scaled it to none.
+            ("dns|0|\n", false),
+        ] {
+            let found = Node::parse(&format!("{node}{dns}")).unwrap();
+            assert_eq!(found.lacks_dns, lacks, "{dns}");
+            assert!(found.is_ready());
+            assert_eq!(found.address, "192.0.2.7".parse().ok());
+        }
+        // CoreDNS alone is no node.
+        assert_eq!(Node::parse("dns|1|1\n"), None);
+        assert!(!question(Role::Worker).contains("items"));
+    }
+
+    #[test]
+    fn the_state_of_a_pod_has_the_reasons_that_it_has() {
+        for (answer, said) in [
+            ("", "it has no Pod"),
+            ("\n\n", "it has no Pod"),
+            (
+                "coredns-1|Pending|0/1 nodes are available: 1 Too many pods.||||\n\n",
+                "Pod coredns-1: Pending, 0/1 nodes are available: 1 Too many pods.",
+            ),
+            (
+                "a|Running||||\n\nb|Running||||CrashLoopBackOff|back-off 5m0s|Error\n\n",
+                "Pod b: Running, CrashLoopBackOff, back-off 5m0s, Error",
+            ),
+            (
+                "b|Pending||||ErrImagePull|first\nsecond|\n\n",
+                "Pod b: Pending, ErrImagePull, first\nsecond",
+            ),
+        ] {
+            assert_eq!(pods_state(answer), said);
+        }
+    }
 }

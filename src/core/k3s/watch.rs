@@ -64,6 +64,8 @@ pub const fn made(init: Init) -> &'static [&'static str] {
 /// Seconds between two questions to the API of a k3s that is well: k3s' own client takes a second
 /// of a small board.
 const ASK_EVERY_S: u64 = 110;
+/// Seconds between two counts of firewall rules: many of them take a small board a second.
+const COUNT_EVERY_S: u64 = 3600;
 /// Window in which restarts make a loop.
 const LOOP_S: u64 = 600;
 /// Restarts that are remembered.
@@ -123,6 +125,8 @@ pub struct Memory {
     looked: Option<(u64, i64)>,
     /// Seconds since the machine started when the API was asked last.
     asked_s: Option<u64>,
+    /// The same of the last count of firewall rules.
+    counted_s: Option<u64>,
     /// Number of restarts at the last look.
     restarts: u32,
     /// Restarts that were seen: when, and how many.
@@ -188,6 +192,17 @@ impl Memory {
         asked.is_none_or(|ago| ago >= ASK_EVERY_S) || self.entries.values().any(is_open)
     }
 
+    /// Returns whether firewall rules are to be counted by this look, and takes down that they are.
+    pub fn counts(&mut self, now: Now) -> bool {
+        let now_s = seconds(now);
+        let before = self.counted_s.map(|at| now_s.saturating_sub(at));
+        let is_due = before.is_none_or(|ago| ago >= COUNT_EVERY_S);
+        if is_due {
+            self.counted_s = Some(now_s);
+        }
+        is_due
+    }
+
     /// Restarts of the last minutes, with those since the last look.
     pub fn restarted(&mut self, restarts: u32, now: Now) -> u32 {
         let now_s = seconds(now);
@@ -241,12 +256,10 @@ impl Memory {
         for (id, entry) in &mut self.entries {
             let part = faults::of(id).map(|fault| fault.part);
             let is_found = found.iter().any(|(fault, _)| fault.id == id);
-            let is_looked_at = part.is_none_or(|part| part == Part::Service || sight.api.is_some());
+            let is_looked_at = part.is_none_or(|part| sight.shows(part));
             // A fault of an earlier part explains it away.
-            let is_explained = self.is_stopped
-                || found
-                    .first()
-                    .is_some_and(|(first, _)| part.is_some_and(|part| first.part < part));
+            let is_explained =
+                self.is_stopped || part.is_some_and(|part| is_explained(&found, part));
             if !is_found && (is_looked_at || is_explained) {
                 entry.is_there = false;
                 entry.handed = None;
@@ -383,7 +396,7 @@ impl Memory {
             .unwrap_or_default();
         let ends = self.ends.iter().map(|(at, more)| format!("{at}:{more}"));
         let mut text = format!(
-            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\t{}\t{}\t{} {}\n",
+            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\t{}\t{}\t{} {}\t{}\n",
             self.restarts,
             ends.collect::<Vec<_>>().join(","),
             u8::from(self.is_stopped),
@@ -396,6 +409,9 @@ impl Memory {
                 Init::OpenRc => OPENRC,
             },
             self.role.name(),
+            self.counted_s
+                .map(|counted| counted.to_string())
+                .unwrap_or_default(),
         );
         for (id, entry) in &self.entries {
             let tries: Vec<_> = entry.tries.iter().map(u64::to_string).collect();
@@ -444,6 +460,7 @@ impl Memory {
         Self {
             looked,
             asked_s: asked.parse().ok(),
+            counted_s: rest.get(1).and_then(|counted| counted.parse().ok()),
             restarts: restarts.parse().unwrap_or(0),
             ends: ends.split(',').filter_map(end).take(ENDS_MAX).collect(),
             is_stopped: *is_stopped == "1",
@@ -536,21 +553,20 @@ impl Entry {
 fn found(sight: &Sight) -> Vec<(&'static Fault, String)> {
     let mut found: Vec<(&'static Fault, String)> = Vec::new();
     for fault in FAULTS {
-        let is_judged = fault.part == Part::Service || sight.api.is_some();
-        if !is_judged
-            || found
-                .first()
-                .is_some_and(|(first, _)| first.part < fault.part)
-        {
-            continue;
-        }
-        if found.iter().all(|(earlier, _)| earlier.part != fault.part)
+        if sight.shows(fault.part)
+            && !is_explained(&found, fault.part)
+            && found.iter().all(|(earlier, _)| earlier.part != fault.part)
             && let Some(seen) = (fault.detect)(sight)
         {
             found.push((fault, seen));
         }
     }
     found
+}
+
+/// Returns whether one of these faults explains those of a part.
+fn is_explained(found: &[(&Fault, String)], part: Part) -> bool {
+    found.iter().any(|(fault, _)| fault.part.explains(part))
 }
 
 fn seconds(now: Now) -> u64 {
@@ -600,7 +616,26 @@ mod tests {
                 .map(|(kind, status, message)| [*kind, *status, *message].map(str::to_owned))
                 .collect(),
             address: "192.0.2.7".parse().ok(),
+            lacks_dns: false,
         })
+    }
+
+    fn without_dns(ready: &str) -> Sight {
+        let Api::Node(node) = node(&[("Ready", ready, "")]) else {
+            panic!("a node");
+        };
+        Sight {
+            api: Some(Api::Node(Node {
+                lacks_dns: true,
+                ..node
+            })),
+            dns: "Pod coredns-1: Pending, ImagePullBackOff".to_owned(),
+            ..healthy()
+        }
+    }
+
+    fn ids(memory: &Memory) -> Vec<&'static str> {
+        memory.handed().iter().map(|fault| fault.id).collect()
     }
 
     fn healthy() -> Sight {
@@ -1034,6 +1069,116 @@ mod tests {
         assert_eq!(memory.handed(), []);
         memory.look(&sight, at(1600), true);
         assert_eq!(memory.handed()[0].id, "k3s.disk-pressure");
+    }
+
+    #[test]
+    fn coredns_that_stays_unready_is_left_to_a_person_with_the_reason_of_its_pod() {
+        let mut memory = Memory::default();
+        for (seconds, expected) in [(0, &[][..]), (180, &[]), (240, &["k3s.dns"])] {
+            assert!(
+                memory
+                    .look(&without_dns("True"), at(1000 + seconds), true)
+                    .is_none()
+            );
+            memory = Memory::parse(&memory.text());
+            assert_eq!(ids(&memory), expected, "{seconds}");
+            // It is asked for again by each look until it is left to somebody.
+            assert_eq!(memory.asks(at(1060 + seconds)), expected.is_empty());
+        }
+        let said = &memory.handed()[0].sentence;
+        assert!(
+            said.ends_with("Pod coredns-1: Pending, ImagePullBackOff"),
+            "{said}"
+        );
+        // A look that does not ask leaves it, and one that sees it mended does not.
+        let unasked = Sight {
+            api: None,
+            ..healthy()
+        };
+        memory.look(&unasked, at(1300), true);
+        assert_eq!(ids(&memory), ["k3s.dns"]);
+        memory.look(&healthy(), at(1360), true);
+        assert_eq!(ids(&memory), [""; 0]);
+    }
+
+    #[test]
+    fn coredns_is_not_judged_where_the_node_or_the_api_is_at_fault() {
+        for sight in [
+            without_dns("False"),
+            silent(),
+            looping("level=fatal msg=\"x\""),
+        ] {
+            let mut memory = Memory::default();
+            for minute in 0..30 {
+                memory.look(&sight, at(1000 + minute * 60), false);
+            }
+            assert!(!ids(&memory).contains(&"k3s.dns"), "{:?}", ids(&memory));
+            assert!(!memory.handed().is_empty());
+        }
+        // Nor does it hide certificates that end, or they it.
+        let sight = Sight {
+            certificate: Some(("a.crt".to_owned(), 84)),
+            ..without_dns("True")
+        };
+        let mut memory = Memory::default();
+        memory.look(&sight, at(1000), false);
+        memory.look(&sight, at(5000), false);
+        assert_eq!(ids(&memory), ["k3s.certificates-end", "k3s.dns"]);
+    }
+
+    #[test]
+    fn a_large_datastore_is_told_whatever_else_is_wrong() {
+        for (datastore, is_large) in [
+            (None, false),
+            (Some([2_000_000_000, 1_000_000_000]), false),
+            (Some([2_000_000_001, 0]), true),
+            (Some([1, 1_000_000_001]), true),
+        ] {
+            for sight in [healthy(), looping("level=fatal msg=\"x\"")] {
+                let sight = Sight { datastore, ..sight };
+                let mut memory = Memory::default();
+                memory.look(&sight, at(1000), true);
+                memory.look(&sight, at(1060), true);
+                assert!(!ids(&memory).contains(&"k3s.datastore-large"));
+                assert!(memory.look(&sight, at(1120), true).is_none());
+                let is_told = ids(&memory).contains(&"k3s.datastore-large");
+                assert_eq!(is_told, is_large, "{datastore:?}");
+            }
+        }
+        // Whoever stopped k3s is compacting it.
+        let stopped = Sight {
+            service: service("inactive", "success"),
+            datastore: Some([9_000_000_000, 0]),
+            api: None,
+            ..healthy()
+        };
+        let mut memory = Memory::default();
+        memory.look(&stopped, at(1000), true);
+        memory.look(&stopped, at(2000), true);
+        assert_eq!(ids(&memory), [""; 0]);
+    }
+
+    #[test]
+    fn duplicate_rules_are_counted_each_hour_and_told_until_a_count_is_well() {
+        let mut memory = Memory::default();
+        let mut told = Vec::new();
+        for minute in 0..180 {
+            let now = at(1000 + minute * 60);
+            let is_counted = memory.counts(now);
+            assert_eq!(is_counted, minute % 60 == 0, "{minute}");
+            let count = [49, 50, 3][usize::try_from(minute / 60).unwrap()];
+            let sight = Sight {
+                duplicates: is_counted.then_some(count),
+                ..healthy()
+            };
+            assert!(memory.look(&sight, now, true).is_none());
+            memory = Memory::parse(&memory.text());
+            if !memory.handed().is_empty() {
+                assert_eq!(ids(&memory), ["k3s.firewall-duplicates"]);
+                told.push(minute);
+            }
+        }
+        assert_eq!(told, (60..120).collect::<Vec<_>>());
     }
 
     #[test]

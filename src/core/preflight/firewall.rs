@@ -15,6 +15,7 @@ use super::{
 use crate::core::{
     environment::{Environment, Init},
     health::Severity::{Critical, Note, Warning},
+    k3s::faults::DUPLICATES_MAX,
     procfs::kernel::modules,
     repair::recipe::network_manager,
 };
@@ -327,8 +328,7 @@ fn duplicates(facts: &Facts, _: &Environment) -> Judgement {
     match facts.number("iptables duplicates") {
         None if !facts.has(BINARY) => Judgement::NotHere(NO_K3S),
         None => super::unknown("only the keeper can count them (pipeops-agent keeper)"),
-        // A few are there in any cluster: rules of ports that were opened by hand.
-        Some(count) if count < 50 => ok(count.to_string()),
+        Some(count) if count < DUPLICATES_MAX => ok(count.to_string()),
         Some(count) => Problem::new(count.to_string(), &ADVICE).into(),
     }
 }

@@ -9,6 +9,7 @@ use super::{Advice, Check, Fact, Facts, Judgement, Problem, network::has_k3s, ok
 use crate::core::{
     environment::{Environment, Init},
     health::Severity::{Critical, Note, Warning},
+    k3s::faults::{DATASTORE_BYTES_MAX, DATASTORE_LOG_BYTES_MAX},
 };
 
 const BINARY: &str = "stat /usr/local/bin/k3s";
@@ -28,7 +29,6 @@ const PRECIOUS: [&str; 5] = [
     "stat /etc/rancher/node/password",
 ];
 const DAY_MS: i64 = 86_400_000;
-const GIGABYTE: u64 = 1_000_000_000;
 
 /// The table.
 pub(super) const CHECKS: &[Check] = &[
@@ -380,7 +380,7 @@ fn datastore(facts: &Facts, _: &Environment) -> Judgement {
         main / 1_000_000,
         log / 1_000_000
     );
-    if main > 2 * GIGABYTE || log > GIGABYTE {
+    if main > DATASTORE_BYTES_MAX || log > DATASTORE_LOG_BYTES_MAX {
         return Problem::new(seen, &ADVICE).into();
     }
     ok(seen)

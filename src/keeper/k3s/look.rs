@@ -158,13 +158,20 @@ impl System {
         Some(word).filter(|word| !word.is_empty())
     }
 
+    /// Length of the datastore, with its log.
     pub(super) fn datastore_bytes(&self, data_dir: &str) -> Option<u64> {
+        let [main, log] = self.datastore_lengths(data_dir)?;
+        Some(main.saturating_add(log))
+    }
+
+    /// Length of the datastore, and of its write-ahead log.
+    pub(super) fn datastore_lengths(&self, data_dir: &str) -> Option<[u64; 2]> {
         let length = |name: &str| {
             let found = std::fs::metadata(self.path(&format!("{data_dir}/server/db/{name}")));
             found.ok().map(|found| found.len())
         };
         let main = length("state.db")?;
-        Some(main.saturating_add(length("state.db-wal").unwrap_or(0)))
+        Some([main, length("state.db-wal").unwrap_or(0)])
     }
 
     /// The certificate of this machine that ends first.

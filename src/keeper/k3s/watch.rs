@@ -6,6 +6,7 @@ use std::{os::unix::fs::MetadataExt, time::Duration};
 use super::{
     super::{
         Keeper, end,
+        inspect::all_duplicates,
         journal::{Journal, LockedJournal},
         now, summary,
         system::System,
@@ -21,7 +22,9 @@ use crate::{
         journal::Outcome,
         k3s::{
             self, Role, backup, connect,
-            faults::{Api, Node, PROPERTIES, QUESTION, Repair, Service, Sight},
+            faults::{
+                self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
+            },
             plan::{Step, words},
             texts::Init,
             watch::{self, Handed, MEMORY, MEMORY_MODE, Memory, Order},
@@ -234,8 +237,17 @@ impl Keeper {
         if sight.restarts > 0 || !service.is_running() {
             sight.log = self.system.log("--boot");
         }
+        sight.datastore = self.system.datastore_lengths(&note.data_dir);
+        if memory.counts(now) {
+            sight.duplicates = all_duplicates(&self.system);
+        }
         if service.is_running() && memory.asks(now) {
             sight.api = self.system.api(&note.node);
+            if let Some(Api::Node(node)) = &sight.api
+                && node.lacks_dns
+            {
+                sight.dns = self.system.dns();
+            }
             sight.certificate = self.system.certificate(&note.data_dir, now.wall.millis());
             sight.addresses = network::all_addresses(self.system.root()).unwrap_or_default();
             let is_set = k3s::setting(&self.system.k3s_settings(), "node-ip").is_some();
@@ -442,16 +454,25 @@ impl System {
 
     /// The answer of the API about this node; `None`: it answers, but not about that.
     fn api(&self, node: &str) -> Option<Api> {
-        let question = format!("jsonpath={QUESTION}");
-        let asked = self.kubectl_within("10s", API, &["get", "node", node, "-o", &question]);
+        let role = self.role();
+        let question = format!("-o=jsonpath={}", faults::question(role));
+        let node = format!("node/{node}");
+        let dns = match role {
+            Role::Server => &["-n", DNS_NAMESPACE, "deployment/coredns"][..],
+            Role::Worker => &[],
+        };
+        let asked = [&["get", &node, &question], dns].concat();
+        let asked = self.kubectl_within("10s", API, &asked);
         let ended = match asked {
             Ok(ended) => ended,
             Err(error) => return Some(Api::Silent(error.sentence())),
         };
-        if ended.is_fine() {
-            return Node::parse(&ended.output).map(Api::Node);
+        // Where there is no CoreDNS, the client complains of that and answers about the node.
+        let found = Node::parse(&ended.output);
+        if ended.is_fine() || found.is_some() {
+            return found.map(Api::Node);
         }
-        if ended.complaints.contains("(NotFound)") {
+        if ended.complaints.contains("(NotFound): nodes ") {
             return Some(Api::NoNode);
         }
         if self.is_api_ready() {
@@ -463,6 +484,25 @@ impl System {
             .rfind(|line| !line.trim().is_empty());
         let said = said.unwrap_or("no answer").trim().chars().take(160);
         Some(Api::Silent(said.collect()))
+    }
+
+    /// State of the Pods of CoreDNS, of which none is ready.
+    fn dns(&self) -> String {
+        let question = format!("-o=jsonpath={PODS_QUESTION}");
+        let asked = [
+            "get",
+            "pod",
+            "-n",
+            DNS_NAMESPACE,
+            "-l",
+            "k8s-app=kube-dns",
+            "--field-selector=status.phase!=Failed",
+            &question,
+        ];
+        match self.kubectl_within("10s", API, &asked) {
+            Ok(ended) if ended.is_fine() => pods_state(&ended.output),
+            Ok(_) | Err(_) => "its Pods are not known".to_owned(),
+        }
     }
 
     /// The certificate of k3s that ends first, of those that it renews when it starts, and days
@@ -505,5 +545,7 @@ impl System {
     }
 }
 
+/// Namespace of CoreDNS.
+const DNS_NAMESPACE: &str = "kube-system";
 /// Label of servers.
 pub(super) const SERVERS: &str = "node-role.kubernetes.io/control-plane";

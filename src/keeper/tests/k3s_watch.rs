@@ -294,3 +294,70 @@ fn a_change_that_was_interrupted_is_told_as_that_and_its_step_goes() {
     assert_eq!(tree.read(doing), None);
     assert_eq!(left(&tree).unfinished.as_deref(), Some("k3s-install-1"));
 }
+
+#[test]
+fn coredns_the_datastore_and_the_firewall_are_left_to_a_person_without_a_change() {
+    let tree = machine(HEALTHY);
+    tree.put("mended", "", 0o644);
+    let k3s = tree.root().join("usr/sbin/k3s");
+    let script = std::fs::read_to_string(&k3s).unwrap();
+    let unready = script.replace(
+        "case \"$*\" in ",
+        "case \"$*\" in *kube-dns*) printf 'coredns-1|Pending||ErrImagePull|no such image|\\n\\n';;\n\
+         *range*deployment/coredns) printf 'condition|Ready|True|fine\\ndns|1|\\n'; exit 1;;\n",
+    );
+    assert_ne!(unready, script);
+    crate::files::replace(&k3s, unready.as_bytes(), 0o755).unwrap();
+    let save = format!(
+        "#!/bin/sh\nprintf '*filter\\n{}'\n",
+        "-A INPUT -j ACCEPT\\n".repeat(60)
+    );
+    tree.put("usr/sbin/iptables-save", &save, 0o755);
+    let db = "var/lib/rancher/k3s/server/db/state.db-wal";
+    tree.put("var/lib/rancher/k3s/server/db/state.db", "x", 0o600);
+    tree.put(db, "x", 0o600);
+    let log = std::fs::OpenOptions::new()
+        .write(true)
+        .open(tree.root().join(db))
+        .unwrap();
+    log.set_len(3_000_000_000).unwrap();
+    assert!(look(&tree, true).is_none());
+    // As if that had been half an hour ago.
+    let memory = tree.read(MEMORY.trim_start_matches('/')).unwrap();
+    let aged: Vec<_> = memory
+        .lines()
+        .map(|line| match line.split('\t').collect::<Vec<_>>() {
+            fields if fields[0].starts_with("k3s.") => {
+                let since: u64 = fields[1].parse().unwrap();
+                let mut fields = fields;
+                let since = since.saturating_sub(1800).to_string();
+                fields[1] = &since;
+                fields.join("\t")
+            }
+            _ => line.to_owned(),
+        })
+        .collect();
+    tree.put(MEMORY.trim_start_matches('/'), &aged.join("\n"), 0o640);
+    let before = tree.keeper().changes().unwrap().len();
+    assert!(look(&tree, true).is_none());
+    assert_eq!(tree.keeper().changes().unwrap().len(), before);
+    let left = left(&tree);
+    let told: Vec<_> = left.faults.iter().map(|fault| fault.id.as_str()).collect();
+    assert_eq!(
+        told,
+        ["k3s.datastore-large", "k3s.firewall-duplicates", "k3s.dns"]
+    );
+    let said: Vec<_> = left
+        .faults
+        .iter()
+        .map(|fault| fault.what.as_str())
+        .collect();
+    assert!(said[0].contains("3.0 GB in its log"), "{said:?}");
+    assert!(said[1].starts_with("59 firewall rules"), "{said:?}");
+    assert!(
+        said[2].ends_with("Pod coredns-1: Pending, ErrImagePull, no such image"),
+        "{said:?}"
+    );
+    // It is no reason to call the node unready.
+    assert!(left.is_ready);
+}
