@@ -424,8 +424,8 @@ pub struct K3sStatus {
     pub certificate_ends: Option<String>,
     /// Backups in the usual directory, the newest first.
     pub backups: Vec<BackupEntry>,
-    /// Copies of them elsewhere, by the agent, in the answer of `k3s status` only; none if no
-    /// setting asks for them, or if no agent answers.
+    /// Copies of them elsewhere, as the agent knows them; none if no setting asks for them, and
+    /// in what root leaves for the agent.
     pub copies: Option<Copies>,
     /// Volumes on this machine, which are in no backup.
     pub volumes: Vec<Volume>,

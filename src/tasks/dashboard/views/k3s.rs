@@ -3,7 +3,10 @@
 use crate::{
     core::time::Wall,
     tasks::state::{CopiesView, SharedState},
-    wire::api::{Copies, K3sReport, k3s_page},
+    wire::{
+        api::{Copies, K3sReport, k3s_page},
+        keeper::K3sStatus,
+    },
 };
 
 /// k3s of this machine, as far as the agent knows it.
@@ -14,6 +17,11 @@ pub fn report(shared_state: &SharedState) -> K3sReport {
     let rows = seen
         .as_ref()
         .map(|seen| k3s_page(seen, copies.as_ref(), now));
+    // As `k3s status` has it: root's watch does not know of copies.
+    let seen = seen.map(|seen| K3sStatus {
+        copies: copies.clone(),
+        ..seen
+    });
     K3sReport {
         copies,
         rows: rows.unwrap_or_default(),
@@ -33,5 +41,26 @@ fn copies(view: &CopiesView) -> Copies {
         checked_at: view.checked.map(Wall::rfc3339),
         doing: view.doing.clone(),
         why: view.why.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::clock;
+
+    #[test]
+    fn copies_are_in_the_state_that_is_shown_as_in_k3s_status() {
+        let shared_state = SharedState::new(clock::now);
+        *shared_state.copies.borrow_mut() = Some(CopiesView {
+            at: "https://s3.example.com/backups".to_owned(),
+            count: 3,
+            ..CopiesView::default()
+        });
+        assert_eq!(report(&shared_state).seen, None);
+        *shared_state.k3s.borrow_mut() = Some(K3sStatus::default());
+        let report = report(&shared_state);
+        assert_eq!(report.seen.unwrap().copies, report.copies);
+        assert_eq!(report.copies.unwrap().count, 3);
     }
 }
