@@ -3,7 +3,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Stdio},
     rc::Rc,
     sync::OnceLock,
@@ -20,7 +20,11 @@ use pipeops_agent::{
     },
     files,
     host::clock,
-    net::{dial::Dialer, proxy::Proxies},
+    net::{
+        dial::Dialer,
+        proxy::Proxies,
+        tls::{self, Clock, Roots, Tls},
+    },
     outside::{
         s3::{Caller, Store},
         transport::Way,
@@ -30,9 +34,10 @@ use pipeops_agent::{
         state::{CopiesView, SharedState},
     },
 };
+use rcgen::{CertifiedKey, KeyPair, generate_simple_self_signed};
 use smol::{Timer, future::or};
 
-use crate::agent::command;
+use crate::{agent::command, kube::certificates::Authority};
 
 const SECRET: &str = "not-a-secret/+=";
 const DAY_MS: i64 = 86_400_000;
@@ -40,12 +45,40 @@ const DAY_MS: i64 = 86_400_000;
 struct Server {
     child: Child,
     port: u16,
+    tls: Option<Tls>,
 }
 
 impl Server {
     /// `None`: there is no Python.
     fn start() -> Option<Self> {
+        Self::run(&[], None)
+    }
+
+    /// One with TLS, for `name`; `trusted` is what its caller trusts.
+    fn start_tls(
+        name: &str,
+        trusted: impl FnOnce(&CertifiedKey<KeyPair>) -> String,
+    ) -> Option<Self> {
+        let made = generate_simple_self_signed([name.to_owned()]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["cert.pem", "key.pem"].map(|name| folder.path().join(name));
+        let texts = [made.cert.pem(), made.signing_key.serialize_pem()];
+        for (file, text) in files.iter().zip(texts) {
+            files::replace(file, text.as_bytes(), 0o600).unwrap();
+        }
+        let settings = tls::Settings {
+            roots: Roots::BuiltIn,
+            extra_ca_pem: Some(trusted(&made).into_bytes()),
+            ..tls::Settings::default()
+        };
+        let tls = Tls::new(&settings, Clock::new(|| clock::now().wall, Wall::default())).unwrap();
+        // It has read them once it says its port.
+        Self::run(&files.each_ref().map(PathBuf::as_path), Some(tls))
+    }
+
+    fn run(words: &[&Path], tls: Option<Tls>) -> Option<Self> {
         let mut child = command(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3-server"))
+            .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -56,17 +89,18 @@ impl Server {
         let read = output.map(|mut output| output.read_line(&mut line));
         assert!(matches!(read, Some(Ok(_))), "it says no port");
         let port = line.trim().parse().unwrap_or_default();
-        Some(Self { child, port })
+        Some(Self { child, port, tls })
     }
 
     fn store(&self, folder: &str) -> Store {
-        let url = format!("http://127.0.0.1:{}/backups/{folder}", self.port);
+        let scheme = self.tls.as_ref().map_or("http", |_| "https");
+        let url = format!("{scheme}://127.0.0.1:{}/backups/{folder}", self.port);
         let url = Url::parse(&url).unwrap();
         Store {
             way: Way {
                 dialer: Dialer::default(),
                 proxies: Proxies::default(),
-                tls: None,
+                tls: self.tls.clone(),
                 user_agent: "test".to_owned(),
             },
             bucket: Bucket::parse(&url.path).unwrap(),
@@ -279,4 +313,50 @@ fn a_directory_that_stays_empty_is_told_only_where_backups_are_late() {
         told.contains("the newest that root has left for it is of"),
         "{told}"
     );
+}
+
+#[test]
+fn copies_go_to_a_server_whose_certificate_is_trusted_and_to_no_other() {
+    let spool = tempfile::tempdir().unwrap();
+    left(spool.path(), &[0, 1]);
+    let own = |made: &CertifiedKey<KeyPair>| made.cert.pem();
+    let Some(server) = Server::start_tls("127.0.0.1", own) else {
+        return;
+    };
+    let store = server.store("tls");
+    let is_done = |view: &CopiesView, _: &SharedState| view.checked.is_some();
+    let (view, state) = copied(store.clone(), SECRET, spool.path(), is_done);
+    assert_eq!((view.count, told(&state)), (2, None));
+    assert_eq!(
+        view.at,
+        format!("https://127.0.0.1:{}/backups/tls", server.port)
+    );
+    assert_eq!(listed(&store).len(), 2);
+
+    let other = |_: &CertifiedKey<KeyPair>| Authority::new().pem();
+    for (server, words) in [
+        (
+            Server::start_tls("127.0.0.1", other),
+            ["is not signed by a trusted CA", "set tls.ca_file to the CA"],
+        ),
+        (
+            Server::start_tls("s3.example.com", own),
+            [
+                "is for another name",
+                "use a name that the certificate contains",
+            ],
+        ),
+    ] {
+        let server = server.unwrap();
+        let has_told = |_: &CopiesView, state: &SharedState| told(state).is_some();
+        let (view, state) = copied(server.store("tls"), SECRET, spool.path(), has_told);
+        let told = told(&state).unwrap();
+        for word in words
+            .iter()
+            .chain(&["backups are not copied to https://127.0.0.1"])
+        {
+            assert!(told.contains(word), "{told}");
+        }
+        assert_eq!((view.newest, view.count), (None, 0), "{told}");
+    }
 }

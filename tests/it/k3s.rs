@@ -28,13 +28,14 @@ use pipeops_agent::core::{
     },
     words,
 };
+use plane::{Options, Plane};
 use ring::{
     digest::{SHA256, digest},
     signature::{Ed25519KeyPair, KeyPair as _},
 };
 use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
 
-use crate::agent::{command, put};
+use crate::agent::{Agent, SOON, command, put};
 
 const VERSION: &str = "v1.34.4+k3s1";
 const NEXT: &str = "v1.34.5+k3s1";
@@ -731,4 +732,93 @@ fn a_worker_is_never_newer_than_its_server() {
         texts(&output)
     );
     assert_eq!(machine.installed(), None);
+}
+
+#[test]
+fn the_agent_shows_the_state_that_a_look_of_the_watch_left() {
+    let can = command("unshare").args(["--mount", "true"]).status();
+    if !is_root() || !can.is_ok_and(|status| status.success()) {
+        println!("skipped: a machine with a /run of its own takes root, and unshare");
+        return;
+    }
+    let machine = Machine::new();
+    let shown = |ready: &str| {
+        machine.program("k3s", &format!(
+            "case \"$*\" in --version) echo 'k3s version {VERSION} (x)';; *items*) printf 'condition|Ready|{ready}|\\n';; \
+             *plans*) exit 1;; kubectl*) [ -d run/k3s ] && printf '{VERSION}|True|2099-01-01T00:00:00Z|';; esac"
+        ));
+    };
+    shown("True");
+    machine.program(
+        "iptables-save",
+        "echo '*filter'; for n in $(seq 60); do echo '-A INPUT -j ACCEPT'; done",
+    );
+    let good =
+        |request: &Request<'_>| (request.path == at(VERSION)).then(|| Answer::whole(program()));
+    let plane = Plane::start(Options::default()).unwrap();
+    let words = format!(
+        "mount --bind {}/run /run && exec \"$@\"",
+        machine.path().display()
+    );
+    let words = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        &words,
+        "sh",
+    ];
+    let mut agent = Agent::new(&plane).under(&words);
+    let look = || {
+        let root = machine.path().display();
+        let output = command(env!("CARGO_BIN_EXE_pipeops-agent"))
+            .args(["k3s", "watch", "--now", "--root", &root.to_string()])
+            .args(["--set", &format!("keeper.state_dir={root}/var/keeper")])
+            .env("PIPEOPS_CONFIG", machine.path().join("config.toml"))
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", texts(&output));
+    };
+    served(&index(HEAD, &program()), 1, good, |server| {
+        let done = machine.k3s(server, &["install"]);
+        assert_eq!(done.status.code(), Some(0), "{}", texts(&done));
+        look();
+        agent.start();
+        agent.status();
+        let report = agent.view("/api/v1/k3s");
+        let left = std::fs::read(machine.path().join("run/pipeops-k3s/status")).unwrap();
+        let left: serde_json::Value = serde_json::from_slice(&left).unwrap();
+        assert_eq!(report["seen"], left);
+        assert_eq!(left["version"], VERSION);
+        assert_eq!(left["is_ready"], true);
+        assert_eq!(left["faults"][0]["id"], "k3s.firewall-duplicates");
+        let condition = agent.until_condition("k3s.fault", SOON);
+        let sentence = condition["sentence"].as_str().unwrap();
+        assert!(sentence.starts_with("59 firewall rules"), "{condition}");
+        let (_, said) = agent.cli(&["status"]);
+        for words in [
+            "k3s runs, and its node is Ready",
+            VERSION,
+            sentence,
+            "prefer-bundled-bin",
+        ] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        // The next look is shown as soon as somebody asks.
+        shown("False");
+        drop(std::fs::remove_file(
+            machine.path().join("run/pipeops-k3s/watch"),
+        ));
+        look();
+        let seen = agent.view("/api/v1/k3s");
+        assert_eq!(seen["seen"]["is_ready"], false, "{seen}");
+        let open = seen["seen"]["open"].to_string();
+        assert!(open.contains("the node is not Ready"), "{seen}");
+        assert_eq!(
+            seen["rows"][0]["value"],
+            "k3s is here, but its node is not Ready"
+        );
+    });
 }
