@@ -134,9 +134,11 @@ pub(super) fn keeper(args: &Args, command: &str) -> Result<Keeper> {
         return Err(Error::new(format!("{command} needs root"))
             .fix(format!("sudo pipeops-agent {command}")));
     }
-    match Executor::of(&load(args), args)? {
-        Executor::Own(keeper) if args.has(JSON.long) => Ok(keeper),
-        Executor::Own(keeper) => Ok(keeper.watched(print_progress)),
+    let loaded = load(args);
+    let group = connect::user(&loaded).map(|user| user.gid.as_raw());
+    match Executor::of(&loaded, args)? {
+        Executor::Own(keeper) if args.has(JSON.long) => Ok(keeper.shown_to(group)),
+        Executor::Own(keeper) => Ok(keeper.shown_to(group).watched(print_progress)),
         Executor::Helper(_) => Err(Error::new(format!("{command} needs root"))),
     }
 }

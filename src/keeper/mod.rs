@@ -82,6 +82,13 @@ impl Keeper {
         self
     }
 
+    /// The same, telling the agent of changes of k3s from the first one on, by its group.
+    #[must_use]
+    pub fn shown_to(mut self, group: Option<u32>) -> Self {
+        self.system.group = group;
+        self
+    }
+
     /// Goes on with what a power cut interrupted. Says what came of it.
     pub fn resume(&self) -> Result<Vec<Done>> {
         let journal = self.open()?;

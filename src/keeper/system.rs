@@ -43,6 +43,9 @@ pub type Watch = fn(&str);
 pub(super) struct System {
     root: PathBuf,
     pub(super) watch: Watch,
+    /// Group of the agent, which may read the step of a change before anything else is there for
+    /// it.
+    pub(super) group: Option<u32>,
 }
 
 /// Content and attributes of an existing file.
@@ -108,6 +111,7 @@ impl System {
         Self {
             root: root.to_owned(),
             watch: |_| {},
+            group: None,
         }
     }
 

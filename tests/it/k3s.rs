@@ -734,6 +734,24 @@ fn a_worker_is_never_newer_than_its_server() {
     assert_eq!(machine.installed(), None);
 }
 
+/// Shell command that gives its arguments the machine's /run.
+fn mount_run(machine: &Machine) -> String {
+    let root = machine.path().display();
+    format!("mount --bind {root}/run /run && exec \"$@\"")
+}
+
+/// One look of the watch.
+fn look(machine: &Machine) {
+    let root = machine.path().display();
+    let output = command(env!("CARGO_BIN_EXE_pipeops-agent"))
+        .args(["k3s", "watch", "--now", "--root", &root.to_string()])
+        .args(["--set", &format!("keeper.state_dir={root}/var/keeper")])
+        .env("PIPEOPS_CONFIG", machine.path().join("config.toml"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", texts(&output));
+}
+
 #[test]
 fn the_agent_shows_the_state_that_a_look_of_the_watch_left() {
     let can = command("unshare").args(["--mount", "true"]).status();
@@ -756,35 +774,14 @@ fn the_agent_shows_the_state_that_a_look_of_the_watch_left() {
     let good =
         |request: &Request<'_>| (request.path == at(VERSION)).then(|| Answer::whole(program()));
     let plane = Plane::start(Options::default()).unwrap();
-    let words = format!(
-        "mount --bind {}/run /run && exec \"$@\"",
-        machine.path().display()
-    );
-    let words = [
-        "unshare",
-        "--mount",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        &words,
-        "sh",
-    ];
+    let mount = mount_run(&machine);
+    let words = ["unshare", "--mount", "--propagation", "private"];
+    let words = [&words[..], &["sh", "-c", &mount, "sh"]].concat();
     let mut agent = Agent::new(&plane).under(&words);
-    let look = || {
-        let root = machine.path().display();
-        let output = command(env!("CARGO_BIN_EXE_pipeops-agent"))
-            .args(["k3s", "watch", "--now", "--root", &root.to_string()])
-            .args(["--set", &format!("keeper.state_dir={root}/var/keeper")])
-            .env("PIPEOPS_CONFIG", machine.path().join("config.toml"))
-            .output()
-            .unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", texts(&output));
-    };
     served(&index(HEAD, &program()), 1, good, |server| {
         let done = machine.k3s(server, &["install"]);
         assert_eq!(done.status.code(), Some(0), "{}", texts(&done));
-        look();
+        look(&machine);
         agent.start();
         agent.status();
         let report = agent.view("/api/v1/k3s");
@@ -808,10 +805,9 @@ fn the_agent_shows_the_state_that_a_look_of_the_watch_left() {
         }
         // The next look is shown as soon as somebody asks.
         shown("False");
-        drop(std::fs::remove_file(
-            machine.path().join("run/pipeops-k3s/watch"),
-        ));
-        look();
+        let memory = machine.path().join("run/pipeops-k3s/watch");
+        drop(std::fs::remove_file(memory));
+        look(&machine);
         let seen = agent.view("/api/v1/k3s");
         assert_eq!(seen["seen"]["is_ready"], false, "{seen}");
         let open = seen["seen"]["open"].to_string();

@@ -8,12 +8,15 @@ use super::{
         now,
         system::{System, plain},
     },
-    Target, is_k3s, watch,
+    Target,
+    connect::open_to,
+    is_k3s, watch,
 };
 use crate::{
     core::{
         k3s::{
             self, BINARY, Role,
+            connect::DIRECTORY,
             faults::{Api, Sight},
             watch::{DOING, MEMORY_MODE, Memory, STATUS, STATUS_BYTES_MAX},
         },
@@ -208,27 +211,47 @@ impl Keeper {
 
 /// Progress of a change, for the agent, until it is dropped.
 #[derive(Debug)]
-pub(in super::super) struct Telling<'a>(&'a System);
+pub(in super::super) struct Telling<'a> {
+    system: &'a System,
+    /// True if it made the directory.
+    is_first: bool,
+}
 
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
-        drop(std::fs::remove_file(self.0.path(DOING)));
+        drop(std::fs::remove_file(self.system.path(DOING)));
+        if self.is_first {
+            // Only where it is empty: whoever needs it makes it.
+            drop(std::fs::remove_dir(self.system.path(DIRECTORY)));
+        }
     }
 }
 
 impl System {
-    /// Begins to tell the agent of a change, where k3s is watched: elsewhere the agent has no
-    /// directory to read.
+    /// Begins to tell the agent of a change, where there is an agent.
     pub(in super::super) fn begin_telling(&self, does: &str) -> Telling<'_> {
         let doing = Doing {
             does: plain(does),
             since: now().rfc3339(),
             ..Doing::default()
         };
-        if self.is_there(STATUS) {
+        let is_first = !self.is_there(DIRECTORY) && self.open_directory();
+        if is_first || self.is_there(STATUS) {
             self.put_doing(&doing);
         }
-        Telling(self)
+        Telling {
+            system: self,
+            is_first,
+        }
+    }
+
+    /// Makes the directory that the agent reads. False where there is no agent, or no room for it:
+    /// nothing depends on it.
+    fn open_directory(&self) -> bool {
+        let directory = self.path(DIRECTORY);
+        let open =
+            |group| files::create_directory(&directory).and_then(|()| open_to(&directory, group));
+        self.group.is_some_and(|group| open(group).is_ok())
     }
 
     /// Tells whoever hears this change, and the agent, what it is doing.

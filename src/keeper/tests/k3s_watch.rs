@@ -2,7 +2,7 @@
 
 use super::{
     super::k3s::Look,
-    k3s_life::{VERSION, good, install},
+    k3s_life::{VERSION, good, install, wanted},
     *,
 };
 use crate::{
@@ -360,4 +360,31 @@ fn coredns_the_datastore_and_the_firewall_are_left_to_a_person_without_a_change(
     );
     // It is no reason to call the node unready.
     assert!(left.is_ready);
+}
+
+#[test]
+fn the_agent_sees_the_steps_of_the_first_installation_and_a_failed_one_leaves_nothing() {
+    let group = nix::unistd::Gid::effective().as_raw();
+    for is_good in [true, false] {
+        let tree = good();
+        let path = tree.root().join("usr/sbin/systemctl");
+        let script = std::fs::read_to_string(&path).unwrap();
+        let keep = "case \"$*\" in *start*k3s) ls -ld run/pipeops-k3s >mode; cp run/pipeops-k3s/doing kept;; esac\n";
+        let fail = if is_good {
+            ""
+        } else {
+            "case \"$*\" in *start*k3s) exit 1;; esac\n"
+        };
+        let (head, rest) = script.split_once("echo \"systemctl").unwrap();
+        let script = format!("{head}{keep}{fail}echo \"systemctl{rest}");
+        crate::files::replace(&path, script.as_bytes(), 0o755).unwrap();
+        let keeper = tree.keeper().shown_to(Some(group));
+        let done = keeper.k3s_install(&wanted(&tree), "root").unwrap();
+        assert_eq!(done.outcome == "done", is_good, "{done:?}");
+        let doing = tree.read("kept").unwrap();
+        assert!(doing.contains("\"does\":\"install k3s"), "{doing}");
+        assert!(doing.contains("\"step\":\"step "), "{doing}");
+        assert!(tree.read("mode").unwrap().starts_with("drwxr-s---"));
+        assert!(!tree.root().join("run/pipeops-k3s").exists());
+    }
 }

@@ -14,7 +14,7 @@ use crate::{
     tasks::state::SharedState,
     wire::{
         json::{self, Shape},
-        keeper::K3sStatus,
+        keeper::{Doing, K3sStatus},
     },
 };
 
@@ -42,8 +42,14 @@ pub async fn follow(root: PathBuf, shared_state: Rc<SharedState>) {
 /// Reads the state again, with the change that is under way.
 pub async fn refresh(root: PathBuf, shared_state: &SharedState) {
     let read = move || {
-        let status: K3sStatus = shape(&root, STATUS)?;
-        let doing = shape(&root, DOING);
+        let doing: Option<Doing> = shape(&root, DOING);
+        let status = shape(&root, STATUS);
+        // Before the first look there is only the change that brings k3s.
+        let none = || K3sStatus {
+            managed: "none".to_owned(),
+            ..K3sStatus::default()
+        };
+        let status = status.or_else(|| doing.as_ref().map(|_| none()))?;
         Some(K3sStatus { doing, ..status })
     };
     let seen = executor::unblock(read).await;
@@ -92,6 +98,11 @@ mod tests {
             shared_state.k3s.borrow().clone()
         };
         assert_eq!(seen(), None);
+        // The first change of all: there was no look yet.
+        put(DOING, br#"{"does":"install k3s","step":"","since":""}"#);
+        let first = seen().unwrap();
+        assert_eq!(first.managed, "none");
+        assert_eq!(first.doing.unwrap().does, "install k3s");
         put(
             STATUS,
             br#"{"managed":"adopted","is_ready":true,"later":[1]}"#,

@@ -187,7 +187,7 @@ pub fn k3s_row(status: &K3sStatus, now: Wall) -> Row {
             .datastore_bytes
             .map(|bytes| format!("datastore {}", size(bytes))),
         ends.map(|end| format!("certificates until {end}")),
-        status.server.is_none().then_some(backup),
+        (status.server.is_none() && status.managed != "none").then_some(backup),
     ];
     Row {
         details: details.into_iter().flatten().collect(),
@@ -197,6 +197,7 @@ pub fn k3s_row(status: &K3sStatus, now: Wall) -> Row {
 
 fn head(status: &K3sStatus, now: Wall) -> Row {
     let (state, value) = match (status.managed.as_str(), status.is_ready) {
+        ("none", _) if status.doing.is_some() => ("unknown", "k3s is being set up"),
         ("none", _) => ("unknown", "k3s is not installed on this machine"),
         (_, true) => ("ok", "k3s runs, and its node is Ready"),
         (_, false) => ("critical", "k3s is here, but its node is not Ready"),
