@@ -597,7 +597,7 @@ impl Agent {
         let authorization = self.authorization(settings.credentials.as_ref());
         let parts = remote_write::DeliveryDependencies {
             samples: self.telemetry.clone(),
-            receiver: outside::remote_write::Receiver(
+            receiver: outside::remote_write::RemoteWriteClient(
                 self.client(&settings.url, remote_write::UNREACHED).await,
             ),
             authorization: &authorization,

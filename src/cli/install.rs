@@ -25,7 +25,7 @@ use crate::{
         keys::{self, Secrecy},
     },
     core::secret::Secret,
-    daemon::trial::{self, Verdict},
+    daemon::trial::{self, TrialResult},
     error::{Error, Result},
     files,
 };
@@ -209,17 +209,17 @@ impl Plan {
             return Ok(());
         }
         match trial::token(&self.settings, token)? {
-            Verdict::Taken => {
+            TrialResult::Taken => {
                 if !args.has("json") {
                     let url = &self.settings.pipeops.control_plane()?.api_url;
                     output.line(&format!("The control plane at {url} accepted the token."));
                 }
                 Ok(())
             }
-            Verdict::Refused(error) => Err(error
+            TrialResult::Refused(error) => Err(error
                 .within("the control plane rejected this token, so nothing was changed")
                 .fix("copy the token of this cluster again from the control plane")),
-            Verdict::NotAsked(error) => {
+            TrialResult::NotAsked(error) => {
                 let fix = error.fix.clone().unwrap_or_default();
                 let error =
                     error.within("this token could not be verified, so nothing was changed");

@@ -25,7 +25,7 @@ use crate::{
     },
     error::{Error, Exit, Result},
     host::clock,
-    store::telemetry::Reader,
+    store::telemetry::TelemetryReader,
 };
 
 /// Time range of one request of an export, so that its result stays below the limit of an answer.
@@ -188,10 +188,10 @@ fn moment(text: &str) -> std::result::Result<Wall, String> {
     Wall::parse_rfc3339(text).ok_or_else(|| "write it like 2026-06-16T05:00:00Z".to_owned())
 }
 
-fn reader(args: &Args) -> Result<Reader> {
+fn reader(args: &Args) -> Result<TelemetryReader> {
     match args.path("state-dir") {
-        Some(directory) => Reader::open(&directory),
-        None => Reader::open(load(args).state_dir()),
+        Some(directory) => TelemetryReader::open(&directory),
+        None => TelemetryReader::open(load(args).state_dir()),
     }
 }
 
@@ -226,7 +226,7 @@ fn none(what: &str) -> Error {
         .fix("look further back (--last 30d), or list all series: pipeops-agent metrics query")
 }
 
-fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Result<Exit> {
+fn list(reader: &TelemetryReader, time: &Time, is_json: bool, output: &mut Output) -> Result<Exit> {
     let Time { from, to, .. } = *time;
     let mut rows = Vec::new();
     let mut values = Vec::new();
@@ -267,7 +267,11 @@ fn list(reader: &Reader, time: &Time, is_json: bool, output: &mut Output) -> Res
 
 /// The newest value of each series that has one. The last quarter of an hour is searched first: it
 /// nearly always has it.
-fn newest(reader: &Reader, keys: &[String], (from, to): (Wall, Wall)) -> Result<Vec<(Line, Spot)>> {
+fn newest(
+    reader: &TelemetryReader,
+    keys: &[String],
+    (from, to): (Wall, Wall),
+) -> Result<Vec<(Line, Spot)>> {
     let near = Wall::from_millis(to.millis().saturating_sub(900_000)).max(from);
     let mut found = Vec::new();
     for group in keys.chunks(AT_ONCE) {
@@ -306,7 +310,7 @@ fn keys(known: &[Known]) -> Vec<String> {
 }
 
 fn draw(
-    reader: &Reader,
+    reader: &TelemetryReader,
     text: &str,
     time: &Time,
     is_json: bool,

@@ -50,13 +50,13 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// An answer that came back.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ApiResponse {
     /// The status code.
     pub(super) code: u16,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl ApiResponse {
     /// The JSON as received: a newer agent may send more than this program knows.
     pub(super) fn json(&self) -> Result<Value> {
         let value: Value =
@@ -189,7 +189,7 @@ pub(super) fn request(args: &Args, what: &Ask<'_>, cannot: &str) -> Result<Value
 }
 
 /// Asks the first of `sockets` behind which an agent listens.
-pub(super) fn ask(sockets: &Sockets, ask: &Ask<'_>) -> std::result::Result<Answer, Silence> {
+pub(super) fn ask(sockets: &Sockets, ask: &Ask<'_>) -> std::result::Result<ApiResponse, Silence> {
     let within = match ask {
         Ask::Test(_) | Ask::Flow(..) | Ask::Slow(..) | Ask::Delete(_) => TEST_DEADLINE,
         Ask::Fetch(..) => FETCH_DEADLINE,
@@ -210,7 +210,7 @@ pub(super) fn ask(sockets: &Sockets, ask: &Ask<'_>) -> std::result::Result<Answe
         if is_long {
             return Err(io::Error::other("its answer is longer than 4 MiB"));
         }
-        Ok(Answer { code, body: all })
+        Ok(ApiResponse { code, body: all })
     });
     answer.map_err(|error| Silence::of(broken(&error, socket, within)))
 }
@@ -252,7 +252,7 @@ pub(super) fn flow(
     if code != 200 {
         let mut answer = Vec::new();
         drop(body.by_ref().take(64 << 10).read_to_end(&mut answer));
-        let answer = Answer { code, body: answer };
+        let answer = ApiResponse { code, body: answer };
         let refusal = answer.refusal(cannot);
         return Err(match code {
             503 => refusal.retry(Retry::Soon),

@@ -308,7 +308,7 @@ pub(super) fn row(row: View<'_>, now: Wall, above: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::api::{Condition, Link, Part, Readiness, Status, Verdict};
+    use crate::wire::api::{Condition, Link, PartStatus, Readiness, Status, Verdict};
 
     fn now() -> Wall {
         Wall::parse_rfc3339("2026-06-16T06:00:00Z").unwrap()
@@ -379,7 +379,7 @@ mod tests {
                 ..Link::default()
             },
             readiness: Readiness {
-                parts: vec![Part {
+                parts: vec![PartStatus {
                     id: "link".to_owned(),
                     ready: false,
                     sentence: Some("no control plane: connection refused".to_owned()),

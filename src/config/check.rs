@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     keys::{self, Key},
-    layers::{Entry, Merged, Origin},
+    layers::{ConfigEntry, Merged, Origin},
     settings::{
         Access, Agent, Allow, Apps, CertificateFiles, ControlPlane, Dashboard, K3sBackup, Keeper,
         Log, LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls, Update,
@@ -48,7 +48,7 @@ pub(super) struct ProcessContext {
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 impl Merged {
-    fn entry(&self, key: &Key) -> Option<&Entry> {
+    fn entry(&self, key: &Key) -> Option<&ConfigEntry> {
         self.entries.get(key.path)
     }
 

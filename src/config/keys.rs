@@ -1,7 +1,7 @@
 //! The table of all keys. `config show`, the documented example file, the text of `--help`, the
 //! names in the environment and the suggestions for misspelt keys all come from here.
 
-use super::value::Kind;
+use super::value::ValueKind;
 use crate::core::policy::Expose;
 
 /// One setting.
@@ -11,7 +11,7 @@ pub struct Key {
     /// `telemetry.remote_write.url`.
     pub path: &'static str,
     /// Kind of value.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// The default as it would be written in the environment. `None` has a meaning of its own,
     /// which `doc` tells.
     pub default: Option<&'static str>,
@@ -69,7 +69,7 @@ impl Key {
 
 const PLAIN: Key = Key {
     path: "",
-    kind: Kind::Text,
+    kind: ValueKind::Text,
     default: None,
     doc: "",
     older_names: &[],
@@ -139,7 +139,7 @@ keys! {
     }
     TOKEN_FILE = {
         path: "pipeops.token_file",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "File with the token. It is reloaded when it changes, so a new token needs no restart.",
     }
     CLUSTER_NAME = {
@@ -152,7 +152,7 @@ keys! {
     }
     ALLOW_PLAINTEXT = {
         path: "pipeops.allow_plaintext",
-        kind: Kind::Flag,
+        kind: ValueKind::Flag,
         default: Some("false"),
         doc: "Accept an unencrypted control plane on another machine. Anyone who can read the network traffic can then read the token.",
     }
@@ -173,7 +173,7 @@ keys! {
     }
     SERVER_IP = {
         path: "pipeops.server_ip",
-        kind: Kind::Ip,
+        kind: ValueKind::Ip,
         doc: "Address of this server that is reported to the control plane. Default: the local address of the link. No third party is asked.",
     }
     REGION = {
@@ -188,37 +188,37 @@ keys! {
     }
     STATE_DIR = {
         path: "agent.state_dir",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         default: Some("/var/lib/pipeops-agent"),
         older_names: &["PIPEOPS_STATE_DIR"],
         doc: "Directory for the identity, the databases and the temporary files of large responses.",
     }
     KUBECONFIG = {
         path: "agent.kubeconfig",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         older_names: &["KUBECONFIG"],
         doc: "Kubeconfig of the cluster. Default: what `k3s connect` made, /etc/rancher/k3s/k3s.yaml, then the service account of the Pod; if neither exists, the agent runs without a cluster until one appears.",
     }
     LABELS = {
         path: "agent.labels",
-        kind: Kind::Labels,
+        kind: ValueKind::Labels,
         doc: "Labels that are reported to the control plane. In the environment: site=berlin,rack=4.",
     }
     HEARTBEAT_CONNECTED = {
         path: "agent.heartbeat_interval_connected",
-        kind: Kind::Time { min_s: 5, max_s: 600 },
+        kind: ValueKind::Time { min_s: 5, max_s: 600 },
         default: Some("30s"),
         doc: "Interval between heartbeats while the link is up.",
     }
     HEARTBEAT_RECONNECTING = {
         path: "agent.heartbeat_interval_reconnecting",
-        kind: Kind::Time { min_s: 5, max_s: 600 },
+        kind: ValueKind::Time { min_s: 5, max_s: 600 },
         default: Some("60s"),
         doc: "Has no effect: heartbeats are only sent while the link is up. Accepted so that older files load.",
     }
     HEARTBEAT_DISCONNECTED = {
         path: "agent.heartbeat_interval_disconnected",
-        kind: Kind::Time { min_s: 5, max_s: 600 },
+        kind: ValueKind::Time { min_s: 5, max_s: 600 },
         default: Some("15s"),
         doc: "Has no effect: heartbeats are only sent while the link is up. Accepted so that older files load.",
     }
@@ -235,42 +235,42 @@ keys! {
     }
     LEVEL = {
         path: "access.level",
-        kind: Kind::Choice(&["full", "managed", "read-only", "off"]),
+        kind: ValueKind::Choice(&["full", "managed", "read-only", "off"]),
         default: Some("managed"),
         doc: "What the control plane may do in the cluster. managed: read everything except Secrets, and change namespaces with the label pipeops.io/managed=true; read-only: read everything except Secrets; full: whatever the cluster permits; off: nothing. `pipeops-agent access` can make it stricter at any time.",
     }
     POD_SECURITY = {
         path: "access.pod_security",
-        kind: Kind::Choice(&["privileged", "baseline", "restricted"]),
+        kind: ValueKind::Choice(&["privileged", "baseline", "restricted"]),
         default: Some("baseline"),
         doc: "Minimum Pod Security Standard that a managed namespace must enforce. privileged: none.",
     }
     EXPOSE = {
         path: "access.expose",
-        kind: Kind::Words(Expose::TYPES),
+        kind: ValueKind::Words(Expose::TYPES),
         doc: "Types of Services that the control plane may create in managed namespaces although they open ports of the nodes. Default: none. Also apply the output of `pipeops-agent rbac --expose TYPES`.",
     }
     SHARE_TOKEN = {
         path: "access.share_token",
-        kind: Kind::Flag,
+        kind: ValueKind::Flag,
         default: Some("false"),
         doc: "Give the control plane a short-lived token of an account with few rights, for control planes that require one.",
     }
     FOREIGN_TOKENS = {
         path: "access.foreign_tokens",
-        kind: Kind::Flag,
+        kind: ValueKind::Flag,
         default: Some("false"),
         doc: "Accept requests with an Authorization header of their own.",
     }
     TELEMETRY_INTERVAL = {
         path: "telemetry.interval",
-        kind: Kind::Time { min_s: 5, max_s: 300 },
+        kind: ValueKind::Time { min_s: 5, max_s: 300 },
         default: Some("15s"),
         doc: "Interval between samples of the host.",
     }
     TELEMETRY_DISK_MAX = {
         path: "telemetry.disk_max",
-        kind: Kind::Bytes { min: 8_000_000 },
+        kind: ValueKind::Bytes { min: 8_000_000 },
         default: Some("256MB"),
         doc: "Disk space for samples; the oldest of the finest resolution are deleted first.",
     }
@@ -280,7 +280,7 @@ keys! {
     }
     REMOTE_WRITE_BEARER_TOKEN_FILE = {
         path: "telemetry.remote_write.bearer_token_file",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "File with the token for the receiver. It is reloaded when it changes.",
     }
     REMOTE_WRITE_USERNAME = {
@@ -289,28 +289,28 @@ keys! {
     }
     REMOTE_WRITE_PASSWORD_FILE = {
         path: "telemetry.remote_write.password_file",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "File with the password of username. It is reloaded when it changes.",
     }
     REMOTE_WRITE_LABELS = {
         path: "telemetry.remote_write.labels",
-        kind: Kind::Labels,
+        kind: ValueKind::Labels,
         doc: "Labels of every series at the receiver, in addition to instance (the host name) and agent_id, which they may replace; an empty value removes one. In the environment: site=berlin,rack=4.",
     }
     REMOTE_WRITE_ALLOW_PLAINTEXT = {
         path: "telemetry.remote_write.allow_plaintext",
-        kind: Kind::Flag,
+        kind: ValueKind::Flag,
         default: Some("false"),
         doc: "Accept an unencrypted receiver on another machine. Anyone who can read the network traffic can then read the samples and the password or token.",
     }
     SOCKET = {
         path: "dashboard.socket",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "Unix socket of the agent, which the command line connects to. Default: /run/pipeops-agent/agent.sock as root, otherwise in the user's runtime directory, or in agent.state_dir if that is set.",
     }
     LISTEN = {
         path: "dashboard.listen",
-        kind: Kind::Address,
+        kind: ValueKind::Address,
         default: Some("127.0.0.1:7480"),
         doc: "Address of the dashboard and of /metrics for Prometheus; off: on the socket only. On an address that other machines can reach (0.0.0.0:7480 means all addresses) it uses TLS and requires a login: see pipeops-agent dashboard expose.",
     }
@@ -320,17 +320,17 @@ keys! {
     }
     DASHBOARD_CERT_FILE = {
         path: "dashboard.cert_file",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "PEM file with the certificate of the dashboard for other machines, including its chain; needs key_file, and is reloaded when it changes. Default: a self-signed certificate, whose fingerprint pipeops-agent status shows.",
     }
     DASHBOARD_KEY_FILE = {
         path: "dashboard.key_file",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "PEM file with the private key of dashboard.cert_file.",
     }
     ANONYMOUS = {
         path: "dashboard.anonymous",
-        kind: Kind::Choice(&["view", "none"]),
+        kind: ValueKind::Choice(&["view", "none"]),
         default: Some("view"),
         doc: "What is shown at dashboard.listen without a login. view: the state of the machine, without logs and workloads; none: only /metrics and whether the agent works.",
     }
@@ -341,18 +341,18 @@ keys! {
     }
     NOTIFY_KIND = {
         path: "notify.kind",
-        kind: Kind::Choice(&["webhook", "ntfy", "slack"]),
+        kind: ValueKind::Choice(&["webhook", "ntfy", "slack"]),
         default: Some("webhook"),
         doc: "Kind of receiver at notify.url: webhook gets JSON, ntfy text with a title and a priority, slack JSON with a text, which Mattermost and others accept, too.",
     }
     NOTIFY_TOKEN_FILE = {
         path: "notify.token_file",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "File with the token for notify.url (Authorization: Bearer). It is reloaded when it changes.",
     }
     NOTIFY_MINIMUM = {
         path: "notify.minimum",
-        kind: Kind::Choice(&["note", "warning", "critical"]),
+        kind: ValueKind::Choice(&["note", "warning", "critical"]),
         default: Some("warning"),
         doc: "Minimum severity of conditions that are reported.",
     }
@@ -362,19 +362,19 @@ keys! {
     }
     NOTIFY_ALLOW_PLAINTEXT = {
         path: "notify.allow_plaintext",
-        kind: Kind::Flag,
+        kind: ValueKind::Flag,
         default: Some("false"),
         doc: "Accept an unencrypted notify.url on another machine.",
     }
     KEEPER_SOCKET = {
         path: "keeper.socket",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         default: Some("/run/pipeops-keeper/keeper.sock"),
         doc: "Unix socket on which the root helper listens.",
     }
     KEEPER_STATE_DIR = {
         path: "keeper.state_dir",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         default: Some("/var/lib/pipeops-keeper"),
         doc: "Directory for the root helper's journal and the previous content of changed files; only accessible to root.",
     }
@@ -385,7 +385,7 @@ keys! {
     }
     KEEPER_ALLOW = {
         path: "keeper.allow",
-        kind: Kind::Words(&["repair", "backup"]),
+        kind: ValueKind::Words(&["repair", "backup"]),
         default: Some("repair,backup"),
         doc: "What may happen without root: repair (faults of k3s that are known, and fixes that the agent asks for), backup (k3s, by schedule). An empty list allows neither.",
     }
@@ -401,13 +401,13 @@ keys! {
     }
     K3S_BACKUP_EVERY = {
         path: "k3s.backup_every",
-        kind: Kind::Time { min_s: 3600, max_s: 2_592_000 },
+        kind: ValueKind::Time { min_s: 3600, max_s: 2_592_000 },
         default: Some("24h"),
         doc: "Interval of backups of a k3s that is watched: 7 of them, no older than 90 days, 2 GB together; the newest always stays. keeper.allow without backup ends them.",
     }
     K3S_BACKUP_DIR = {
         path: "k3s.backup_dir",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "Directory on another disk that backups of k3s go to, in place of /var/backups/pipeops. While that disk is not mounted, no backup is made, and the status says so. It needs k3s.backup_recipients, because a disk can be carried away.",
     }
     K3S_BACKUP_RECIPIENTS = {
@@ -429,29 +429,29 @@ keys! {
     }
     K3S_BACKUP_S3_SECRET_FILE = {
         path: "k3s.backup_s3_secret_file",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "File with the secret of that access key, which only the agent's user may read (chmod 600). It is reloaded when it changes.",
     }
     K3S_BACKUP_S3_ALLOW_PLAINTEXT = {
         path: "k3s.backup_s3_allow_plaintext",
-        kind: Kind::Flag,
+        kind: ValueKind::Flag,
         default: Some("false"),
         doc: "Allow http:// to another machine: contents are encrypted and requests are signed, but names and lengths can be seen, and answers forged.",
     }
     APPS_INTERVAL = {
         path: "apps.interval",
-        kind: Kind::Time { min_s: 30, max_s: 86400 },
+        kind: ValueKind::Time { min_s: 30, max_s: 86400 },
         default: Some("5m"),
         doc: "Interval at which apps with a Git repository ask for a new commit, give or take a fifth, and at which an app of apps.folder that cannot be used is tried again. `pipeops-agent apps pull` asks at once.",
     }
     APPS_FOLDER = {
         path: "apps.folder",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "Folder whose files of manifests and sub-folders are apps of that name, deployed again when they change. It, what is in it and the folders above have to be root's, and writable by nobody else. Default: none.",
     }
     APPS_KNOWN_HOSTS = {
         path: "apps.known_hosts",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         default: Some("/etc/pipeops-agent/known_hosts"),
         doc: "Keys of the hosts from which apps come by ssh, as ssh-keyscan prints them. No other host is trusted. The file and the folders above it have to be root's.",
     }
@@ -461,7 +461,7 @@ keys! {
     }
     APPS_GIT_CREDENTIALS = {
         path: "apps.git_credentials",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         default: Some("/etc/pipeops-agent/git"),
         doc: "Folder with credentials for apps.git_hosts, a file for each: https_git.example with user:password or a token, ssh_git.example_2222 with a private key. The control plane names none.",
     }
@@ -481,7 +481,7 @@ keys! {
     }
     UPDATE_AUTOMATIC = {
         path: "update.automatic",
-        kind: Kind::Flag,
+        kind: ValueKind::Flag,
         default: Some("true"),
         doc: "Update at night, where a service manager or cron starts that.",
     }
@@ -491,40 +491,40 @@ keys! {
     }
     ROOTS = {
         path: "tls.roots",
-        kind: Kind::Choice(&["built-in", "system"]),
+        kind: ValueKind::Choice(&["built-in", "system"]),
         default: Some("built-in"),
         doc: "Trusted CA certificates: Mozilla's list, which is part of this program, or the list of the system (380 KB more memory).",
     }
     CA_FILE = {
         path: "tls.ca_file",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "PEM file with additional trusted CA certificates.",
     }
     CERT_FILE = {
         path: "tls.cert_file",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "PEM file with a client certificate for the control plane; needs key_file.",
     }
     KEY_FILE = {
         path: "tls.key_file",
-        kind: Kind::Path,
+        kind: ValueKind::Path,
         doc: "PEM file with the private key of cert_file.",
     }
     INSECURE_SKIP_VERIFY = {
         path: "tls.insecure_skip_verify",
-        kind: Kind::Flag,
+        kind: ValueKind::Flag,
         default: Some("false"),
         doc: "Known from the Go agent. Only false is accepted: set ca_file to the CA certificate of the control plane instead.",
     }
     LOG_LEVEL = {
         path: "log.level",
-        kind: Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
+        kind: ValueKind::Choice(&["error", "warn", "info", "debug", "trace"]),
         default: Some("info"),
         doc: "Minimum level of log lines.",
     }
     LOG_FORMAT = {
         path: "log.format",
-        kind: Kind::Choice(&["auto", "plain", "journal", "json"]),
+        kind: ValueKind::Choice(&["auto", "plain", "journal", "json"]),
         default: Some("auto"),
         doc: "plain has a timestamp on each line, journal a priority for systemd, json one object per line; auto is journal under systemd and plain elsewhere.",
     }
@@ -564,12 +564,12 @@ pub fn example_file() -> String {
 
 fn example(key: &Key) -> String {
     match (key.kind, key.default) {
-        (Kind::Flag, Some(default)) => default.to_owned(),
+        (ValueKind::Flag, Some(default)) => default.to_owned(),
         (_, Some(default)) => format!("{default:?}"),
-        (Kind::Labels, None) => "{ site = \"berlin\" }".to_owned(),
-        (Kind::Path, None) => format!("\"/etc/pipeops-agent/{}\"", key.name()),
-        (Kind::Words(words), None) => format!("{words:?}"),
-        (Kind::Ip, None) => "\"203.0.113.7\"".to_owned(),
+        (ValueKind::Labels, None) => "{ site = \"berlin\" }".to_owned(),
+        (ValueKind::Path, None) => format!("\"/etc/pipeops-agent/{}\"", key.name()),
+        (ValueKind::Words(words), None) => format!("{words:?}"),
+        (ValueKind::Ip, None) => "\"203.0.113.7\"".to_owned(),
         (_, None) => "\"…\"".to_owned(),
     }
 }

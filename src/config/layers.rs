@@ -17,7 +17,7 @@ use toml::{
 use super::{
     Sources,
     keys::{self, KEYS, Key, SECTIONS, Secrecy},
-    value::{Refusal, Value},
+    value::{InvalidValue, Value},
 };
 use crate::{
     core::nearest::nearest,
@@ -101,7 +101,7 @@ impl fmt::Display for Origin {
 
 /// A value with its key and origin.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct ConfigEntry {
     /// The key.
     pub key: &'static Key,
     /// The value, of the key's kind.
@@ -113,7 +113,7 @@ pub struct Entry {
 /// All layers merged: what counts for each key that has a value.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
-    pub(super) entries: BTreeMap<&'static str, Entry>,
+    pub(super) entries: BTreeMap<&'static str, ConfigEntry>,
     pub(super) problems: Vec<Error>,
     pub(super) warnings: Vec<Error>,
     /// True if a file could not be read in full, so that what is missing may stand in it.
@@ -139,10 +139,11 @@ impl Merged {
     }
 
     fn put(&mut self, key: &'static Key, value: Value, origin: Origin) {
-        self.entries.insert(key.path, Entry { key, value, origin });
+        self.entries
+            .insert(key.path, ConfigEntry { key, value, origin });
     }
 
-    fn refused(&mut self, key: &Key, origin: &Origin, refusal: Refusal) {
+    fn refused(&mut self, key: &Key, origin: &Origin, refusal: InvalidValue) {
         // What stands in a secret is not repeated, not even where it is wrong.
         let why = match key.secrecy {
             Secrecy::Open => refusal.why,
@@ -284,7 +285,7 @@ impl Merged {
                 self.refused(
                     key,
                     &origin,
-                    Refusal {
+                    InvalidValue {
                         why: "is not UTF-8".to_owned(),
                         fix,
                     },

@@ -25,7 +25,7 @@ use self::{
     layers::Merged,
 };
 pub use self::{
-    layers::{Entry, Origin, Override},
+    layers::{ConfigEntry, Origin, Override},
     settings::{
         Access, Agent, Allow, CertificateFiles, ControlPlane, Dashboard, K3s, K3sBackup, Keeper,
         Log, LogFormat, Notify, Pipeops, RemoteWrite, Roots, S3, Settings, Surroundings, Telemetry,
@@ -265,7 +265,7 @@ impl Loaded {
     }
 
     /// Entry of this key, secrets included.
-    pub fn entry(&self, path: &str) -> Option<&Entry> {
+    pub fn entry(&self, path: &str) -> Option<&ConfigEntry> {
         self.merged.entries.get(path)
     }
 
@@ -284,7 +284,7 @@ impl Loaded {
     }
 }
 
-fn shown_value(key: &Key, entry: &Entry) -> String {
+fn shown_value(key: &Key, entry: &ConfigEntry) -> String {
     let text = entry.value.to_string();
     match key.secrecy {
         Secrecy::Open => text,

@@ -14,7 +14,7 @@ use crate::core::{nearest::nearest, time::in_words};
 
 /// Kind of value that a key takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum ValueKind {
     /// One line of text.
     Text,
     /// A file or folder.
@@ -48,37 +48,37 @@ pub enum Kind {
 /// A value of its kind.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Value {
-    /// For [`Kind::Text`] and [`Kind::Choice`].
+    /// For [`ValueKind::Text`] and [`ValueKind::Choice`].
     Text(String),
-    /// For [`Kind::Words`], in the order of the table.
+    /// For [`ValueKind::Words`], in the order of the table.
     Words(Vec<&'static str>),
-    /// For [`Kind::Path`]; always absolute.
+    /// For [`ValueKind::Path`]; always absolute.
     Path(PathBuf),
-    /// For [`Kind::Flag`].
+    /// For [`ValueKind::Flag`].
     Flag(bool),
-    /// For [`Kind::Time`].
+    /// For [`ValueKind::Time`].
     Time(Duration),
-    /// For [`Kind::Bytes`].
+    /// For [`ValueKind::Bytes`].
     Bytes(u64),
-    /// For [`Kind::Ip`].
+    /// For [`ValueKind::Ip`].
     Ip(IpAddr),
-    /// For [`Kind::Address`]; `None` is `off`.
+    /// For [`ValueKind::Address`]; `None` is `off`.
     Address(Option<SocketAddr>),
-    /// For [`Kind::Labels`].
+    /// For [`ValueKind::Labels`].
     Labels(BTreeMap<String, String>),
 }
 
 /// Reason why a value is not accepted, and what would be.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Refusal {
+pub struct InvalidValue {
     /// Reason, as the end of a sentence that begins with the key.
     pub why: String,
     /// Fix.
     pub fix: String,
 }
 
-fn refuse<T>(why: impl Into<String>, fix: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal {
+fn refuse<T>(why: impl Into<String>, fix: impl Into<String>) -> Result<T, InvalidValue> {
+    Err(InvalidValue {
         why: why.into(),
         fix: fix.into(),
     })
@@ -90,10 +90,10 @@ const TEXT_BYTES_MAX: usize = 4096;
 const LABELS_MAX: usize = 64;
 const LABEL_BYTES_MAX: usize = 253;
 
-impl Kind {
+impl ValueKind {
     /// Reads the value as it is written in the environment or behind `--set`. Relative paths are
     /// below `folder`.
-    pub fn read_text(self, text: &str, folder: &Path) -> Result<Value, Refusal> {
+    pub fn read_text(self, text: &str, folder: &Path) -> Result<Value, InvalidValue> {
         let text = text.trim();
         if text.len() > TEXT_BYTES_MAX {
             return refuse(
@@ -135,7 +135,7 @@ impl Kind {
     }
 
     /// Reads the value as it is written in a file.
-    pub fn read_toml(self, value: &DeValue<'_>) -> Result<Value, Refusal> {
+    pub fn read_toml(self, value: &DeValue<'_>) -> Result<Value, InvalidValue> {
         match (self, value) {
             (Self::Flag, DeValue::Boolean(flag)) => Ok(Value::Flag(*flag)),
             (Self::Flag, DeValue::String(_)) => refuse(
@@ -246,7 +246,7 @@ fn noun(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-fn path(text: &str, folder: &Path) -> Result<Value, Refusal> {
+fn path(text: &str, folder: &Path) -> Result<Value, InvalidValue> {
     if text.is_empty() {
         return refuse("is empty", "name a path, or remove the key");
     }
@@ -259,7 +259,7 @@ fn path(text: &str, folder: &Path) -> Result<Value, Refusal> {
     Ok(Value::Path(folder.join(text)))
 }
 
-fn choice(text: &str, words: &'static [&'static str]) -> Result<Value, Refusal> {
+fn choice(text: &str, words: &'static [&'static str]) -> Result<Value, InvalidValue> {
     if words.contains(&text) {
         return Ok(Value::Text(text.to_owned()));
     }
@@ -270,7 +270,7 @@ fn choice(text: &str, words: &'static [&'static str]) -> Result<Value, Refusal> 
     refuse(format!("cannot be {text:?}"), fix)
 }
 
-fn time(text: &str, min_s: u64, max_s: u64) -> Result<Value, Refusal> {
+fn time(text: &str, min_s: u64, max_s: u64) -> Result<Value, InvalidValue> {
     let range = format!(
         "{} to {}",
         in_words(Duration::from_secs(min_s)),
@@ -291,7 +291,7 @@ fn time(text: &str, min_s: u64, max_s: u64) -> Result<Value, Refusal> {
     Ok(Value::Time(length))
 }
 
-fn bytes(text: &str, min: u64) -> Result<Value, Refusal> {
+fn bytes(text: &str, min: u64) -> Result<Value, InvalidValue> {
     let Some(bytes) = sum_of(text, |unit| match unit.to_ascii_lowercase().as_str() {
         "b" => Some(1),
         "kb" => Some(1000),
@@ -357,7 +357,7 @@ fn size_in_words(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-fn labels(text: &str) -> Result<Value, Refusal> {
+fn labels(text: &str) -> Result<Value, InvalidValue> {
     let mut found = BTreeMap::new();
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {
         let Some((name, value)) = part.split_once('=') else {
@@ -372,7 +372,7 @@ fn labels(text: &str) -> Result<Value, Refusal> {
 }
 
 /// Some of the known words, each once.
-fn words(named: &[&str], known: &'static [&'static str]) -> Result<Value, Refusal> {
+fn words(named: &[&str], known: &'static [&'static str]) -> Result<Value, InvalidValue> {
     let mut found = Vec::new();
     for word in named {
         let word = word.trim();
@@ -392,7 +392,7 @@ fn words(named: &[&str], known: &'static [&'static str]) -> Result<Value, Refusa
     Ok(Value::Words(found))
 }
 
-fn checked_labels(labels: BTreeMap<String, String>) -> Result<Value, Refusal> {
+fn checked_labels(labels: BTreeMap<String, String>) -> Result<Value, InvalidValue> {
     if labels.len() > LABELS_MAX {
         return refuse(
             format!("has {} labels", labels.len()),
@@ -469,13 +469,13 @@ impl fmt::Display for Value {
 mod tests {
     use super::*;
 
-    fn text(kind: Kind, text: &str) -> Result<Value, Refusal> {
+    fn text(kind: ValueKind, text: &str) -> Result<Value, InvalidValue> {
         kind.read_text(text, Path::new("/here"))
     }
 
     #[test]
     fn words_are_known_and_kept_once_in_their_order() {
-        let kind = Kind::Words(&["NodePort", "LoadBalancer"]);
+        let kind = ValueKind::Words(&["NodePort", "LoadBalancer"]);
         for (written, wanted) in [
             ("", &[][..]),
             ("LoadBalancer", &["LoadBalancer"]),
@@ -505,7 +505,7 @@ mod tests {
 
     #[test]
     fn times_and_sizes_need_a_unit() {
-        let kind = Kind::Time {
+        let kind = ValueKind::Time {
             min_s: 1,
             max_s: 7200,
         };
@@ -532,7 +532,7 @@ mod tests {
         ] {
             assert!(text(kind, wrong).is_err(), "{wrong}");
         }
-        let kind = Kind::Bytes { min: 1000 };
+        let kind = ValueKind::Bytes { min: 1000 };
         assert_eq!(text(kind, "256MB"), Ok(Value::Bytes(256_000_000)));
         assert_eq!(text(kind, "1 MiB"), Ok(Value::Bytes(1_048_576)));
         for wrong in ["256", "99 B", "18446744073709551615GB", "1XB"] {
@@ -542,7 +542,7 @@ mod tests {
 
     #[test]
     fn a_shown_time_can_be_written_back() {
-        let kind = Kind::Time {
+        let kind = ValueKind::Time {
             min_s: 1,
             max_s: 400_000,
         };
@@ -555,17 +555,20 @@ mod tests {
     #[test]
     fn relative_paths_are_below_the_folder_where_the_command_was_given() {
         assert_eq!(
-            text(Kind::Path, "state"),
+            text(ValueKind::Path, "state"),
             Ok(Value::Path("/here/state".into()))
         );
-        assert_eq!(text(Kind::Path, "/abs"), Ok(Value::Path("/abs".into())));
-        assert!(text(Kind::Path, "~/state").is_err());
+        assert_eq!(
+            text(ValueKind::Path, "/abs"),
+            Ok(Value::Path("/abs".into()))
+        );
+        assert!(text(ValueKind::Path, "~/state").is_err());
     }
 
     #[test]
     fn a_wrong_word_is_answered_with_the_nearest_right_one() {
         let refusal = text(
-            Kind::Choice(&["full", "managed", "read-only", "off"]),
+            ValueKind::Choice(&["full", "managed", "read-only", "off"]),
             "readonly",
         );
         assert_eq!(
@@ -577,7 +580,7 @@ mod tests {
     #[test]
     fn labels_that_cannot_be_sent_are_refused() {
         assert_eq!(
-            text(Kind::Labels, "site=berlin, rack=4"),
+            text(ValueKind::Labels, "site=berlin, rack=4"),
             Ok(Value::Labels(BTreeMap::from([
                 ("rack".to_owned(), "4".to_owned()),
                 ("site".to_owned(), "berlin".to_owned()),
@@ -585,7 +588,7 @@ mod tests {
         );
         let long = format!("{}=x", "n".repeat(254));
         for wrong in ["site", "=x", "a=b\nc=d", long.as_str()] {
-            assert!(text(Kind::Labels, wrong).is_err(), "{wrong}");
+            assert!(text(ValueKind::Labels, wrong).is_err(), "{wrong}");
         }
     }
 }

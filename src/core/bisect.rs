@@ -139,7 +139,7 @@ enum End {
 
 /// Answer of the receiver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Verdict {
+pub enum ReceiverAnswer {
     /// It has these samples now.
     Taken,
     /// It will never take this request as it is.
@@ -238,12 +238,12 @@ impl Bisection {
     }
 
     /// Takes the receiver's answer to the last [`Bisection::question`].
-    pub fn answered(&mut self, verdict: Verdict) {
+    pub fn answered(&mut self, verdict: ReceiverAnswer) {
         let Some(open) = self.open.pop() else {
             return;
         };
         self.questions = self.questions.saturating_add(1);
-        let is_taken = verdict == Verdict::Taken;
+        let is_taken = verdict == ReceiverAnswer::Taken;
         match open {
             Open::Piece(piece, _) if is_taken => self.count_taken(&piece),
             Open::Piece(piece, run) => self.is_refused(&piece, run),
@@ -413,7 +413,7 @@ mod tests {
             self.is_in_order && self.has.range(newer).next().is_some()
         }
 
-        fn ask(&mut self, grid: &Grid, piece: &Piece) -> Verdict {
+        fn ask(&mut self, grid: &Grid, piece: &Piece) -> ReceiverAnswer {
             self.questions += 1;
             let columns = piece.columns.clone();
             let cells: Vec<_> = columns
@@ -426,9 +426,9 @@ mod tests {
                 .all(|cell| self.wants(*cell) && !self.is_late(*cell))
             {
                 self.has.extend(cells);
-                Verdict::Taken
+                ReceiverAnswer::Taken
             } else {
-                Verdict::Refused
+                ReceiverAnswer::Refused
             }
         }
 
@@ -563,7 +563,7 @@ mod tests {
             let mut questions = 0;
             while bisection.question().is_some() {
                 let taken = answers.next().unwrap();
-                bisection.answered(if taken { Verdict::Taken } else { Verdict::Refused });
+                bisection.answered(if taken { ReceiverAnswer::Taken } else { ReceiverAnswer::Refused });
                 questions += 1;
             }
             prop_assert!(questions < 4 * 2 * 257, "{questions}");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A step of the way from this machine to the control plane's answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Step {
+pub enum PathStep {
     /// A cable, or a Wi-Fi that is joined.
     Carrier,
     /// An address of this machine.
@@ -27,7 +27,7 @@ pub enum Step {
     Cluster,
 }
 
-impl Step {
+impl PathStep {
     /// The word in the API, and the name for people.
     pub const fn words(self) -> (&'static str, &'static str) {
         match self {
@@ -47,7 +47,7 @@ impl Step {
 
 /// Result of a step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Outcome {
+pub enum StepResult {
     /// It works.
     Ok,
     /// It does not, and this side is to blame.
@@ -58,7 +58,7 @@ pub enum Outcome {
     Unknown,
 }
 
-impl Outcome {
+impl StepResult {
     /// The word in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -102,9 +102,9 @@ impl Side {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Probe {
     /// The step.
-    pub step: Step,
+    pub step: PathStep,
     /// Its result.
-    pub outcome: Outcome,
+    pub outcome: StepResult,
     /// Observation.
     pub seen: String,
     /// Duration.
@@ -115,7 +115,7 @@ pub struct Probe {
 
 impl Probe {
     /// A step that needs no more words.
-    pub fn new(step: Step, outcome: Outcome, seen: impl Into<String>) -> Self {
+    pub fn new(step: PathStep, outcome: StepResult, seen: impl Into<String>) -> Self {
         Self {
             step,
             outcome,
@@ -126,8 +126,8 @@ impl Probe {
     }
 
     /// One that was not tried because another failed.
-    pub fn skipped(step: Step) -> Self {
-        Self::new(step, Outcome::Skipped, "skipped: an earlier step failed")
+    pub fn skipped(step: PathStep) -> Self {
+        Self::new(step, StepResult::Skipped, "skipped: an earlier step failed")
     }
 
     /// The same with what a person can do.
@@ -148,11 +148,11 @@ impl Probe {
 /// Finds the side that has the problem, and the sentence for it. The last step that works proves
 /// those before it, even those that seemed to fail.
 pub fn verdict(probes: &[Probe]) -> (Side, String) {
-    let is_aside = |step| matches!(step, Step::Clock | Step::Cluster);
-    let is_ok = |probe: &Probe| probe.outcome == Outcome::Ok && !is_aside(probe.step);
+    let is_aside = |step| matches!(step, PathStep::Clock | PathStep::Cluster);
+    let is_ok = |probe: &Probe| probe.outcome == StepResult::Ok && !is_aside(probe.step);
     let proven = probes.iter().rposition(is_ok).unwrap_or(0);
     let failed = probes.iter().enumerate().find_map(|(index, probe)| {
-        let Outcome::Failed(side) = probe.outcome else {
+        let StepResult::Failed(side) = probe.outcome else {
             return None;
         };
         let counts = index > proven || is_aside(probe.step) || proven == 0;
@@ -167,12 +167,12 @@ pub fn verdict(probes: &[Probe]) -> (Side, String) {
         };
         return (side, format!("{who}: {}", probe.seen));
     }
-    let session = probes.iter().find(|probe| probe.step == Step::Session);
+    let session = probes.iter().find(|probe| probe.step == PathStep::Session);
     // The way may work now although there is no session yet: nobody knows before there is one.
-    if let Some(session) = session.filter(|session| session.outcome == Outcome::Unknown) {
+    if let Some(session) = session.filter(|session| session.outcome == StepResult::Unknown) {
         return (Side::Unknown, session.seen.clone());
     }
-    let is_proof = |step| matches!(step, Step::Http | Step::Session);
+    let is_proof = |step| matches!(step, PathStep::Http | PathStep::Session);
     if probes
         .iter()
         .any(|probe| is_proof(probe.step) && is_ok(probe))
@@ -188,17 +188,17 @@ pub fn verdict(probes: &[Probe]) -> (Side, String) {
 mod tests {
     use super::*;
 
-    const ALL: [Step; 10] = [
-        Step::Carrier,
-        Step::Address,
-        Step::Route,
-        Step::Dns,
-        Step::Tcp,
-        Step::Tls,
-        Step::Http,
-        Step::Clock,
-        Step::Session,
-        Step::Cluster,
+    const ALL: [PathStep; 10] = [
+        PathStep::Carrier,
+        PathStep::Address,
+        PathStep::Route,
+        PathStep::Dns,
+        PathStep::Tcp,
+        PathStep::Tls,
+        PathStep::Http,
+        PathStep::Clock,
+        PathStep::Session,
+        PathStep::Cluster,
     ];
 
     fn ladder(outcomes: &str) -> Vec<Probe> {
@@ -207,12 +207,12 @@ mod tests {
             .zip(outcomes.chars())
             .map(|(step, character)| {
                 let outcome = match character {
-                    '+' => Outcome::Ok,
-                    'n' => Outcome::Failed(Side::Node),
-                    'w' => Outcome::Failed(Side::Network),
-                    'c' => Outcome::Failed(Side::ControlPlane),
-                    '-' => Outcome::Skipped,
-                    _ => Outcome::Unknown,
+                    '+' => StepResult::Ok,
+                    'n' => StepResult::Failed(Side::Node),
+                    'w' => StepResult::Failed(Side::Network),
+                    'c' => StepResult::Failed(Side::ControlPlane),
+                    '-' => StepResult::Skipped,
+                    _ => StepResult::Unknown,
                 };
                 Probe::new(step, outcome, step.words().0)
             });

@@ -192,7 +192,7 @@ impl fmt::Display for Origin {
 
 /// Reason to refuse a gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Refusal {
+pub enum GatewayRefusal {
     /// The connection would not be encrypted.
     Plain,
     /// Its address is of a class that no gateway has, or that the control plane's own address does
@@ -200,14 +200,14 @@ pub enum Refusal {
     Class(Class),
 }
 
-impl Refusal {
+impl GatewayRefusal {
     /// Returns whether listing the gateway in the settings lifts the refusal.
     pub const fn is_liftable(self) -> bool {
         !matches!(self, Self::Class(Class::Metadata | Class::Reserved))
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for GatewayRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain => f.write_str(
@@ -245,9 +245,9 @@ impl Rules {
         gateway: &Origin,
         class: Class,
         controller: Option<Class>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), GatewayRefusal> {
         if matches!(class, Class::Metadata | Class::Reserved) {
-            return Err(Refusal::Class(class));
+            return Err(GatewayRefusal::Class(class));
         }
         let is_listed = self.listed.iter().any(|listed| listed.is_same(gateway));
         let is_like_controller =
@@ -255,11 +255,11 @@ impl Rules {
         if is_listed || is_like_controller {
             Ok(())
         } else if !gateway.is_encrypted {
-            Err(Refusal::Plain)
+            Err(GatewayRefusal::Plain)
         } else if class == Class::Public {
             Ok(())
         } else {
-            Err(Refusal::Class(class))
+            Err(GatewayRefusal::Class(class))
         }
     }
 }
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    fn judge(api: &str, listed: &[&str], gateway: &str) -> Result<(), Refusal> {
+    fn judge(api: &str, listed: &[&str], gateway: &str) -> Result<(), GatewayRefusal> {
         let rules = Rules {
             controller: origin(api),
             listed: listed.iter().map(|url| origin(url)).collect(),
@@ -359,44 +359,44 @@ mod tests {
         let public = "wss://1.1.1.1:443";
         for (api, gateway, wanted) in [
             (public, "wss://8.8.8.8:443", Ok(())),
-            (public, "ws://8.8.8.8:80", Err(Refusal::Plain)),
-            (public, "ws://127.0.0.1:19201", Err(Refusal::Plain)),
+            (public, "ws://8.8.8.8:80", Err(GatewayRefusal::Plain)),
+            (public, "ws://127.0.0.1:19201", Err(GatewayRefusal::Plain)),
             (
                 public,
                 "wss://127.0.0.1:443",
-                Err(Refusal::Class(Class::Loopback)),
+                Err(GatewayRefusal::Class(Class::Loopback)),
             ),
             (
                 public,
                 "wss://[::ffff:10.0.0.1]:443",
-                Err(Refusal::Class(Class::Private)),
+                Err(GatewayRefusal::Class(Class::Private)),
             ),
             (
                 public,
                 "wss://169.254.7.7:443",
-                Err(Refusal::Class(Class::LinkLocal)),
+                Err(GatewayRefusal::Class(Class::LinkLocal)),
             ),
             ("ws://127.0.0.1:8080", "ws://127.0.0.1:9090", Ok(())),
             (
                 "ws://127.0.0.1:8080",
                 "ws://10.0.0.1:9090",
-                Err(Refusal::Plain),
+                Err(GatewayRefusal::Plain),
             ),
             (
                 "ws://127.0.0.1:8080",
                 "ws://8.8.8.8:9090",
-                Err(Refusal::Plain),
+                Err(GatewayRefusal::Plain),
             ),
             (
                 "wss://127.0.0.1:8080",
                 "ws://127.0.0.1:9090",
-                Err(Refusal::Plain),
+                Err(GatewayRefusal::Plain),
             ),
             ("wss://10.0.0.1:443", "wss://192.168.0.1:443", Ok(())),
             (
                 "wss://10.0.0.1:443",
                 "wss://127.0.0.1:443",
-                Err(Refusal::Class(Class::Loopback)),
+                Err(GatewayRefusal::Class(Class::Loopback)),
             ),
             ("wss://10.0.0.1:443", "wss://8.8.8.8:443", Ok(())),
         ] {
@@ -412,11 +412,11 @@ mod tests {
         for other in ["ws://10.0.0.7:8081", "ws://10.0.0.8:8080"] {
             assert_eq!(
                 judge(public, &listed, other),
-                Err(Refusal::Plain),
+                Err(GatewayRefusal::Plain),
                 "{other}"
             );
         }
-        let metadata = Err(Refusal::Class(Class::Metadata));
+        let metadata = Err(GatewayRefusal::Class(Class::Metadata));
         assert_eq!(
             judge(public, &listed, "wss://169.254.169.254:443"),
             metadata
@@ -433,6 +433,6 @@ mod tests {
         };
         let gateway = origin("ws://127.0.0.1:80");
         let judged = rules.judge(&gateway, Class::Loopback, None);
-        assert_eq!(judged, Err(Refusal::Plain));
+        assert_eq!(judged, Err(GatewayRefusal::Plain));
     }
 }

@@ -97,7 +97,7 @@ impl Outcome {
 
 /// End of a change.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Ending {
+pub struct ChangeEnd {
     /// Its outcome.
     pub outcome: Outcome,
     /// Reason.
@@ -106,7 +106,7 @@ pub struct Ending {
     pub fix: Option<String>,
 }
 
-impl Ending {
+impl ChangeEnd {
     /// An end without a reason.
     pub const fn new(outcome: Outcome) -> Self {
         Self {
@@ -144,7 +144,7 @@ pub struct Intent {
 
 /// One step of a change.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Step {
+pub struct ChangeStep {
     /// Its place in the change, from 0.
     pub position: u32,
     /// Its name within the kind of change: `stop`, `swap`.
@@ -167,9 +167,9 @@ pub struct Change {
     /// Time when the intent was written.
     pub started: Wall,
     /// Time when it ended, and how; `None` while it is under way.
-    pub ended: Option<(Wall, Ending)>,
+    pub ended: Option<(Wall, ChangeEnd)>,
     /// Its steps so far, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ChangeStep>,
 }
 
 /// Continuation of an unfinished change.
@@ -289,7 +289,7 @@ mod tests {
             ended: None,
             steps: (0..)
                 .zip(states)
-                .map(|(position, state)| Step {
+                .map(|(position, state)| ChangeStep {
                     position,
                     name: format!("step {position}"),
                     state: *state,
@@ -339,7 +339,7 @@ mod tests {
     fn an_ended_change_is_over_whatever_its_steps_are() {
         for outcome in [Outcome::Done, Outcome::Undone, Outcome::Failed] {
             let mut change = change(&[Done, Failed]);
-            change.ended = Some((Wall::default(), Ending::new(outcome)));
+            change.ended = Some((Wall::default(), ChangeEnd::new(outcome)));
             assert_eq!(change.next(), Next::Over);
             assert_eq!(Outcome::of(outcome.as_str()), Some(outcome));
         }

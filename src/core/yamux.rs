@@ -40,7 +40,7 @@ mod stream;
 mod tests;
 
 pub use event::{Event, GoAway, Load, Received, ResetReason, StreamKey, Write};
-use frame::{Flags, HEADER_BYTES, Head, Header, Kind, Unreadable};
+use frame::{Flags, FrameType, HEADER_BYTES, Head, Header, Unreadable};
 use resets::Resets;
 use stream::Stream;
 
@@ -216,7 +216,7 @@ impl Yamux {
         }
         stream.send_window -= length;
         let flags = self.take_ack(key);
-        let head = header(Kind::Data, flags, key.id, length);
+        let head = header(FrameType::Data, flags, key.id, length);
         Write::Frame(head, usize::try_from(length).unwrap_or(most))
     }
 
@@ -226,7 +226,7 @@ impl Yamux {
         let stream = alive(&mut self.streams, key).filter(|stream| !stream.finished_here)?;
         stream.finished_here = true;
         let flags = self.take_ack(key).with(Flags::FIN);
-        Some(header(Kind::Data, flags, key.id, 0))
+        Some(header(FrameType::Data, flags, key.id, 0))
     }
 
     /// Ends a stream in both directions at once. It still has to be released.
@@ -258,13 +258,13 @@ impl Yamux {
     pub fn next_control(&mut self) -> Option<Head> {
         if std::mem::take(&mut self.says_go_away) {
             let code = GoAway::ProtocolError.code();
-            return Some(header(Kind::GoAway, Flags::NONE, 0, code));
+            return Some(header(FrameType::GoAway, Flags::NONE, 0, code));
         }
         if let Some(value) = self.pongs.pop_front() {
-            return Some(header(Kind::Ping, Flags::ACK, 0, value));
+            return Some(header(FrameType::Ping, Flags::ACK, 0, value));
         }
         if let Some(id) = self.resets.next() {
-            return Some(header(Kind::Window, Flags::RST, id, 0));
+            return Some(header(FrameType::Window, Flags::RST, id, 0));
         }
         while let Some(id) = self.updates.pop_first() {
             let Some(stream) = self.streams.get_mut(&id) else {
@@ -273,7 +273,7 @@ impl Yamux {
             };
             let (flags, delta) = (stream.take_ack(), stream.grant());
             if flags != Flags::NONE || delta > 0 {
-                return Some(header(Kind::Window, flags, id, delta));
+                return Some(header(FrameType::Window, flags, id, delta));
             }
         }
         None
@@ -335,7 +335,7 @@ impl Yamux {
             Err(unreadable) => return self.end(unreadable),
         };
         match header.kind {
-            Kind::Data => {
+            FrameType::Data => {
                 let to = self.address(&header).and_then(|key| {
                     let is_allowed = self.allows(key, header.length);
                     is_allowed.then_some(key)
@@ -347,7 +347,7 @@ impl Yamux {
                     (left, to) => self.reading = Reading::Payload { left, to, is_last },
                 }
             }
-            Kind::Window => {
+            FrameType::Window => {
                 if let Some(key) = self.address(&header) {
                     self.widen(key, header.length);
                     if header.flags.has(Flags::FIN) {
@@ -355,7 +355,7 @@ impl Yamux {
                     }
                 }
             }
-            Kind::Ping => {
+            FrameType::Ping => {
                 if header.flags.has(Flags::SYN) {
                     if self.pongs.len() >= PONGS_MAX {
                         self.pongs.pop_front();
@@ -364,7 +364,7 @@ impl Yamux {
                     self.pongs.push_back(header.length);
                 }
             }
-            Kind::GoAway => {
+            FrameType::GoAway => {
                 let reason = GoAway::from_code(header.length);
                 self.events.push_back(Event::GoAway(reason));
             }
@@ -391,7 +391,7 @@ impl Yamux {
                 None => self.welcome(id),
             };
         }
-        if known.is_none() && header.kind == Kind::Data && header.length > 0 {
+        if known.is_none() && header.kind == FrameType::Data && header.length > 0 {
             self.resets.refuse_once(id);
         }
         known
@@ -537,7 +537,7 @@ fn alive(streams: &mut LiteMap<u32, Stream>, key: StreamKey) -> Option<&mut Stre
         .filter(|stream| stream.serial == key.serial)
 }
 
-fn header(kind: Kind, flags: Flags, stream: u32, length: u32) -> Head {
+fn header(kind: FrameType, flags: Flags, stream: u32, length: u32) -> Head {
     Header {
         kind,
         flags,

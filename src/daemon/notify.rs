@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use super::Agent;
 use crate::{
-    outside::notify::Receiver,
+    outside::notify::NotifyClient,
     tasks::telemetry::notify::{self, LOOK_EVERY, NotifyDependencies},
-    wire::notify::Reader,
+    wire::notify::ReceiverKind,
 };
 
 impl Agent {
@@ -16,11 +16,11 @@ impl Agent {
             return;
         };
         let parts = NotifyDependencies {
-            receiver: Receiver(self.client(&settings.url, notify::UNREACHED).await),
+            receiver: NotifyClient(self.client(&settings.url, notify::UNREACHED).await),
             reader: match settings.kind.as_str() {
-                "ntfy" => Reader::Ntfy,
-                "slack" => Reader::Slack,
-                _ => Reader::Webhook,
+                "ntfy" => ReceiverKind::Ntfy,
+                "slack" => ReceiverKind::Slack,
+                _ => ReceiverKind::Webhook,
             },
             wanted: settings.wanted,
             authorization: &self.authorization(settings.credentials.as_ref()),

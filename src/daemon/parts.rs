@@ -63,7 +63,7 @@ use crate::{
         },
         proxy::{Proxy, level::Configured},
         rights::{
-            credential::{Credential, Kind},
+            credential::{Credential, CredentialKind},
             delegate::Delegate,
             manifest::Rights,
             revocation::Revocation,
@@ -500,9 +500,9 @@ pub(super) fn delegate(
     notes: &store::Notes,
 ) -> Option<Rc<Delegate>> {
     let kind = if settings.access.shares_token {
-        Kind::Token
+        CredentialKind::Token
     } else {
-        Kind::Handle
+        CredentialKind::Handle
     };
     let credential = Rc::new(Credential::new(kind, notes));
     let delegate = Delegate::new(client?.clone(), manifest(settings), credential);

@@ -17,7 +17,7 @@ use crate::{
         dashboard::{handlers::Look, views::diagnosis},
         machine::doctor,
     },
-    wire::handshake::Target,
+    wire::handshake::DialTarget,
 };
 
 impl Agent {
@@ -99,7 +99,7 @@ impl Agent {
             Box::pin(async move {
                 let caller = agent.new_caller(&server).await;
                 let caller = caller.map_err(|error| error.sentence())?;
-                let target = Target::controller(&server.api_url);
+                let target = DialTarget::controller(&server.api_url);
                 let is_allowed = agent.registrar.allows(&target).is_ok();
                 let source = server.token.clone();
                 let read = agent.jobs.run(Job::Secret, move || source.read()).await;

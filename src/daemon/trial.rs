@@ -14,7 +14,7 @@ use crate::{
     kube::{Client, rbac::Manifest},
     outside::transport::Way,
     tasks::state::SharedState,
-    wire::handshake::Target,
+    wire::handshake::DialTarget,
 };
 
 /// Time for the control plane to accept or refuse a token.
@@ -24,7 +24,7 @@ const CLOSED: u16 = 1000;
 
 /// Result of a trial of a token.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum TrialResult {
     /// The control plane lets an agent in with it.
     Taken,
     /// It does not.
@@ -44,22 +44,22 @@ pub fn way(settings: &Settings) -> Result<Way> {
 }
 
 /// Shows `token` to the control plane of `settings`, as the link does, and registers nothing.
-pub fn token(settings: &Settings, token: &Secret) -> Result<Verdict> {
+pub fn token(settings: &Settings, token: &Secret) -> Result<TrialResult> {
     let network = Network::new(settings, Wall::default());
     let server = settings.pipeops.control_plane()?;
     let caller = network.caller(settings, server)?;
-    let target = Target::controller(&server.api_url);
+    let target = DialTarget::controller(&server.api_url);
     let answer = smol::block_on(async {
         let session = caller.call(&target, token.reveal(), TOKEN_WITHIN).await?;
         session.close(CLOSED, "the token was checked").await;
         Ok(())
     });
     Ok(match answer {
-        Ok(()) => Verdict::Taken,
+        Ok(()) => TrialResult::Taken,
         Err(crate::link::dial::Failure { kind, error }) => match kind {
-            DialFailure::Refused => Verdict::Refused(error),
+            DialFailure::Refused => TrialResult::Refused(error),
             DialFailure::Status(..) | DialFailure::Network | DialFailure::NotAdmitted => {
-                Verdict::NotAsked(error)
+                TrialResult::NotAsked(error)
             }
         },
     })

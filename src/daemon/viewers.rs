@@ -24,7 +24,7 @@ use crate::{
     },
     wire::{
         api::{LogEntry, LogPage, SettingReport, SettingsReport},
-        handshake::Target,
+        handshake::DialTarget,
     },
 };
 
@@ -107,7 +107,7 @@ impl Agent {
             prober: Prober::new(diagnosis::ProberDependencies {
                 server: self.settings.pipeops.control_plane.as_ref().map(|server| {
                     diagnosis::Server {
-                        target: Target::controller(&server.api_url),
+                        target: DialTarget::controller(&server.api_url),
                         read: Box::new(self.for_diagnosis(server)),
                     }
                 }),

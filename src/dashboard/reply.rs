@@ -14,7 +14,7 @@ use hyper::{
 use serde::Serialize;
 use smol::stream::Stream;
 
-use crate::wire::api::Refusal;
+use crate::wire::api::ErrorBody;
 
 /// Headers of every reply, so that no foreign page can embed this one, and this page runs or loads
 /// nothing from elsewhere.
@@ -89,7 +89,7 @@ impl Reply {
 
     /// An answer that says what is wrong, and what to do.
     pub fn refusal(code: StatusCode, error: impl Into<String>, fix: Option<&str>) -> Self {
-        let refusal = Refusal {
+        let refusal = ErrorBody {
             error: error.into(),
             fix: fix.map(str::to_owned),
         };

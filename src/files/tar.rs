@@ -16,7 +16,7 @@ const SUM: (usize, usize) = (148, 8);
 
 /// A file in an archive.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Entry {
+pub struct TarEntry {
     /// Relative name.
     pub name: String,
     /// Permissions.
@@ -39,7 +39,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Adds a file; `from` must have exactly its length.
-    pub fn add(&mut self, entry: &Entry, from: &mut dyn Read) -> io::Result<()> {
+    pub fn add(&mut self, entry: &TarEntry, from: &mut dyn Read) -> io::Result<()> {
         self.to.write_all(&header(entry, self.modified_s)?)?;
         let written = io::copy(&mut from.take(entry.bytes), &mut self.to)?;
         if written != entry.bytes {
@@ -56,17 +56,17 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Reads an archive: the content of an entry is read from here after [`Reader::advance`] returned
+/// Reads an archive: the content of an entry is read from here after [`TarReader::advance`] returned
 /// it.
 #[derive(Debug)]
-pub struct Reader<R: Read> {
+pub struct TarReader<R: Read> {
     from: R,
     /// Bytes of the entry that were not read yet, and those that fill its last block.
     left: u64,
     padding: usize,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> TarReader<R> {
     /// An archive from its beginning.
     pub fn new(from: R) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Skips to the next file; `None` at the end.
-    pub fn advance(&mut self) -> io::Result<Option<Entry>> {
+    pub fn advance(&mut self) -> io::Result<Option<TarEntry>> {
         let rest = self
             .left
             .saturating_add(u64::try_from(self.padding).unwrap_or(0));
@@ -102,7 +102,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-impl<R: Read> Read for Reader<R> {
+impl<R: Read> Read for TarReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = (&mut self.from).take(self.left).read(buffer)?;
         self.left = self
@@ -122,7 +122,7 @@ fn broken(why: &str) -> io::Error {
 }
 
 /// Numbers are octal, the sum is of all bytes with its own place as spaces.
-fn header(entry: &Entry, modified_s: u64) -> io::Result<Vec<u8>> {
+fn header(entry: &TarEntry, modified_s: u64) -> io::Result<Vec<u8>> {
     let (prefix, name) = split(&entry.name)
         .ok_or_else(|| broken("a name is too long for an archive: 100 bytes, 155 before it"))?;
     let fields = [
@@ -167,7 +167,7 @@ fn sum(header: &[u8]) -> u32 {
     header.iter().copied().map(u32::from).sum()
 }
 
-fn parsed(header: &[u8; BLOCK]) -> io::Result<Entry> {
+fn parsed(header: &[u8; BLOCK]) -> io::Result<TarEntry> {
     let field = |at: usize, width: usize| header.get(at..at + width).unwrap_or_default();
     let text = |at: usize, width: usize| {
         let text = field(at, width).split(|byte| *byte == 0).next();
@@ -187,7 +187,7 @@ fn parsed(header: &[u8; BLOCK]) -> io::Result<Entry> {
         return Err(broken("there is something else than plain files in it"));
     }
     let (prefix, name) = (text(345, PREFIX)?, text(0, NAME)?);
-    Ok(Entry {
+    Ok(TarEntry {
         name: match prefix {
             "" => name.to_owned(),
             prefix => format!("{prefix}/{name}"),
@@ -204,7 +204,7 @@ mod tests {
     fn packed(files: &[(&str, &[u8])]) -> Vec<u8> {
         let mut writer = Writer::new(Vec::new(), 1_700_000_000);
         for (name, content) in files {
-            let entry = Entry {
+            let entry = TarEntry {
                 name: (*name).to_owned(),
                 mode: 0o600,
                 bytes: u64::try_from(content.len()).unwrap(),
@@ -220,7 +220,7 @@ mod tests {
         let whole = [7; 1024];
         let files: [(&str, &[u8]); 4] = [("a", b"x"), (&long, b""), ("c/d", &whole), ("e", b"y")];
         let archive = packed(&files);
-        let mut reader = Reader::new(&*archive);
+        let mut reader = TarReader::new(&*archive);
         for (place, (name, content)) in files.iter().enumerate() {
             let entry = reader.advance().unwrap().unwrap();
             assert_eq!((&*entry.name, entry.mode), (*name, 0o600));
@@ -255,7 +255,7 @@ mod tests {
     fn what_is_cut_changed_or_no_plain_file_is_refused() {
         let archive = packed(&[("a", b"content"), ("b", b"")]);
         let walk = |bytes: &[u8]| {
-            let mut reader = Reader::new(bytes);
+            let mut reader = TarReader::new(bytes);
             while reader.advance()?.is_some() {}
             io::Result::Ok(())
         };
@@ -275,7 +275,7 @@ mod tests {
         });
         link[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
         assert!(walk(&link).unwrap_err().to_string().contains("plain"));
-        let long = Entry {
+        let long = TarEntry {
             name: "a".repeat(101),
             mode: 0,
             bytes: 0,

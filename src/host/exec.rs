@@ -54,7 +54,7 @@ impl Limits {
 
 /// End of a program.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Ended {
+pub struct ProgramEnd {
     /// Its exit code; `None` where a signal ended it.
     pub code: Option<i32>,
     /// Standard output.
@@ -63,7 +63,7 @@ pub struct Ended {
     pub complaints: String,
 }
 
-impl Ended {
+impl ProgramEnd {
     /// Returns whether it ended with 0.
     pub fn is_fine(&self) -> bool {
         self.code == Some(0)
@@ -106,7 +106,7 @@ impl std::fmt::Debug for Surroundings<'_> {
 /// Runs the program of that name below `root` to its end, or to its deadline. An error says that it
 /// is not there, could not be started or did not end; how it ended is for the caller to judge. It
 /// blocks.
-pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<Ended> {
+pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<ProgramEnd> {
     let nothing = Surroundings {
         variables: &[],
         folder: Path::new("/"),
@@ -121,7 +121,7 @@ pub fn run_in(
     argv: &[&str],
     limits: Limits,
     surroundings: &Surroundings<'_>,
-) -> Result<Ended> {
+) -> Result<ProgramEnd> {
     let what = || format!("cannot run {:?}", argv.join(" "));
     let Some((name, arguments)) = argv.split_first() else {
         return Err(Error::new("there is no program to run"));
@@ -169,7 +169,7 @@ pub fn run_in(
         }
     };
     let [output, complaints] = streams.map(Heard::text);
-    Ok(Ended {
+    Ok(ProgramEnd {
         code,
         output,
         complaints,

@@ -24,7 +24,7 @@ const ENTRIES_MAX: usize = 500;
 
 /// A file or sub-folder.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Entry {
+pub struct FolderEntry {
     /// Its path; several where they name the same app.
     places: Vec<PathBuf>,
     /// Digest of the times, sizes, rights and numbers of its files: one that was changed has
@@ -36,7 +36,7 @@ pub struct Entry {
 #[derive(Debug, Default)]
 pub struct FolderContent {
     /// Files and sub-folders by the name of their app.
-    pub apps: BTreeMap<String, Entry>,
+    pub apps: BTreeMap<String, FolderEntry>,
     /// One whose name is none of an app.
     pub odd: Option<Error>,
 }
@@ -76,7 +76,7 @@ pub fn look(folder: &Path) -> Result<FolderContent> {
     let entry = |(app, mut places): (String, Vec<PathBuf>)| {
         places.sort_unstable();
         let marks = marks(&places);
-        (app, Entry { places, marks })
+        (app, FolderEntry { places, marks })
     };
     found.apps = places.into_iter().map(entry).collect();
     Ok(found)
@@ -118,7 +118,7 @@ fn marks(places: &[PathBuf]) -> String {
     hex(all.finish().as_ref())
 }
 
-impl Entry {
+impl FolderEntry {
     /// Its path in words.
     pub fn place(&self) -> String {
         let place = self.places.first();

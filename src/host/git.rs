@@ -16,7 +16,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use nix::unistd::{getegid, geteuid};
 
 use super::{
-    exec::{self, Ended, Limits, Surroundings},
+    exec::{self, Limits, ProgramEnd, Surroundings},
     random,
 };
 use crate::{
@@ -384,7 +384,7 @@ impl Session<'_> {
                 let fix = "keep manifests in a repository of their own";
                 Err(self.of.failure(Cause::TooLarge, &why, fix))
             }
-            Ok(Ended { complaints, .. }) => Err(self.of.explained(&complaints, &known_hosts)),
+            Ok(ProgramEnd { complaints, .. }) => Err(self.of.explained(&complaints, &known_hosts)),
             // What was run is of no interest to anybody.
             Err(error) => Err(self.of.explained(&error.why.join(": "), &known_hosts)),
         }

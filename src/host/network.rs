@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::Path};
 
 use super::facts::{line, text};
 use crate::core::{
-    diagnosis::{Outcome, Probe, Side, Step},
+    diagnosis::{PathStep, Probe, Side, StepResult},
     procfs::net,
 };
 
@@ -78,17 +78,21 @@ fn carrier(interfaces: &[(String, bool)]) -> Probe {
     let (up, down) = (named(true), named(false));
     match (up.as_str(), down.as_str()) {
         ("", "") => Probe::new(
-            Step::Carrier,
-            Outcome::Unknown,
+            PathStep::Carrier,
+            StepResult::Unknown,
             "no network interface is visible here",
         ),
         ("", down) => Probe::new(
-            Step::Carrier,
-            Outcome::Failed(Side::Node),
+            PathStep::Carrier,
+            StepResult::Failed(Side::Node),
             format!("no cable or Wi-Fi is connected: {down}"),
         )
         .fix("connect the cable or the Wi-Fi: nmcli device status, or ip link"),
-        (up, _) => Probe::new(Step::Carrier, Outcome::Ok, format!("{up} is connected")),
+        (up, _) => Probe::new(
+            PathStep::Carrier,
+            StepResult::Ok,
+            format!("{up} is connected"),
+        ),
     }
 }
 
@@ -110,8 +114,8 @@ pub fn all_addresses(root: &Path) -> Option<Vec<IpAddr>> {
 fn address(root: &Path) -> Probe {
     let Some(found) = all_addresses(root) else {
         return Probe::new(
-            Step::Address,
-            Outcome::Unknown,
+            PathStep::Address,
+            StepResult::Unknown,
             "the kernel does not list addresses here",
         );
     };
@@ -124,7 +128,7 @@ fn address(root: &Path) -> Probe {
         .map(IpAddr::to_string)
         .collect();
     match (shown.is_empty(), found.is_empty()) {
-        (false, _) => Probe::new(Step::Address, Outcome::Ok, shown.join(", ")),
+        (false, _) => Probe::new(PathStep::Address, StepResult::Ok, shown.join(", ")),
         (true, true) => no_address("this machine has no address"),
         (true, false) => no_address(
             "this machine has a link-local address only, because no DHCP server answered",
@@ -133,7 +137,7 @@ fn address(root: &Path) -> Probe {
 }
 
 fn no_address(seen: &str) -> Probe {
-    Probe::new(Step::Address, Outcome::Failed(Side::Node), seen)
+    Probe::new(PathStep::Address, StepResult::Failed(Side::Node), seen)
         .fix("check the DHCP server (the router), or configure a static address; ip address shows the current ones")
 }
 
@@ -143,18 +147,18 @@ fn route(root: &Path) -> Probe {
     let v6 = text(root, "proc/net/ipv6_route");
     if v4.is_none() && v6.is_none() {
         return Probe::new(
-            Step::Route,
-            Outcome::Unknown,
+            PathStep::Route,
+            StepResult::Unknown,
             "the kernel does not list routes here",
         );
     }
     let v4 = v4.as_deref().and_then(default_v4);
     let v6 = v6.as_deref().and_then(net::default_route_v6);
     match v4.or_else(|| v6.map(|interface| format!("by {interface} (IPv6)"))) {
-        Some(seen) => Probe::new(Step::Route, Outcome::Ok, seen),
+        Some(seen) => Probe::new(PathStep::Route, StepResult::Ok, seen),
         None => Probe::new(
-            Step::Route,
-            Outcome::Failed(Side::Node),
+            PathStep::Route,
+            StepResult::Failed(Side::Node),
             "there is no default route",
         )
         .fix("check the DHCP server, or set one by hand: ip route add default via ROUTER"),
@@ -187,14 +191,14 @@ mod tests {
             std::fs::write(path, content).unwrap();
         };
         for probe in probes(root.path()) {
-            assert_eq!(probe.outcome, Outcome::Unknown, "{probe:?}");
+            assert_eq!(probe.outcome, StepResult::Unknown, "{probe:?}");
         }
         at("sys/class/net/eth0/operstate", "down\n");
         at("sys/class/net/lo/carrier", "1\n");
         at("proc/net/fib_trie", "|-- 127.0.0.1\n /32 host LOCAL\n");
         at("proc/net/route", "Iface\tDestination\n");
         for probe in probes(root.path()) {
-            assert_eq!(probe.outcome, Outcome::Failed(Side::Node), "{probe:?}");
+            assert_eq!(probe.outcome, StepResult::Failed(Side::Node), "{probe:?}");
             assert!(probe.fix.is_some(), "{probe:?}");
         }
     }

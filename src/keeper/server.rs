@@ -39,7 +39,7 @@ use crate::{
     files,
     host::{clock, random},
     wire::{
-        api::{ChangeList, Refusal},
+        api::{ChangeList, ErrorBody},
         json,
         keeper::{Ask, LINE_BYTES_MAX},
     },
@@ -340,7 +340,7 @@ fn json(answer: &impl Serialize) -> Result<String> {
 }
 
 fn refusal(error: &Error) -> String {
-    let refusal = Refusal {
+    let refusal = ErrorBody {
         error: error.sentence(),
         fix: error.fix.clone(),
     };

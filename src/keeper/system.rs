@@ -15,7 +15,7 @@ use crate::{
     core::words::hex,
     error::{Error, Result, Retry},
     files::{self, Attributes},
-    host::exec::{self, Ended, Limits, Surroundings},
+    host::exec::{self, Limits, ProgramEnd, Surroundings},
     wire::keeper::Before,
 };
 
@@ -157,7 +157,7 @@ impl System {
     }
 
     /// Runs a program that must end well.
-    pub(super) fn run<S: AsRef<str>>(&self, argv: &[S]) -> Result<Ended> {
+    pub(super) fn run<S: AsRef<str>>(&self, argv: &[S]) -> Result<ProgramEnd> {
         let argv: Vec<&str> = argv.iter().map(AsRef::as_ref).collect();
         self.run_unattended(&argv, RUN, &[])
     }
@@ -169,7 +169,7 @@ impl System {
         argv: &[&str],
         limits: Limits,
         variables: &[(&str, &str)],
-    ) -> Result<Ended> {
+    ) -> Result<ProgramEnd> {
         let surroundings = Surroundings {
             variables,
             folder: Path::new("/"),

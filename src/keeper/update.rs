@@ -21,7 +21,7 @@ use crate::{
         update::{
             Version,
             list::PROGRAM_BYTES_MAX,
-            trial::{AgentStatus, Cause, STARTS_MAX, Trial, Verdict},
+            trial::{AgentStatus, Cause, STARTS_MAX, Trial, TrialVerdict},
         },
     },
     error::{Error, Result},
@@ -250,9 +250,9 @@ impl Keeper {
         loop {
             let at = watched.wait(LOOK_EVERY);
             match trial.look(&watched.seen(), at) {
-                Verdict::Wait => {}
-                Verdict::Keep => return None,
-                Verdict::Return(cause) => return Some(cause),
+                TrialVerdict::Wait => {}
+                TrialVerdict::Keep => return None,
+                TrialVerdict::Return(cause) => return Some(cause),
             }
         }
     }

@@ -109,7 +109,7 @@ impl Error {
     pub fn is_deadline(&self) -> bool {
         match self {
             Self::NoAnswer { .. } => true,
-            Self::Connection(error) => matches!(error.kind, net::Kind::Deadline(_)),
+            Self::Connection(error) => matches!(error.kind, net::ErrorKind::Deadline(_)),
             Self::Unconfigured(_)
             | Self::Broken { .. }
             | Self::Refused { .. }
@@ -210,7 +210,7 @@ fn is_stopped_here(error: &net::Error) -> bool {
     let is_loopback = host
         .parse()
         .map_or(host == "localhost", |ip: std::net::IpAddr| ip.is_loopback());
-    is_loopback && error.kind == net::Kind::ConnectionRefused
+    is_loopback && error.kind == net::ErrorKind::ConnectionRefused
 }
 
 #[cfg(test)]
@@ -220,7 +220,8 @@ mod tests {
     #[test]
     fn a_cluster_of_this_machine_that_is_stopped_has_a_command_as_its_fix() {
         let fix = |target: &str| {
-            let refused = net::Error::new(net::Phase::Tcp, net::Kind::ConnectionRefused, target);
+            let refused =
+                net::Error::new(net::Phase::Tcp, net::ErrorKind::ConnectionRefused, target);
             AgentError::from(&Error::from(refused)).fix.unwrap()
         };
         for target in ["127.0.0.1:6443", "[::1]:6443", "localhost:6443"] {

@@ -22,7 +22,7 @@ use crate::{
         proxy::Proxies,
         tls::Tls,
     },
-    wire::{certificate::validity, handshake::Target},
+    wire::{certificate::validity, handshake::DialTarget},
 };
 
 /// Maximum bytes that wait unsent in the kernel, where our priorities no longer apply: as little as
@@ -62,7 +62,7 @@ impl Caller {
     /// Opens a session at `target`, all within `limit`. Dropping the future ends every attempt.
     pub async fn call(
         &self,
-        target: &Target,
+        target: &DialTarget,
         token: &str,
         limit: Duration,
     ) -> Result<Session, Failure> {
@@ -84,7 +84,7 @@ impl Caller {
 
     async fn connect(
         &self,
-        target: &Target,
+        target: &DialTarget,
         token: &str,
         limit: Duration,
     ) -> Result<Session, Failure> {
@@ -123,7 +123,7 @@ impl Caller {
         }
     }
 
-    fn request(&self, target: &Target, token: &str) -> Result<Request<()>, Failure> {
+    fn request(&self, target: &DialTarget, token: &str) -> Result<Request<()>, Failure> {
         let unusable = |what: &str| Failure {
             kind: DialFailure::Network,
             error: Error::new(format!("no session with {}", target.host_header()))
@@ -148,7 +148,7 @@ impl Caller {
 }
 
 /// Reads why the upgrade failed.
-fn refusal(error: &tungstenite::Error, target: &Target) -> Failure {
+fn refusal(error: &tungstenite::Error, target: &DialTarget) -> Failure {
     let host = target.host_header();
     let what = format!("no session with {host}");
     let tungstenite::Error::Http(answer) = error else {

@@ -5,13 +5,13 @@ use std::{net::SocketAddr, time::Duration};
 use super::dial::{Caller, Failure};
 use crate::{
     core::{
-        gateway::{Class, Origin, Refusal},
+        gateway::{Class, GatewayRefusal, Origin},
         link::DialFailure,
         url::Security,
     },
     error::{Error, Retry},
     net::{dial::Target as Peer, proxy::Proxy},
-    wire::handshake::{ChosenBy, Target},
+    wire::handshake::{ChosenBy, DialTarget},
 };
 
 impl Caller {
@@ -22,7 +22,7 @@ impl Caller {
     /// The look-up failed, or no address is admitted.
     pub(super) async fn admitted(
         &self,
-        target: &Target,
+        target: &DialTarget,
         proxy: Option<&Proxy>,
         limit: Duration,
     ) -> Result<Option<Vec<SocketAddr>>, Failure> {
@@ -43,7 +43,7 @@ impl Caller {
             };
         }
         if let Some(class @ (Class::Metadata | Class::Reserved)) = by_text {
-            return Err(refused(&gateway, Refusal::Class(class)));
+            return Err(refused(&gateway, GatewayRefusal::Class(class)));
         }
         let peer = Peer::new(&target.host, target.port);
         let found = self.dialer.look_up(&peer, limit).await;
@@ -91,7 +91,7 @@ impl Caller {
     }
 }
 
-fn origin(target: &Target) -> Origin {
+fn origin(target: &DialTarget) -> Origin {
     Origin {
         is_encrypted: target.security == Security::Tls,
         host: target.host.clone(),
@@ -99,7 +99,7 @@ fn origin(target: &Target) -> Origin {
     }
 }
 
-fn refused(gateway: &Origin, refusal: Refusal) -> Failure {
+fn refused(gateway: &Origin, refusal: GatewayRefusal) -> Failure {
     let fix = if refusal.is_liftable() {
         format!("if that gateway is yours: pipeops.gateways = \"{gateway}\" in the configuration")
     } else {
@@ -133,7 +133,7 @@ mod tests {
     fn caller(api: &str) -> Caller {
         let clock = Clock::new(Wall::default, Wall::default());
         let proxy = Proxy::new(&ProxyUrl::parse("proxy.invalid:3128").unwrap(), None);
-        let controller = origin(&Target::controller(&Url::parse(api).unwrap()));
+        let controller = origin(&DialTarget::controller(&Url::parse(api).unwrap()));
         Caller {
             dialer: Dialer::default(),
             tls: Tls::new(&tls::Settings::default(), clock).unwrap(),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn admitted(caller: &Caller, url: &str, way: Way) -> Result<Option<usize>, String> {
-        let target = Target::gateway(url, "c", "1").map_err(|error| format!("{error:?}"))?;
+        let target = DialTarget::gateway(url, "c", "1").map_err(|error| format!("{error:?}"))?;
         let peer = Peer::new("cp.example", 443);
         let proxy = match way {
             Way::Direct => None,
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_the_settings_name_is_not_judged() {
-        let target = Target::controller(&Url::parse("http://127.0.0.1").unwrap());
+        let target = DialTarget::controller(&Url::parse("http://127.0.0.1").unwrap());
         let caller = caller("http://127.0.0.1");
         let admitted = caller.admitted(&target, None, Duration::from_secs(5));
         assert!(smol::block_on(admitted).is_ok_and(|addresses| addresses.is_none()));

@@ -46,7 +46,7 @@ const CONTROL_LANE_BYTES: usize = 32 * 1024;
 
 /// Reasons why a mux is over.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Over {
+pub enum MuxEnd {
     /// The session that carried it is lost, or another mux took its place.
     SessionLost,
     /// The peer sent bytes that are no frame. It was notified, and everything that it sends from
@@ -54,7 +54,7 @@ pub enum Over {
     FramingLost(Unreadable),
 }
 
-impl fmt::Display for Over {
+impl fmt::Display for MuxEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SessionLost => f.write_str("the session to the control plane ended"),
@@ -68,20 +68,20 @@ impl fmt::Display for Over {
     }
 }
 
-impl std::error::Error for Over {}
+impl std::error::Error for MuxEnd {}
 
 /// End of the peer's half of a stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum End {
+pub enum StreamEnd {
     /// The peer sends no more; it may still read.
     Finished,
     /// The stream is over in both directions.
     Reset(ResetReason),
     /// The mux is over.
-    Over(Over),
+    Over(MuxEnd),
 }
 
-impl End {
+impl StreamEnd {
     /// Error for a reader or writer, if the stream is broken and not only finished.
     fn error(self) -> Option<io::Error> {
         match self {
@@ -99,7 +99,7 @@ impl End {
 #[derive(Debug, Default)]
 struct Port {
     inbox: Inbox,
-    end: Option<End>,
+    end: Option<StreamEnd>,
     /// `None` before the stream is accepted, and after it was closed.
     lane: Option<Lane>,
     /// A frame that has no room in the lane yet. The driver moves it, so that a writer may go away
@@ -112,11 +112,11 @@ struct Port {
 }
 
 impl Port {
-    fn end(&mut self, end: End) {
-        if matches!(self.end, None | Some(End::Finished)) {
+    fn end(&mut self, end: StreamEnd) {
+        if matches!(self.end, None | Some(StreamEnd::Finished)) {
             self.end = Some(end);
         }
-        if end != End::Finished {
+        if end != StreamEnd::Finished {
             // Nobody may read on after a reset, and nothing of it goes out any more.
             self.inbox = Inbox::default();
             self.held = None;
@@ -164,7 +164,7 @@ struct State {
     stuck: BTreeSet<StreamKey>,
     acceptor: Option<Waker>,
     driver: Option<Waker>,
-    over: Option<Over>,
+    over: Option<MuxEnd>,
 }
 
 impl State {
@@ -186,24 +186,24 @@ impl State {
                     wake(&mut port.writer);
                 }
             }
-            Event::Finished(key) => self.end(key, End::Finished),
-            Event::Reset(key, reason) => self.end(key, End::Reset(reason)),
+            Event::Finished(key) => self.end(key, StreamEnd::Finished),
+            Event::Reset(key, reason) => self.end(key, StreamEnd::Reset(reason)),
             // We open no streams, so nothing changes; those that run go on.
             Event::GoAway(GoAway::Normal) => {}
             Event::GoAway(reason) => log::debug!("mux: the peer goes away: {reason:?}"),
-            Event::Ended(unreadable) => self.end_all(Over::FramingLost(unreadable)),
+            Event::Ended(unreadable) => self.end_all(MuxEnd::FramingLost(unreadable)),
         }
     }
 
-    fn end(&mut self, key: StreamKey, end: End) {
+    fn end(&mut self, key: StreamKey, end: StreamEnd) {
         let Some(port) = self.ports.get_mut(&key) else {
             return;
         };
         port.end(end);
-        if end != End::Finished {
+        if end != StreamEnd::Finished {
             self.stuck.remove(&key);
         }
-        if end != End::Finished && !port.is_accepted {
+        if end != StreamEnd::Finished && !port.is_accepted {
             // Nobody has seen it, so nobody else gives its slot back.
             self.ports.remove(&key);
             self.waiting.retain(|other| *other != key);
@@ -211,14 +211,14 @@ impl State {
         }
     }
 
-    fn end_all(&mut self, over: Over) {
+    fn end_all(&mut self, over: MuxEnd) {
         if self.over.is_some() {
             return;
         }
         self.over = Some(over);
         let keys: Vec<StreamKey> = self.ports.keys().copied().collect();
         for key in keys {
-            self.end(key, End::Over(over));
+            self.end(key, StreamEnd::Over(over));
         }
         wake(&mut self.acceptor);
         wake(&mut self.driver);
@@ -256,10 +256,10 @@ impl State {
         match port.flush(&mut Context::from_waker(&waker)) {
             Poll::Ready(Ok(())) => Ok(()),
             Poll::Ready(Err(Lost)) => {
-                self.end_all(Over::SessionLost);
+                self.end_all(MuxEnd::SessionLost);
                 Err(io::Error::new(
                     io::ErrorKind::ConnectionAborted,
-                    Over::SessionLost,
+                    MuxEnd::SessionLost,
                 ))
             }
             Poll::Pending => {
@@ -360,7 +360,7 @@ impl Mux {
     /// Takes the payload of one binary message. Where messages begin and end means nothing.
     pub fn receive(&self, message: &Bytes) {
         let mut state = self.state.borrow_mut();
-        if matches!(state.over, Some(Over::SessionLost)) {
+        if matches!(state.over, Some(MuxEnd::SessionLost)) {
             return;
         }
         let mut at = 0;
@@ -397,7 +397,7 @@ impl Mux {
 
     /// Moves frames into their lanes until the mux is over; says why. One task runs this as long as
     /// the session lives.
-    pub async fn drive(&self) -> Over {
+    pub async fn drive(&self) -> MuxEnd {
         let mut control = ControlLane::new(&self.outlet);
         let over = poll_fn(|context| {
             let mut state = self.state.borrow_mut();
@@ -405,13 +405,13 @@ impl Mux {
             let stuck = state.flush_stuck(context);
             let flushed = control.flush(&mut state, &self.outlet, context);
             if stuck.is_err() || matches!(flushed, Poll::Ready(Err(Lost))) {
-                state.end_all(Over::SessionLost);
+                state.end_all(MuxEnd::SessionLost);
             }
             match state.over {
-                Some(Over::SessionLost) => Poll::Ready(Over::SessionLost),
+                Some(MuxEnd::SessionLost) => Poll::Ready(MuxEnd::SessionLost),
                 // The last thing that goes out is the GoAway.
                 Some(over) if flushed.is_ready() => Poll::Ready(over),
-                Some(Over::FramingLost(_)) | None => Poll::Pending,
+                Some(MuxEnd::FramingLost(_)) | None => Poll::Pending,
             }
         })
         .await;
@@ -421,7 +421,7 @@ impl Mux {
 
     /// The session is lost, or another mux takes over: all streams end with an error.
     pub fn session_lost(&self) {
-        self.state.borrow_mut().end_all(Over::SessionLost);
+        self.state.borrow_mut().end_all(MuxEnd::SessionLost);
     }
 
     /// Current load, and numbers of refusals.

@@ -28,7 +28,7 @@ pub enum Frame {
     /// A part of a message that is too large to be held in memory.
     Part {
         /// Text or binary, and whether it is the first part.
-        kind: Part,
+        kind: Fragment,
         /// The payload of this part.
         data: Bytes,
         /// True if the message ends here.
@@ -38,7 +38,7 @@ pub enum Frame {
 
 /// Part of a message that a frame is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Part {
+pub enum Fragment {
     /// The first of a text message.
     FirstText,
     /// The first of a binary message.
@@ -64,7 +64,7 @@ impl Weight for Frame {
 
     fn broken_end() -> Self {
         Self::Part {
-            kind: Part::Next,
+            kind: Fragment::Next,
             data: Bytes::new(),
             is_last: true,
         }

@@ -8,16 +8,16 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 use super::dial::{Caller, TOKEN_FIX};
 use crate::{
     core::{
-        diagnosis::{Outcome, Probe, Side, Step},
+        diagnosis::{PathStep, Probe, Side, StepResult},
         time::{Now, Wall, in_words},
         url::Security,
     },
     net::{
-        self, Kind, Phase, Stream, deadline,
+        self, ErrorKind, Phase, Stream, deadline,
         dial::{Route, Target as Peer},
         head::Head,
     },
-    wire::handshake::Target,
+    wire::handshake::DialTarget,
 };
 
 /// Deadline of each step.
@@ -35,11 +35,17 @@ const CLOCK_BROKEN: Duration = Duration::from_secs(300);
 /// With a token the control plane says whether it takes it.
 pub async fn climb(
     caller: &Caller,
-    target: &Target,
+    target: &DialTarget,
     token: Option<&str>,
     clock: fn() -> Now,
 ) -> Vec<Probe> {
-    let steps = [Step::Dns, Step::Tcp, Step::Tls, Step::Http, Step::Clock];
+    let steps = [
+        PathStep::Dns,
+        PathStep::Tcp,
+        PathStep::Tls,
+        PathStep::Http,
+        PathStep::Clock,
+    ];
     let mut probes = Vec::new();
     let way = Attempt {
         caller,
@@ -59,7 +65,7 @@ pub async fn climb(
 
 struct Attempt<'a> {
     caller: &'a Caller,
-    target: &'a Target,
+    target: &'a DialTarget,
     token: Option<&'a str>,
     peer: Peer,
     clock: fn() -> Now,
@@ -78,7 +84,7 @@ impl Attempt<'_> {
         let start = (self.clock)();
         let found = self.caller.dialer.look_up(nearest, STEP_WITHIN).await;
         let took = (self.clock)().mono.since(start.mono);
-        let addresses = Self::step(probes, Step::Dns, took, found, |found| {
+        let addresses = Self::step(probes, PathStep::Dns, took, found, |found| {
             let some: Vec<_> = found
                 .iter()
                 .take(3)
@@ -98,7 +104,7 @@ impl Attempt<'_> {
             .dial_any(&addresses, &name, STEP_WITHIN)
             .await;
         let took = (self.clock)().mono.since(start.mono);
-        drop(Self::step(probes, Step::Tcp, took, made, |_| {
+        drop(Self::step(probes, PathStep::Tcp, took, made, |_| {
             format!("{name} accepts connections{by}")
         })?);
 
@@ -111,7 +117,7 @@ impl Attempt<'_> {
         let made = self.caller.dialer.dial(&route, STEP_WITHIN).await;
         let took = (self.clock)().mono.since(start.mono);
         let host = self.target.host_header();
-        let stream = Self::step(probes, Step::Tls, took, made, |_| match tls {
+        let stream = Self::step(probes, PathStep::Tls, took, made, |_| match tls {
             Some(_) => format!("{host} has a valid certificate"),
             None => "TLS is not configured".to_owned(),
         })?;
@@ -121,7 +127,7 @@ impl Attempt<'_> {
         let head = asked.unwrap_or_else(|late| Err(late.to_string()));
         let now = (self.clock)();
         let (probe, date) = answered(&host, head, self.token.is_some());
-        let is_answer = probe.outcome == Outcome::Ok;
+        let is_answer = probe.outcome == StepResult::Ok;
         probes.push(probe.took(now.mono.since(start.mono)));
         if is_answer {
             probes.push(clocks(date, now.wall));
@@ -159,18 +165,18 @@ impl Attempt<'_> {
     /// Adds a step; what it made, where it worked.
     fn step<T>(
         probes: &mut Vec<Probe>,
-        step: Step,
+        step: PathStep,
         took: Duration,
         made: Result<T, net::Error>,
         describe: impl Fn(&T) -> String,
     ) -> Option<T> {
         match made {
             Ok(made) => {
-                probes.push(Probe::new(step, Outcome::Ok, describe(&made)).took(took));
+                probes.push(Probe::new(step, StepResult::Ok, describe(&made)).took(took));
                 Some(made)
             }
             Err(error) => {
-                let probe = Probe::new(step, Outcome::Failed(blame(&error)), error.to_string());
+                let probe = Probe::new(step, StepResult::Failed(blame(&error)), error.to_string());
                 probes.push(Probe {
                     fix: error.fix(),
                     ..probe.took(took)
@@ -184,22 +190,26 @@ impl Attempt<'_> {
 /// Side that most likely causes an error.
 const fn blame(error: &net::Error) -> Side {
     match (&error.kind, error.phase) {
-        (Kind::Unusable(_), _) | (_, Phase::Settings) => Side::Node,
+        (ErrorKind::Unusable(_), _) | (_, Phase::Settings) => Side::Node,
         // A certificate of the future: boards without a battery have old clocks. One that ended is
         // more often the server's.
-        (Kind::CertificateNotYetValid { .. } | Kind::ClientCertificateRefused(_), _) => Side::Node,
-        (Kind::ConnectionRefused | Kind::CertificateExpired { .. }, _) => Side::ControlPlane,
-        (Kind::WrongName(_) | Kind::BadCertificate(_), _) => Side::ControlPlane,
+        (ErrorKind::CertificateNotYetValid { .. } | ErrorKind::ClientCertificateRefused(_), _) => {
+            Side::Node
+        }
+        (ErrorKind::ConnectionRefused | ErrorKind::CertificateExpired { .. }, _) => {
+            Side::ControlPlane
+        }
+        (ErrorKind::WrongName(_) | ErrorKind::BadCertificate(_), _) => Side::ControlPlane,
         (
-            Kind::Deadline(_)
-            | Kind::UnknownHost(_)
-            | Kind::Unreachable(_)
-            | Kind::Broken(_)
-            | Kind::ProxyRefused { .. }
-            | Kind::ProxyGarbage(_)
-            | Kind::UnknownIssuer
-            | Kind::NotTls
-            | Kind::Tls(_),
+            ErrorKind::Deadline(_)
+            | ErrorKind::UnknownHost(_)
+            | ErrorKind::Unreachable(_)
+            | ErrorKind::Broken(_)
+            | ErrorKind::ProxyRefused { .. }
+            | ErrorKind::ProxyGarbage(_)
+            | ErrorKind::UnknownIssuer
+            | ErrorKind::NotTls
+            | ErrorKind::Tls(_),
             Phase::Dns | Phase::Tcp | Phase::Proxy | Phase::Tls,
         ) => Side::Network,
     }
@@ -213,7 +223,7 @@ fn answered(host: &str, head: Result<Vec<u8>, String>, has_token: bool) -> (Prob
         Err(why) => {
             let seen = format!("{host} does not answer: {why}");
             return (
-                Probe::new(Step::Http, Outcome::Failed(Side::ControlPlane), seen),
+                Probe::new(PathStep::Http, StepResult::Failed(Side::ControlPlane), seen),
                 None,
             );
         }
@@ -221,25 +231,25 @@ fn answered(host: &str, head: Result<Vec<u8>, String>, has_token: bool) -> (Prob
     let head = Head::parse(&head);
     let probe = match head.as_ref().map(|head| head.status) {
         None => Probe::new(
-            Step::Http,
-            Outcome::Failed(Side::Network),
+            PathStep::Http,
+            StepResult::Failed(Side::Network),
             format!("{host} does not answer with HTTP"),
         )
         .fix("check pipeops.api_url, and whether another server answers at that address"),
         Some(status) if status >= 500 => Probe::new(
-            Step::Http,
-            Outcome::Failed(Side::ControlPlane),
+            PathStep::Http,
+            StepResult::Failed(Side::ControlPlane),
             format!("{host} answers HTTP {status}"),
         )
         .fix("wait: the agent keeps trying, and no recorded data is lost"),
         Some(401 | 403) if has_token => Probe::new(
-            Step::Http,
-            Outcome::Failed(Side::Node),
+            PathStep::Http,
+            StepResult::Failed(Side::Node),
             format!("the token was rejected by {host}"),
         )
         .fix(TOKEN_FIX),
         // Without a token, or without an upgrade, most answers are refusals.
-        Some(_) => Probe::new(Step::Http, Outcome::Ok, format!("{host} answers")),
+        Some(_) => Probe::new(PathStep::Http, StepResult::Ok, format!("{host} answers")),
     };
     let date = head.and_then(|head| date(head.header("date")?));
     (probe, date)
@@ -258,8 +268,8 @@ fn date(text: &str) -> Option<Wall> {
 fn clocks(theirs: Option<Wall>, ours: Wall) -> Probe {
     let Some(theirs) = theirs else {
         return Probe::new(
-            Step::Clock,
-            Outcome::Unknown,
+            PathStep::Clock,
+            StepResult::Unknown,
             "the control plane does not send its time",
         );
     };
@@ -267,8 +277,8 @@ fn clocks(theirs: Option<Wall>, ours: Wall) -> Probe {
     let by = Duration::from_millis(apart.unsigned_abs());
     if by <= CLOCK_FINE {
         return Probe::new(
-            Step::Clock,
-            Outcome::Ok,
+            PathStep::Clock,
+            StepResult::Ok,
             "this machine and the control plane have the same time",
         );
     }
@@ -278,11 +288,11 @@ fn clocks(theirs: Option<Wall>, ours: Wall) -> Probe {
         in_words(by)
     );
     let outcome = if by > CLOCK_BROKEN {
-        Outcome::Failed(Side::Node)
+        StepResult::Failed(Side::Node)
     } else {
-        Outcome::Ok
+        StepResult::Ok
     };
-    Probe::new(Step::Clock, outcome, seen)
+    Probe::new(PathStep::Clock, outcome, seen)
         .fix("timedatectl set-ntp true, or without a network: date -u -s 'YYYY-MM-DD HH:MM:SS'")
 }
 
@@ -296,19 +306,19 @@ mod tests {
             |head: &str, has_token| answered("cp", Ok(head.as_bytes().to_vec()), has_token).0;
         let outcome = |head: &str| asked(head, true).outcome;
         let refused = "HTTP/1.1 401 Unauthorized\r\n\r\n";
-        assert_eq!(outcome(refused), Outcome::Failed(Side::Node));
+        assert_eq!(outcome(refused), StepResult::Failed(Side::Node));
         assert!(asked(refused, true).fix.is_some());
         // Nobody showed a token, so nobody was refused.
-        assert_eq!(asked(refused, false).outcome, Outcome::Ok);
+        assert_eq!(asked(refused, false).outcome, StepResult::Ok);
         assert!(!asked(refused, false).seen.contains("401"));
-        assert_eq!(outcome("HTTP/1.1 200 OK\r\n\r\n"), Outcome::Ok);
-        assert_eq!(outcome("HTTP/1.1 404 Not Found\r\n\r\n"), Outcome::Ok);
+        assert_eq!(outcome("HTTP/1.1 200 OK\r\n\r\n"), StepResult::Ok);
+        assert_eq!(outcome("HTTP/1.1 404 Not Found\r\n\r\n"), StepResult::Ok);
         assert_eq!(
             outcome("HTTP/1.1 503 x\r\n\r\n"),
-            Outcome::Failed(Side::ControlPlane)
+            StepResult::Failed(Side::ControlPlane)
         );
-        assert_eq!(outcome("SSH-2.0-x\r\n"), Outcome::Failed(Side::Network));
-        assert_eq!(outcome(""), Outcome::Failed(Side::Network));
+        assert_eq!(outcome("SSH-2.0-x\r\n"), StepResult::Failed(Side::Network));
+        assert_eq!(outcome(""), StepResult::Failed(Side::Network));
     }
 
     #[test]
@@ -322,10 +332,10 @@ mod tests {
                 Wall::from_millis(1_781_589_028_000 + seconds * 1000),
             )
         };
-        assert_eq!(compared(-20).outcome, Outcome::Ok);
-        assert!(compared(120).fix.is_some() && compared(120).outcome == Outcome::Ok);
+        assert_eq!(compared(-20).outcome, StepResult::Ok);
+        assert!(compared(120).fix.is_some() && compared(120).outcome == StepResult::Ok);
         let behind = compared(-86_400);
-        assert_eq!(behind.outcome, Outcome::Failed(Side::Node));
+        assert_eq!(behind.outcome, StepResult::Failed(Side::Node));
         assert!(behind.seen.contains("behind"), "{}", behind.seen);
         for text in [
             "",

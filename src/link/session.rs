@@ -28,7 +28,7 @@ use futures_sink::Sink as _;
 use hyper::body::Bytes;
 use smol::stream::Stream as _;
 
-use super::outlet::{Frame, Outlet, Part};
+use super::outlet::{Fragment, Frame, Outlet};
 use crate::core::time::Wall;
 use crate::net::{Stream, deadline};
 
@@ -61,12 +61,12 @@ pub enum Event {
     /// The answer to one of our pings.
     Pong,
     /// The session is over.
-    Ended(Ending),
+    Ended(SessionEnd),
 }
 
 /// Reason why a session is over.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Ending {
+pub struct SessionEnd {
     /// For the log and the status.
     pub why: String,
     /// The close code and reason that the peer is owed, where it broke the rules and can still hear
@@ -74,7 +74,7 @@ pub struct Ending {
     pub owed: Option<(u16, &'static str)>,
 }
 
-impl Ending {
+impl SessionEnd {
     fn new(why: impl Into<String>) -> Self {
         Self {
             why: why.into(),
@@ -202,7 +202,7 @@ impl Session {
     ///
     /// Every way to `Pending` leaves a waker behind: with the socket where it is full, with the
     /// outlet where that is empty.
-    fn poll_out(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
+    fn poll_out(&mut self, context: &mut Context<'_>) -> Poll<SessionEnd> {
         for _ in 0..FRAMES_A_TURN {
             // A socket that is full is flushed by this call, and wakes us when there is room again.
             if let Err(error) = ready!(Pin::new(&mut self.socket).poll_ready(context)) {
@@ -211,7 +211,7 @@ impl Session {
             let message = match self.poll_frame(context) {
                 Poll::Pending => return self.poll_flush(context),
                 Poll::Ready(None) => {
-                    return Poll::Ready(Ending::new("control messages no longer get out"));
+                    return Poll::Ready(SessionEnd::new("control messages no longer get out"));
                 }
                 Poll::Ready(Some(message)) => message,
             };
@@ -225,7 +225,7 @@ impl Session {
         Poll::Pending
     }
 
-    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Ending> {
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<SessionEnd> {
         if !self.needs_flush {
             return Poll::Pending;
         }
@@ -255,9 +255,9 @@ impl Session {
                 is_last,
             } => {
                 let code = match kind {
-                    Part::FirstText => Data::Text,
-                    Part::FirstBinary => Data::Binary,
-                    Part::Next => Data::Continue,
+                    Fragment::FirstText => Data::Text,
+                    Fragment::FirstBinary => Data::Binary,
+                    Fragment::Next => Data::Continue,
                 };
                 Message::Frame(RawFrame::message(data, OpCode::Data(code), is_last))
             }
@@ -271,7 +271,7 @@ impl Session {
             Some(Ok(message)) => message,
             Some(Err(error)) => return Poll::Ready(Event::Ended(ending(&error))),
             None => {
-                return Poll::Ready(Event::Ended(Ending::new(
+                return Poll::Ready(Event::Ended(SessionEnd::new(
                     "the control plane closed the connection",
                 )));
             }
@@ -288,8 +288,8 @@ impl Session {
                 Event::Ping
             }
             Message::Pong(_) => Event::Pong,
-            Message::Close(frame) => Event::Ended(Ending::new(said(frame.as_ref()))),
-            Message::Frame(_) => Event::Ended(Ending::new("a raw frame came in")),
+            Message::Close(frame) => Event::Ended(SessionEnd::new(said(frame.as_ref()))),
+            Message::Frame(_) => Event::Ended(SessionEnd::new("a raw frame came in")),
         };
         Poll::Ready(event)
     }
@@ -319,10 +319,10 @@ fn said(frame: Option<&CloseFrame>) -> String {
     }
 }
 
-fn ending(error: &tungstenite::Error) -> Ending {
+fn ending(error: &tungstenite::Error) -> SessionEnd {
     if let tungstenite::Error::Capacity(CapacityError::MessageTooLong { size, .. }) = error {
         let why = format!("a message of {size} bytes came in; the limit is {MESSAGE_BYTES_MAX}");
-        return Ending {
+        return SessionEnd {
             why,
             owed: Some((1009, "message over 32 MiB")),
         };
@@ -344,7 +344,7 @@ fn ending(error: &tungstenite::Error) -> Ending {
         | tungstenite::Error::Http(_)
         | tungstenite::Error::HttpFormat(_) => None,
     };
-    Ending {
+    SessionEnd {
         why: error.to_string().to_lowercase(),
         owed,
     }

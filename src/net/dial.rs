@@ -14,7 +14,7 @@ use smol::lock::Semaphore;
 use super::proxy::{self, Proxy};
 pub use super::target::Target;
 use super::tls::Tls;
-use super::{Elapsed, Error, Kind, Phase, Stream, deadline};
+use super::{Elapsed, Error, ErrorKind, Phase, Stream, deadline};
 use crate::executor;
 
 /// Look-ups that may be outstanding at once. A look-up holds a thread of the blocking pool until
@@ -129,7 +129,7 @@ impl Dialer {
             Ok(done) => done,
             Err(Elapsed(limit)) => Err(Error::new(
                 phase.get(),
-                Kind::Deadline(limit),
+                ErrorKind::Deadline(limit),
                 route.target.authority(),
             )),
         }
@@ -154,7 +154,7 @@ impl Dialer {
                     Ok(Stream::Plain(tcp.into()))
                 })
                 .map_err(|error| Error::from_io(Phase::Tcp, &error, name)),
-            Err(Elapsed(limit)) => Err(Error::new(Phase::Tcp, Kind::Deadline(limit), name)),
+            Err(Elapsed(limit)) => Err(Error::new(Phase::Tcp, ErrorKind::Deadline(limit), name)),
         }
     }
 
@@ -171,7 +171,7 @@ impl Dialer {
             Ok(done) => done,
             Err(Elapsed(limit)) => Err(Error::new(
                 Phase::Dns,
-                Kind::Deadline(limit),
+                ErrorKind::Deadline(limit),
                 target.authority(),
             )),
         }
@@ -213,7 +213,7 @@ impl Dialer {
             return Ok(vec![SocketAddr::new(address, target.port)]);
         }
         let unknown =
-            |why: String| Error::new(Phase::Dns, Kind::UnknownHost(why), target.authority());
+            |why: String| Error::new(Phase::Dns, ErrorKind::UnknownHost(why), target.authority());
         // The permit travels into the blocking job and comes back when libc does: dropping our wait
         // cannot end the look-up.
         let permit = self.lookups.acquire_arc().await;
@@ -389,7 +389,7 @@ mod tests {
                 .unwrap_err();
             assert_eq!(
                 (error.phase, error.kind),
-                (Phase::Tcp, Kind::ConnectionRefused)
+                (Phase::Tcp, ErrorKind::ConnectionRefused)
             );
         });
     }

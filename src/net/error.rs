@@ -27,7 +27,7 @@ pub enum Phase {
 
 /// Kind of an error.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// A setting cannot be used; the text says which and why.
     Unusable(String),
     /// The phase was not over when the time was.
@@ -83,14 +83,14 @@ pub struct Error {
     /// Phase that it had reached.
     pub phase: Phase,
     /// Kind.
-    pub kind: Kind,
+    pub kind: ErrorKind,
     /// `host:port` of what was tried, or the setting's name.
     pub target: String,
 }
 
 impl Error {
     /// An error from its three parts.
-    pub fn new(phase: Phase, kind: Kind, target: impl Into<String>) -> Self {
+    pub fn new(phase: Phase, kind: ErrorKind, target: impl Into<String>) -> Self {
         Self {
             phase,
             kind,
@@ -100,7 +100,7 @@ impl Error {
 
     /// A setting that cannot be used.
     pub fn unusable(setting: impl Into<String>, why: impl Into<String>) -> Self {
-        Self::new(Phase::Settings, Kind::Unusable(why.into()), setting)
+        Self::new(Phase::Settings, ErrorKind::Unusable(why.into()), setting)
     }
 
     /// Reads an I/O error of `phase`, and the TLS error inside where there is one.
@@ -118,8 +118,8 @@ impl Error {
     /// Action for a person.
     pub fn fix(&self) -> Option<String> {
         let fix = match &self.kind {
-            Kind::Unusable(_) => return None,
-            Kind::Deadline(_) => match self.phase {
+            ErrorKind::Unusable(_) => return None,
+            ErrorKind::Deadline(_) => match self.phase {
                 Phase::Settings => return None,
                 Phase::Dns => "check the name servers in /etc/resolv.conf".to_owned(),
                 Phase::Tcp => format!(
@@ -129,31 +129,31 @@ impl Error {
                 Phase::Proxy => "the proxy is silent: check its log, or no_proxy".to_owned(),
                 Phase::Tls => "something on the path may block TLS: check proxies and the MTU".to_owned(),
             },
-            Kind::UnknownHost(_) => "check the name, and the name servers in /etc/resolv.conf".to_owned(),
-            Kind::ConnectionRefused => format!("nothing listens on {}: check address and port, and that the service runs", self.target),
-            Kind::Unreachable(_) => "check the cable or Wi-Fi, the address and the default route (ip route)".to_owned(),
-            Kind::Broken(_) => return None,
-            Kind::ProxyRefused { status: 407, .. } => {
+            ErrorKind::UnknownHost(_) => "check the name, and the name servers in /etc/resolv.conf".to_owned(),
+            ErrorKind::ConnectionRefused => format!("nothing listens on {}: check address and port, and that the service runs", self.target),
+            ErrorKind::Unreachable(_) => "check the cable or Wi-Fi, the address and the default route (ip route)".to_owned(),
+            ErrorKind::Broken(_) => return None,
+            ErrorKind::ProxyRefused { status: 407, .. } => {
                 "configure the proxy's user and password: https_proxy=http://user:password@host:port".to_owned()
             }
-            Kind::ProxyRefused { .. } => format!("allow CONNECT to {} on the proxy, or add the host to no_proxy", self.target),
-            Kind::ProxyGarbage(_) => "https_proxy must be an HTTP proxy: check its scheme and port".to_owned(),
-            Kind::CertificateNotYetValid { not_before, .. } => format!(
+            ErrorKind::ProxyRefused { .. } => format!("allow CONNECT to {} on the proxy, or add the host to no_proxy", self.target),
+            ErrorKind::ProxyGarbage(_) => "https_proxy must be an HTTP proxy: check its scheme and port".to_owned(),
+            ErrorKind::CertificateNotYetValid { not_before, .. } => format!(
                 "set this machine's clock (timedatectl set-ntp true): it is behind {}, or the certificate was created on a machine whose clock is ahead",
                 not_before.rfc3339()
             ),
-            Kind::CertificateExpired { not_after, .. } if *not_after < super::tls::build_date() => {
+            ErrorKind::CertificateExpired { not_after, .. } if *not_after < super::tls::build_date() => {
                 "renew the certificate of the server: it expired before this program was built, so this machine's clock is not the cause".to_owned()
             }
-            Kind::CertificateExpired { .. } => {
+            ErrorKind::CertificateExpired { .. } => {
                 "renew the certificate of the server; if it is good, this machine's clock is ahead (date -u)".to_owned()
             }
-            Kind::UnknownIssuer => "set tls.ca_file to the CA that signed it; a TLS-inspecting proxy has a CA of its own".to_owned(),
-            Kind::WrongName(_) => "use a name that the certificate contains, or renew it with this name".to_owned(),
-            Kind::BadCertificate(_) => "renew the certificate of the server".to_owned(),
-            Kind::ClientCertificateRefused(_) => "renew the client certificate; a CA that the server trusts must sign it".to_owned(),
-            Kind::NotTls => "the server does not use TLS there: check scheme and port".to_owned(),
-            Kind::Tls(_) => return None,
+            ErrorKind::UnknownIssuer => "set tls.ca_file to the CA that signed it; a TLS-inspecting proxy has a CA of its own".to_owned(),
+            ErrorKind::WrongName(_) => "use a name that the certificate contains, or renew it with this name".to_owned(),
+            ErrorKind::BadCertificate(_) => "renew the certificate of the server".to_owned(),
+            ErrorKind::ClientCertificateRefused(_) => "renew the client certificate; a CA that the server trusts must sign it".to_owned(),
+            ErrorKind::NotTls => "the server does not use TLS there: check scheme and port".to_owned(),
+            ErrorKind::Tls(_) => return None,
         };
         Some(fix)
     }
@@ -161,22 +161,22 @@ impl Error {
     /// Returns whether trying again can help.
     pub fn retry(&self) -> Retry {
         match self.kind {
-            Kind::Unusable(_) => Retry::Never,
-            Kind::Broken(_) => Retry::Soon,
-            Kind::Deadline(_)
-            | Kind::UnknownHost(_)
-            | Kind::ConnectionRefused
-            | Kind::Unreachable(_)
-            | Kind::ProxyRefused { .. }
-            | Kind::ProxyGarbage(_)
-            | Kind::CertificateNotYetValid { .. }
-            | Kind::CertificateExpired { .. }
-            | Kind::UnknownIssuer
-            | Kind::WrongName(_)
-            | Kind::BadCertificate(_)
-            | Kind::ClientCertificateRefused(_)
-            | Kind::NotTls
-            | Kind::Tls(_) => Retry::Later,
+            ErrorKind::Unusable(_) => Retry::Never,
+            ErrorKind::Broken(_) => Retry::Soon,
+            ErrorKind::Deadline(_)
+            | ErrorKind::UnknownHost(_)
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::Unreachable(_)
+            | ErrorKind::ProxyRefused { .. }
+            | ErrorKind::ProxyGarbage(_)
+            | ErrorKind::CertificateNotYetValid { .. }
+            | ErrorKind::CertificateExpired { .. }
+            | ErrorKind::UnknownIssuer
+            | ErrorKind::WrongName(_)
+            | ErrorKind::BadCertificate(_)
+            | ErrorKind::ClientCertificateRefused(_)
+            | ErrorKind::NotTls
+            | ErrorKind::Tls(_) => Retry::Later,
         }
     }
 }
@@ -185,8 +185,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let target = &self.target;
         match &self.kind {
-            Kind::Unusable(why) => write!(f, "cannot use {target}: {why}"),
-            Kind::Deadline(limit) => {
+            ErrorKind::Unusable(why) => write!(f, "cannot use {target}: {why}"),
+            ErrorKind::Deadline(limit) => {
                 let limit = in_words(*limit);
                 match self.phase {
                     Phase::Settings => write!(f, "{target} was not ready in {limit}"),
@@ -196,49 +196,53 @@ impl fmt::Display for Error {
                     Phase::Tls => write!(f, "no end of the TLS handshake with {target} in {limit}"),
                 }
             }
-            Kind::UnknownHost(why) => write!(f, "cannot resolve {target}: {why}"),
-            Kind::ConnectionRefused => write!(f, "cannot connect to {target}: connection refused"),
-            Kind::Unreachable(why) => write!(f, "cannot reach {target}: {why}"),
-            Kind::Broken(why) => write!(f, "lost the connection to {target}: {why}"),
-            Kind::ProxyRefused { status, reason } => {
+            ErrorKind::UnknownHost(why) => write!(f, "cannot resolve {target}: {why}"),
+            ErrorKind::ConnectionRefused => {
+                write!(f, "cannot connect to {target}: connection refused")
+            }
+            ErrorKind::Unreachable(why) => write!(f, "cannot reach {target}: {why}"),
+            ErrorKind::Broken(why) => write!(f, "lost the connection to {target}: {why}"),
+            ErrorKind::ProxyRefused { status, reason } => {
                 write!(
                     f,
                     "the proxy refused CONNECT to {target}: {status} {reason}"
                 )
             }
-            Kind::ProxyGarbage(why) => {
+            ErrorKind::ProxyGarbage(why) => {
                 write!(
                     f,
                     "the proxy for {target} did not answer like a proxy: {why}"
                 )
             }
-            Kind::CertificateNotYetValid { now, not_before } => write!(
+            ErrorKind::CertificateNotYetValid { now, not_before } => write!(
                 f,
                 "the certificate of {target} is not yet valid: it begins {}, the time here is {}",
                 not_before.rfc3339(),
                 now.rfc3339()
             ),
-            Kind::CertificateExpired { now, not_after } => write!(
+            ErrorKind::CertificateExpired { now, not_after } => write!(
                 f,
                 "the certificate of {target} has expired: it ended {}, the time here is {}",
                 not_after.rfc3339(),
                 now.rfc3339()
             ),
-            Kind::UnknownIssuer => {
+            ErrorKind::UnknownIssuer => {
                 write!(
                     f,
                     "the certificate of {target} is not signed by a trusted CA"
                 )
             }
-            Kind::WrongName(why) => {
+            ErrorKind::WrongName(why) => {
                 write!(f, "the certificate of {target} is for another name: {why}")
             }
-            Kind::BadCertificate(why) => write!(f, "the certificate of {target} is invalid: {why}"),
-            Kind::ClientCertificateRefused(why) => {
+            ErrorKind::BadCertificate(why) => {
+                write!(f, "the certificate of {target} is invalid: {why}")
+            }
+            ErrorKind::ClientCertificateRefused(why) => {
                 write!(f, "{target} rejected the client certificate: {why}")
             }
-            Kind::NotTls => write!(f, "{target} does not use TLS"),
-            Kind::Tls(why) => write!(f, "TLS with {target} failed: {why}"),
+            ErrorKind::NotTls => write!(f, "{target} does not use TLS"),
+            ErrorKind::Tls(why) => write!(f, "TLS with {target} failed: {why}"),
         }
     }
 }
@@ -253,7 +257,7 @@ impl From<&Error> for crate::error::Error {
     }
 }
 
-fn io_kind(phase: Phase, error: &io::Error) -> Kind {
+fn io_kind(phase: Phase, error: &io::Error) -> ErrorKind {
     use io::ErrorKind as Io;
     let text = error.to_string();
     let unreachable = [
@@ -264,17 +268,17 @@ fn io_kind(phase: Phase, error: &io::Error) -> Kind {
         Io::TimedOut,
     ];
     if error.kind() == Io::ConnectionRefused {
-        Kind::ConnectionRefused
+        ErrorKind::ConnectionRefused
     } else if unreachable.contains(&error.kind()) {
-        Kind::Unreachable(text)
+        ErrorKind::Unreachable(text)
     } else if error.kind() == Io::UnexpectedEof && phase == Phase::Tls {
-        Kind::Broken("the peer closed it in the middle of the handshake".to_owned())
+        ErrorKind::Broken("the peer closed it in the middle of the handshake".to_owned())
     } else {
-        Kind::Broken(text)
+        ErrorKind::Broken(text)
     }
 }
 
-fn tls_kind(error: &rustls::Error) -> Kind {
+fn tls_kind(error: &rustls::Error) -> ErrorKind {
     if let rustls::Error::InvalidCertificate(why) = error {
         return certificate_kind(why);
     }
@@ -291,43 +295,43 @@ fn tls_kind(error: &rustls::Error) -> Kind {
             Alert::CertificateRequired,
         ];
         if refused.contains(alert) {
-            return Kind::ClientCertificateRefused(format!("{alert:?}"));
+            return ErrorKind::ClientCertificateRefused(format!("{alert:?}"));
         }
     }
     if matches!(error, rustls::Error::InvalidMessage(_)) {
-        return Kind::NotTls;
+        return ErrorKind::NotTls;
     }
-    Kind::Tls(error.to_string())
+    ErrorKind::Tls(error.to_string())
 }
 
-fn certificate_kind(why: &CertificateError) -> Kind {
+fn certificate_kind(why: &CertificateError) -> ErrorKind {
     let wall = |time: &rustls::pki_types::UnixTime| {
         let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         Wall::from_millis(seconds.saturating_mul(1000))
     };
     if let CertificateError::ExpiredContext { time, not_after } = why {
-        return Kind::CertificateExpired {
+        return ErrorKind::CertificateExpired {
             now: wall(time),
             not_after: wall(not_after),
         };
     }
     if let CertificateError::NotValidYetContext { time, not_before } = why {
-        return Kind::CertificateNotYetValid {
+        return ErrorKind::CertificateNotYetValid {
             now: wall(time),
             not_before: wall(not_before),
         };
     }
     if matches!(why, CertificateError::UnknownIssuer) {
-        return Kind::UnknownIssuer;
+        return ErrorKind::UnknownIssuer;
     }
     let text = why.to_string();
     if matches!(
         why,
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
     ) {
-        return Kind::WrongName(text);
+        return ErrorKind::WrongName(text);
     }
-    Kind::BadCertificate(text)
+    ErrorKind::BadCertificate(text)
 }
 
 #[cfg(test)]
@@ -380,7 +384,7 @@ mod tests {
     fn each_phase_has_its_own_sentence_for_a_deadline() {
         let mut seen = Vec::new();
         for phase in [Phase::Dns, Phase::Tcp, Phase::Proxy, Phase::Tls] {
-            let error = Error::new(phase, Kind::Deadline(Duration::from_secs(10)), "a:1");
+            let error = Error::new(phase, ErrorKind::Deadline(Duration::from_secs(10)), "a:1");
             assert!(error.fix().is_some(), "{phase:?}");
             seen.push(error.to_string());
         }
@@ -398,7 +402,7 @@ mod tests {
         let error = Error::from_io(Phase::Tcp, &refused, "a:1");
         assert_eq!(
             (error.kind.clone(), error.retry()),
-            (Kind::ConnectionRefused, Retry::Later)
+            (ErrorKind::ConnectionRefused, Retry::Later)
         );
     }
 }

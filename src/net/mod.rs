@@ -19,7 +19,7 @@ pub mod tls;
 use std::time::Duration;
 
 pub use body::{Body, Bytes};
-pub use error::{Error, Kind, Phase};
+pub use error::{Error, ErrorKind, Phase};
 pub use stream::{Carrier, Stream};
 
 /// The time was over before the future was ready. The future has been dropped, which ends what it

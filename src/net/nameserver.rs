@@ -17,7 +17,7 @@ const SERVERS: u8 = 2;
 
 /// Answer of a server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Answer {
+pub struct DnsAnswer {
     /// The response code: 0 is fine, 2 is a server that cannot look anything up itself, 3 is no
     /// such name, 5 is refused.
     pub code: u8,
@@ -30,7 +30,7 @@ pub struct Answer {
 ///
 /// # Errors
 /// Why there is no answer, in words.
-pub async fn ask(server: IpAddr, name: &str, limit: Duration) -> Result<Answer, String> {
+pub async fn ask(server: IpAddr, name: &str, limit: Duration) -> Result<DnsAnswer, String> {
     let question = question(name).ok_or_else(|| format!("{name} is no name"))?;
     let any: IpAddr = match server {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -57,7 +57,7 @@ pub async fn ask(server: IpAddr, name: &str, limit: Duration) -> Result<Answer, 
     Err(Elapsed(limit).to_string())
 }
 
-async fn exchange(socket: &Async<UdpSocket>, question: &[u8]) -> std::io::Result<Answer> {
+async fn exchange(socket: &Async<UdpSocket>, question: &[u8]) -> std::io::Result<DnsAnswer> {
     socket.send(question).await?;
     let mut buffer = [0; ANSWER_BYTES_MAX];
     loop {
@@ -87,11 +87,11 @@ fn question(name: &str) -> Option<Vec<u8>> {
 }
 
 /// `None` where it is no answer to this question.
-fn answer(question: &[u8], packet: &[u8]) -> Option<Answer> {
+fn answer(question: &[u8], packet: &[u8]) -> Option<DnsAnswer> {
     let head: [u8; 12] = packet.get(..12)?.try_into().ok()?;
     let [id_high, id_low, flags, code, _, _, high, low, ..] = head;
     let is_ours = question.starts_with(&[id_high, id_low]) && flags & 0x80 != 0;
-    is_ours.then_some(Answer {
+    is_ours.then_some(DnsAnswer {
         code: code & 0xf,
         records: u16::from_be_bytes([high, low]),
     })
@@ -118,7 +118,7 @@ mod tests {
         let packet = [high, low, 0x81, 0x83, 0, 1, 0, 2, 0, 0, 0, 0];
         assert_eq!(
             answer(&asked, &packet),
-            Some(Answer {
+            Some(DnsAnswer {
                 code: 3,
                 records: 2
             })

@@ -9,7 +9,7 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 use super::head::Head;
 use super::target::Target;
 use super::tls::Tls;
-use super::{Error, Kind, Phase, Stream};
+use super::{Error, ErrorKind, Phase, Stream};
 use crate::core::url::ProxyUrl;
 
 /// A proxy's answer to CONNECT is a status line and a few headers. Longer is not a proxy.
@@ -195,8 +195,13 @@ pub(super) async fn tunnel(
 ) -> Result<(), Error> {
     let authority = target.authority();
     let broken = |error: std::io::Error| Error::from_io(Phase::Proxy, &error, &authority);
-    let garbage =
-        |why: &str| Error::new(Phase::Proxy, Kind::ProxyGarbage(why.to_owned()), &authority);
+    let garbage = |why: &str| {
+        Error::new(
+            Phase::Proxy,
+            ErrorKind::ProxyGarbage(why.to_owned()),
+            &authority,
+        )
+    };
     // The authority comes from settings or from the control plane: it must not be able to write a
     // second header.
     if !authority.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -238,7 +243,7 @@ pub(super) async fn tunnel(
     let reason = head.reason.chars().take(REASON_LETTERS_MAX).collect();
     Err(Error::new(
         Phase::Proxy,
-        Kind::ProxyRefused { status, reason },
+        ErrorKind::ProxyRefused { status, reason },
         authority,
     ))
 }

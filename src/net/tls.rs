@@ -16,7 +16,7 @@ use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 use super::target::Target;
-use super::{Error, Kind, Phase, Stream};
+use super::{Error, ErrorKind, Phase, Stream};
 use crate::core::time::Wall;
 
 /// Sessions kept for resumption by one configuration. Each talks to one host, seldom to a second
@@ -338,7 +338,7 @@ pub fn is_about_certificates(error: &Error) -> bool {
     error.phase == Phase::Tls
         && !matches!(
             error.kind,
-            Kind::Deadline(_) | Kind::Broken(_) | Kind::NotTls
+            ErrorKind::Deadline(_) | ErrorKind::Broken(_) | ErrorKind::NotTls
         )
 }
 

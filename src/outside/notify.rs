@@ -7,7 +7,7 @@ use super::post::{Answered, HttpClient, Post, Wording};
 use crate::{
     core::secret::Secret,
     error::{Error, Result, Retry},
-    wire::notify::Request,
+    wire::notify::NotifyRequest,
 };
 
 const WORDING: Wording = Wording {
@@ -17,11 +17,11 @@ const WORDING: Wording = Wording {
 
 /// The way to them.
 #[derive(Debug)]
-pub struct Receiver(pub HttpClient);
+pub struct NotifyClient(pub HttpClient);
 
 /// Answer of the receiver.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Answer {
+pub enum NotifyResponse {
     /// They have it.
     Taken,
     /// Not now, with how long to wait where they said so.
@@ -30,9 +30,13 @@ pub enum Answer {
     Wrong(Error),
 }
 
-impl Receiver {
+impl NotifyClient {
     /// Sends one letter. An error says that there was no answer.
-    pub async fn send(&self, request: &Request, authorization: Option<&Secret>) -> Result<Answer> {
+    pub async fn send(
+        &self,
+        request: &NotifyRequest,
+        authorization: Option<&Secret>,
+    ) -> Result<NotifyResponse> {
         let own = request.headers.iter();
         let headers: Vec<_> = own
             .map(|(name, value)| (*name, value.as_str()))
@@ -48,16 +52,16 @@ impl Receiver {
         Ok(self.answer(&answered?))
     }
 
-    fn answer(&self, answered: &Answered) -> Answer {
+    fn answer(&self, answered: &Answered) -> NotifyResponse {
         let error = self.0.failure(WORDING).why(answered.said());
         match answered.status.as_u16() {
-            200..=299 => Answer::Taken,
+            200..=299 => NotifyResponse::Taken,
             408 | 425 | 429 | 500..=599 => {
-                Answer::Busy(error.retry(Retry::Later), answered.retry_after())
+                NotifyResponse::Busy(error.retry(Retry::Later), answered.retry_after())
             }
-            401 | 403 => Answer::Wrong(error.fix("put valid credentials into the file of notify.token_file, or renew the address in notify.url")),
-            300..=399 => Answer::Wrong(error.fix("set notify.url to the redirect target: redirects are not followed")),
-            _ => Answer::Wrong(error.fix("check notify.url and notify.kind (webhook, ntfy or slack)")),
+            401 | 403 => NotifyResponse::Wrong(error.fix("put valid credentials into the file of notify.token_file, or renew the address in notify.url")),
+            300..=399 => NotifyResponse::Wrong(error.fix("set notify.url to the redirect target: redirects are not followed")),
+            _ => NotifyResponse::Wrong(error.fix("check notify.url and notify.kind (webhook, ntfy or slack)")),
         }
     }
 }

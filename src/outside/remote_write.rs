@@ -21,11 +21,11 @@ const WORDING: Wording = Wording {
 
 /// The way to a receiver. Keeps one connection until it is closed.
 #[derive(Debug)]
-pub struct Receiver(pub HttpClient);
+pub struct RemoteWriteClient(pub HttpClient);
 
 /// Answer of a receiver.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Answer {
+pub enum WriteResponse {
     /// It has the samples.
     Taken,
     /// It does not take this request, now or later, and says why: a sample in it is too old, or
@@ -37,9 +37,13 @@ pub enum Answer {
     Wrong(Error),
 }
 
-impl Receiver {
+impl RemoteWriteClient {
     /// Sends one request. An error says that there was no answer.
-    pub async fn send(&self, body: Vec<u8>, authorization: Option<&Secret>) -> Result<Answer> {
+    pub async fn send(
+        &self,
+        body: Vec<u8>,
+        authorization: Option<&Secret>,
+    ) -> Result<WriteResponse> {
         let post = Post {
             headers: &[
                 ("content-type", wire::CONTENT_TYPE),
@@ -58,30 +62,30 @@ impl Receiver {
         self.0.failure(WORDING)
     }
 
-    fn answer(&self, answered: &Answered) -> Answer {
+    fn answer(&self, answered: &Answered) -> WriteResponse {
         let said = answered.said();
         let error = self.failure().why(said.clone());
         match answered.status.as_u16() {
-            200..=299 => Answer::Taken,
+            200..=299 => WriteResponse::Taken,
             // Thanos says 409 of samples out of order; 413 is a request that is too large, and a
             // part of it is not.
-            400 | 409 | 413 | 422 => Answer::Refused(said),
+            400 | 409 | 413 | 422 => WriteResponse::Refused(said),
             408 | 425 | 429 | 500..=599 => {
-                Answer::Busy(error.retry(Retry::Later), answered.retry_after())
+                WriteResponse::Busy(error.retry(Retry::Later), answered.retry_after())
             }
-            401 | 403 => Answer::Wrong(error.fix(
+            401 | 403 => WriteResponse::Wrong(error.fix(
                 "put valid credentials into the file of telemetry.remote_write.bearer_token_file, or of password_file with its username; a changed file is reloaded without a restart",
             )),
             300..=399 => {
                 let location = answered.headers.get(LOCATION).map(HeaderValue::as_bytes);
                 let location = printable(location.unwrap_or_default());
-                Answer::Wrong(
+                WriteResponse::Wrong(
                     self.failure()
                         .why(format!("it redirects to {location:?}, which is not followed"))
                         .fix("set telemetry.remote_write.url to the redirect target"),
                 )
             }
-            _ => Answer::Wrong(error.fix(
+            _ => WriteResponse::Wrong(error.fix(
                 "check telemetry.remote_write.url: the path is /api/v1/write for Prometheus (started with --web.enable-remote-write-receiver) and VictoriaMetrics, /api/v1/push for Mimir",
             )),
         }

@@ -8,10 +8,10 @@ use rusqlite::{Connection, Transaction, params};
 
 use super::{
     Failure, Handle,
-    disk::{Disk, Refusal},
+    disk::{Disk, NotCommitted},
 };
 use crate::core::{
-    audit::{Effect, Entry, Sum, Verdict},
+    audit::{AuditDecision, AuditEntry, Effect, Sum},
     time::Wall,
 };
 
@@ -50,7 +50,7 @@ pub struct AuditRow {
     /// Time when it was asked.
     pub at: Wall,
     /// Request, requester and decision.
-    pub entry: Entry,
+    pub entry: AuditEntry,
     /// Outcome and totals; `None` while it runs, or if the agent ended before it did.
     pub ended: Option<(String, Effect)>,
 }
@@ -59,7 +59,7 @@ pub struct AuditRow {
 #[derive(Debug)]
 pub(super) struct Waiting {
     next: i64,
-    rows: VecDeque<(i64, Wall, Entry)>,
+    rows: VecDeque<(i64, Wall, AuditEntry)>,
     /// Ends by the number of their row. One without an outcome is that of a row whose end nobody
     /// knows.
     ends: VecDeque<(i64, Option<String>, Effect)>,
@@ -87,7 +87,7 @@ impl Waiting {
     }
 
     /// Takes a row; returns its number.
-    fn begin(&mut self, entry: Entry, now: Wall) -> i64 {
+    fn begin(&mut self, entry: AuditEntry, now: Wall) -> i64 {
         let number = self.next;
         self.next = number.saturating_add(1);
         self.rows.push_back((number, now, entry));
@@ -167,13 +167,13 @@ impl Waiting {
 impl Handle {
     /// Writes a row before its effect. Where the disk cannot be written the row waits in memory:
     /// this machine must stay reachable for the person who mends its disk.
-    pub async fn audit_begin(&self, entry: Entry, now: Wall) -> Result<Ticket, Failure> {
+    pub async fn audit_begin(&self, entry: AuditEntry, now: Wall) -> Result<Ticket, Failure> {
         self.queue(begin(entry, now)).await
     }
 
     /// As [`Handle::audit_begin`], for a call that does not go on without its row: a disk that
     /// hangs is not asked, and a row that nobody waited for gets its end.
-    pub async fn audit_begin_call(&self, entry: Entry, now: Wall) -> Result<Ticket, Failure> {
+    pub async fn audit_begin_call(&self, entry: AuditEntry, now: Wall) -> Result<Ticket, Failure> {
         if self.is_hung() {
             return Err(Failure::Hung);
         }
@@ -232,7 +232,7 @@ impl Handle {
     }
 }
 
-fn begin(entry: Entry, now: Wall) -> impl FnOnce(&mut Disk) -> Result<Ticket, Failure> + Send {
+fn begin(entry: AuditEntry, now: Wall) -> impl FnOnce(&mut Disk) -> Result<Ticket, Failure> + Send {
     move |disk| {
         disk.saw(now);
         let number = disk.audit.begin(entry, now);
@@ -271,7 +271,7 @@ pub(super) fn settle(disk: &mut Disk) {
 
 /// Numbers the rows that an earlier process left without an end: it will not come any more. Only
 /// before the first row of this process.
-pub(super) fn end_old_rows(transaction: &Transaction<'_>) -> Result<(), Refusal> {
+pub(super) fn end_old_rows(transaction: &Transaction<'_>) -> Result<(), NotCommitted> {
     let last = last(transaction)?;
     transaction.execute(
         "UPDATE audit SET sequence = ?1 + placed.place
@@ -293,7 +293,7 @@ pub(super) fn last(connection: &Connection) -> rusqlite::Result<i64> {
         .query_row([], |row| row.get(0))
 }
 
-fn insert(transaction: &Transaction<'_>, waiting: &Waiting) -> Result<(), Refusal> {
+fn insert(transaction: &Transaction<'_>, waiting: &Waiting) -> Result<(), NotCommitted> {
     let mut last = last(transaction)?;
     let mut row = transaction.prepare_cached(
         "INSERT OR IGNORE INTO audit (number, at, who, what, verdict, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -356,7 +356,7 @@ pub(super) fn newest(connection: &Connection) -> rusqlite::Result<i64> {
 
 /// Removes the oldest over the quota, in the order in which they ended: the newest stays, and with
 /// it the last sequence.
-pub(super) fn prune(transaction: &Transaction<'_>) -> Result<(), Refusal> {
+pub(super) fn prune(transaction: &Transaction<'_>) -> Result<(), NotCommitted> {
     transaction.execute(
         "DELETE FROM audit WHERE sequence <=
          (SELECT sequence FROM audit WHERE sequence IS NOT NULL ORDER BY sequence DESC LIMIT 1 OFFSET ?1)",
@@ -386,7 +386,7 @@ fn select_rows(connection: &Connection, count_max: u32) -> rusqlite::Result<Vec<
         Ok(AuditRow {
             number: row.get(9)?,
             at: Wall::from_millis(row.get(0)?),
-            entry: Entry::new(&who, &what, verdict_of(&verdict), &why),
+            entry: AuditEntry::new(&who, &what, verdict_of(&verdict), &why),
             ended,
         })
     })?;
@@ -404,7 +404,7 @@ fn select_sums(connection: &Connection, count_max: u32) -> rusqlite::Result<Vec<
             [row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?];
         Ok(Sum {
             minute: Wall::from_millis(row.get(0)?),
-            entry: Entry::new(&who, &what, verdict_of(&verdict), &why),
+            entry: AuditEntry::new(&who, &what, verdict_of(&verdict), &why),
             count: u64::try_from(row.get::<_, i64>(5)?).unwrap_or(0),
             effect: effect([row.get(6)?, row.get(7)?, row.get(8)?]),
         })
@@ -413,8 +413,8 @@ fn select_sums(connection: &Connection, count_max: u32) -> rusqlite::Result<Vec<
 }
 
 /// The table's check lets no other word in.
-fn verdict_of(word: &str) -> Verdict {
-    Verdict::of(word).unwrap_or(Verdict::Refused)
+fn verdict_of(word: &str) -> AuditDecision {
+    AuditDecision::of(word).unwrap_or(AuditDecision::Refused)
 }
 
 /// SQLite's integers have a sign, and a sum that overflows would be refused for ever. A petabyte is
@@ -443,8 +443,8 @@ mod tests {
     use crate::store::Store;
     use smol::block_on;
 
-    fn entry() -> Entry {
-        Entry::new("control-plane", "PUT /", Verdict::Permitted, "full")
+    fn entry() -> AuditEntry {
+        AuditEntry::new("control-plane", "PUT /", AuditDecision::Permitted, "full")
     }
 
     fn end(waiting: &mut Waiting, number: i64) {

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::{
     Begun, Failure, Handle,
-    disk::Refusal,
+    disk::NotCommitted,
     journal::{begin, small},
 };
 use crate::core::{
@@ -49,7 +49,7 @@ impl Handle {
             disk.saw(now);
             disk.write(|transaction| {
                 if seen(transaction, &id, issued)? != CommandHistory::Never {
-                    return Err(Refusal::Conflict(format!("the command {id} is known")));
+                    return Err(NotCommitted::Conflict(format!("the command {id} is known")));
                 }
                 // No change has this id either, so it is a new one.
                 let begun = begin(transaction, &id, &intent, now)?;
@@ -99,7 +99,7 @@ fn remember(transaction: &Transaction<'_>, id: &str, issued: Wall) -> rusqlite::
 mod tests {
     use super::*;
     use crate::{
-        core::journal::{Ending, Journal, Outcome},
+        core::journal::{ChangeEnd, Journal, Outcome},
         store::Store,
     };
     use smol::block_on;
@@ -113,7 +113,7 @@ mod tests {
             let begun = handle.begin_command(&lock, Intent::default(), at(number), at(9));
             let begun = block_on(begun);
             if begun == Ok(Begun::New) {
-                let ended = handle.finish_change(&lock, Ending::new(Outcome::Done), at(9));
+                let ended = handle.finish_change(&lock, ChangeEnd::new(Outcome::Done), at(9));
                 block_on(ended).unwrap();
             }
             begun

@@ -47,14 +47,14 @@ pub(super) struct Form {
 
 /// Reasons why a transaction was not committed.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum NotCommitted {
     /// SQLite or the disk.
     Sql(rusqlite::Error),
     /// The content on disk does not allow it.
     Conflict(String),
 }
 
-impl From<rusqlite::Error> for Refusal {
+impl From<rusqlite::Error> for NotCommitted {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sql(error)
     }
@@ -71,7 +71,7 @@ enum Home {
 
 /// State of a database.
 #[derive(Debug)]
-pub(super) enum State<'a> {
+pub(super) enum DatabaseState<'a> {
     /// It was written the last time that was tried.
     Well,
     /// It cannot be opened or written, for this reason.
@@ -178,7 +178,7 @@ impl Database {
     /// Runs `work` in one transaction that is on disk when this returns.
     pub(super) fn write<T>(
         &mut self,
-        work: impl Fn(&Transaction<'_>) -> std::result::Result<T, Refusal>,
+        work: impl Fn(&Transaction<'_>) -> std::result::Result<T, NotCommitted>,
     ) -> std::result::Result<T, Failure> {
         // Mended at most three times: by a new look at what seemed damaged, by moving it aside, by
         // giving up the reserve.
@@ -191,8 +191,8 @@ impl Database {
                 Err(refusal) => refusal,
             };
             let error = match refusal {
-                Refusal::Conflict(why) => return Err(Failure::Conflict(why)),
-                Refusal::Sql(error) => error,
+                NotCommitted::Conflict(why) => return Err(Failure::Conflict(why)),
+                NotCommitted::Sql(error) => error,
             };
             if !self.mend(&error, attempt) {
                 let error = self.explain(&error);
@@ -244,11 +244,13 @@ impl Database {
     }
 
     /// Current state.
-    pub(super) const fn state(&self) -> State<'_> {
+    pub(super) const fn state(&self) -> DatabaseState<'_> {
         match (&self.home, &self.trouble) {
-            (Home::Newer(error), _) => State::Newer(error),
-            (Home::Away(error), _) | (Home::Open(_), Some(error)) => State::Unwritable(error),
-            (Home::Open(_), None) => State::Well,
+            (Home::Newer(error), _) => DatabaseState::Newer(error),
+            (Home::Away(error), _) | (Home::Open(_), Some(error)) => {
+                DatabaseState::Unwritable(error)
+            }
+            (Home::Open(_), None) => DatabaseState::Well,
         }
     }
 
@@ -428,8 +430,8 @@ fn make_compact(connection: &Connection, new: &Path) -> rusqlite::Result<bool> {
 
 fn transact<T>(
     connection: &mut Connection,
-    work: impl Fn(&Transaction<'_>) -> std::result::Result<T, Refusal>,
-) -> std::result::Result<T, Refusal> {
+    work: impl Fn(&Transaction<'_>) -> std::result::Result<T, NotCommitted>,
+) -> std::result::Result<T, NotCommitted> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let value = work(&transaction)?;
     transaction.commit()?;

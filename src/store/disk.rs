@@ -9,10 +9,10 @@ use std::{
 use nix::fcntl::Flock;
 use rusqlite::{Connection, Transaction};
 
-pub(super) use super::database::Refusal;
+pub(super) use super::database::NotCommitted;
 use super::{
     Failure, Loaded, audit, clock,
-    database::{Database, Form, State},
+    database::{Database, DatabaseState, Form},
     identity::{self, StoredIdentity},
     journal,
     notes::{self, Notes},
@@ -138,7 +138,7 @@ impl Disk {
     /// Runs `work` in one transaction that is on disk when this returns.
     pub(super) fn write<T>(
         &mut self,
-        work: impl Fn(&Transaction<'_>) -> Result<T, Refusal>,
+        work: impl Fn(&Transaction<'_>) -> Result<T, NotCommitted>,
     ) -> Result<T, Failure> {
         let written = self.database.write(work);
         self.look_whether_replaced();
@@ -233,8 +233,8 @@ impl Disk {
             });
         };
         match self.database.state() {
-            State::Newer(error) => say(NEWER, Severity::Critical, error.clone()),
-            State::Unwritable(error) => {
+            DatabaseState::Newer(error) => say(NEWER, Severity::Critical, error.clone()),
+            DatabaseState::Unwritable(error) => {
                 let sentence = format!(
                     "{}; the agent continues from memory, and no change can begin",
                     error.sentence()
@@ -243,7 +243,7 @@ impl Disk {
                 let fix = error.fix.clone();
                 say(UNWRITABLE, Severity::Critical, Error { fix, ..what });
             }
-            State::Well => {}
+            DatabaseState::Well => {}
         }
         if self.database.is_full() {
             say(FULL, Severity::Warning, trouble::full(self.directory()));

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::{
     Failure, Handle,
-    disk::{Disk, IDENTITY, Refusal},
+    disk::{Disk, IDENTITY, NotCommitted},
 };
 use crate::{
     core::{
@@ -170,7 +170,7 @@ fn write_file(directory: &Path, identity: &Identity) -> Result<Option<String>> {
 fn upsert(
     transaction: &Transaction<'_>,
     identity: &Identity,
-) -> std::result::Result<Option<String>, Refusal> {
+) -> std::result::Result<Option<String>, NotCommitted> {
     if let Some(found) = select(transaction)?
         && found.generation > identity.generation
     {

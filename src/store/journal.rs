@@ -5,10 +5,10 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::{
     Failure, Handle,
-    disk::{Disk, Refusal},
+    disk::{Disk, NotCommitted},
 };
 use crate::core::{
-    journal::{Change, ChangeLock, Ending, Intent, Outcome, Step, StepState},
+    journal::{Change, ChangeEnd, ChangeLock, ChangeStep, Intent, Outcome, StepState},
     time::Wall,
 };
 
@@ -56,7 +56,7 @@ impl Handle {
     pub async fn intend_step(
         &self,
         lock: &ChangeLock,
-        step: Step,
+        step: ChangeStep,
         now: Wall,
     ) -> Result<(), Failure> {
         let id = lock.id().to_owned();
@@ -85,7 +85,7 @@ impl Handle {
     pub async fn finish_change(
         &self,
         lock: &ChangeLock,
-        ending: Ending,
+        ending: ChangeEnd,
         now: Wall,
     ) -> Result<(), Failure> {
         let id = lock.id().to_owned();
@@ -128,7 +128,7 @@ pub(super) fn begin(
     id: &str,
     intent: &Intent,
     now: Wall,
-) -> Result<Begun, Refusal> {
+) -> Result<Begun, NotCommitted> {
     let known = transaction
         .prepare_cached(&format!("{SELECT_CHANGE} WHERE id = ?1"))?
         .query_row([id], change)
@@ -141,7 +141,7 @@ pub(super) fn begin(
         .prepare_cached("SELECT count(*) FROM change WHERE ended IS NULL")?
         .query_row([], |row| row.get(0))?;
     if unfinished >= UNFINISHED_MAX {
-        return Err(Refusal::Conflict(format!(
+        return Err(NotCommitted::Conflict(format!(
             "{unfinished} changes were begun and not finished, so {id} cannot begin: finish or undo them first"
         )));
     }
@@ -152,7 +152,12 @@ pub(super) fn begin(
     Ok(Begun::New)
 }
 
-fn intend(transaction: &Transaction<'_>, id: &str, step: &Step, now: Wall) -> Result<(), Refusal> {
+fn intend(
+    transaction: &Transaction<'_>,
+    id: &str,
+    step: &ChangeStep,
+    now: Wall,
+) -> Result<(), NotCommitted> {
     let number = open_change(transaction, id)?;
     if state(transaction, number, step.position)?.is_some() {
         return Ok(());
@@ -164,7 +169,7 @@ fn intend(transaction: &Transaction<'_>, id: &str, step: &Step, now: Wall) -> Re
     )?;
     if step.position != count || count >= STEPS_MAX {
         let why = format!("{id}: step {} cannot follow {count} steps", step.position);
-        return Err(Refusal::Conflict(why));
+        return Err(NotCommitted::Conflict(why));
     }
     transaction.execute(
         "INSERT INTO step VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -187,10 +192,12 @@ fn advance(
     (position, to): (u32, StepState),
     detail: Option<&str>,
     now: Wall,
-) -> Result<(), Refusal> {
+) -> Result<(), NotCommitted> {
     let number = open_change(transaction, id)?;
     let Some(from) = state(transaction, number, position)? else {
-        return Err(Refusal::Conflict(format!("{id} has no step {position}")));
+        return Err(NotCommitted::Conflict(format!(
+            "{id} has no step {position}"
+        )));
     };
     if !from.may_become(to) {
         let why = format!(
@@ -198,7 +205,7 @@ fn advance(
             from.as_str(),
             to.as_str()
         );
-        return Err(Refusal::Conflict(why));
+        return Err(NotCommitted::Conflict(why));
     }
     transaction.execute(
         "UPDATE step SET state = ?3, detail = coalesce(?4, detail), updated = ?5
@@ -211,9 +218,9 @@ fn advance(
 fn finish(
     transaction: &Transaction<'_>,
     id: &str,
-    ending: &Ending,
+    ending: &ChangeEnd,
     now: Wall,
-) -> Result<(), Refusal> {
+) -> Result<(), NotCommitted> {
     let ended: Option<Option<String>> = transaction
         .query_row("SELECT outcome FROM change WHERE id = ?1", [id], |row| {
             row.get(0)
@@ -221,11 +228,11 @@ fn finish(
         .optional()?;
     let outcome = ending.outcome;
     match ended {
-        None => return Err(Refusal::Conflict(format!("there is no change {id}"))),
+        None => return Err(NotCommitted::Conflict(format!("there is no change {id}"))),
         Some(Some(word)) if word == outcome.as_str() => return Ok(()),
         Some(Some(word)) => {
             let why = format!("{id} is {word} and cannot be {}", outcome.as_str());
-            return Err(Refusal::Conflict(why));
+            return Err(NotCommitted::Conflict(why));
         }
         Some(None) => {}
     }
@@ -245,7 +252,7 @@ fn finish(
 
 /// Removes the oldest finished changes over the quota, in the order in which they ended: the newest
 /// stays, and with it the last sequence. Unfinished ones stay.
-pub(super) fn prune(transaction: &Transaction<'_>) -> Result<(), Refusal> {
+pub(super) fn prune(transaction: &Transaction<'_>) -> Result<(), NotCommitted> {
     transaction.execute(
         "DELETE FROM change WHERE sequence <=
          (SELECT sequence FROM change WHERE sequence IS NOT NULL ORDER BY sequence DESC LIMIT 1 OFFSET ?1)",
@@ -262,7 +269,7 @@ pub(super) fn last(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 /// The number of a change that is under way.
-fn open_change(transaction: &Transaction<'_>, id: &str) -> Result<i64, Refusal> {
+fn open_change(transaction: &Transaction<'_>, id: &str) -> Result<i64, NotCommitted> {
     let found: Option<(i64, Option<String>)> = transaction
         .query_row(
             "SELECT number, outcome FROM change WHERE id = ?1",
@@ -272,8 +279,8 @@ fn open_change(transaction: &Transaction<'_>, id: &str) -> Result<i64, Refusal> 
         .optional()?;
     match found {
         Some((number, None)) => Ok(number),
-        Some((_, Some(outcome))) => Err(Refusal::Conflict(format!("{id} is over: {outcome}"))),
-        None => Err(Refusal::Conflict(format!("there is no change {id}"))),
+        Some((_, Some(outcome))) => Err(NotCommitted::Conflict(format!("{id} is over: {outcome}"))),
+        None => Err(NotCommitted::Conflict(format!("there is no change {id}"))),
     }
 }
 
@@ -340,7 +347,7 @@ fn change(row: &Row<'_>) -> rusqlite::Result<(i64, Change)> {
     let (why, fix): (Option<String>, Option<String>) = (row.get(8)?, row.get(10)?);
     let ended = ended
         .zip(outcome.as_deref().and_then(Outcome::of))
-        .map(|(ended, outcome)| (Wall::from_millis(ended), Ending { outcome, why, fix }));
+        .map(|(ended, outcome)| (Wall::from_millis(ended), ChangeEnd { outcome, why, fix }));
     let change = Change {
         id: row.get(1)?,
         intent: Intent {
@@ -355,13 +362,13 @@ fn change(row: &Row<'_>) -> rusqlite::Result<(i64, Change)> {
     Ok((row.get(0)?, change))
 }
 
-fn steps(connection: &Connection, change: i64) -> rusqlite::Result<Vec<Step>> {
+fn steps(connection: &Connection, change: i64) -> rusqlite::Result<Vec<ChangeStep>> {
     let mut query = connection.prepare_cached(
         "SELECT position, name, state, undo, detail FROM step WHERE change = ?1 ORDER BY position",
     )?;
     let found = query.query_map([change], |row| {
         let word: String = row.get(2)?;
-        Ok(Step {
+        Ok(ChangeStep {
             position: row.get(0)?,
             name: row.get(1)?,
             // The table's check lets no other word in; a step that cannot be read is done again.
@@ -408,7 +415,7 @@ mod tests {
         );
         assert!(matches!(begin("c7"), Ok(Begun::Known(_))), "it goes on");
         let lock = Journal::new().lock("c0").unwrap();
-        block_on(handle.finish_change(&lock, Ending::new(Outcome::Undone), now)).unwrap();
+        block_on(handle.finish_change(&lock, ChangeEnd::new(Outcome::Undone), now)).unwrap();
         assert_eq!(begin("new"), Ok(Begun::New));
         let listed = block_on(handle.unfinished_changes()).unwrap();
         assert_eq!(listed[0].id, "c1");
@@ -435,7 +442,7 @@ mod tests {
         assert_eq!(begin(INTENT_BYTES_MAX), Ok(Begun::New));
 
         let intend = |position| {
-            let step = Step {
+            let step = ChangeStep {
                 position,
                 name: "step".to_owned(),
                 state: StepState::Intended,
@@ -469,11 +476,11 @@ mod tests {
         intend(STEPS_MAX - 1).unwrap();
         assert!(matches!(intend(STEPS_MAX), Err(Failure::Conflict(_))));
 
-        block_on(handle.finish_change(&lock, Ending::new(Outcome::Done), now)).unwrap();
+        block_on(handle.finish_change(&lock, ChangeEnd::new(Outcome::Done), now)).unwrap();
         let Ok(Begun::Known(known)) = begin(1) else {
             panic!("it begins again");
         };
-        assert_eq!(known.ended, Some((now, Ending::new(Outcome::Done))));
+        assert_eq!(known.ended, Some((now, ChangeEnd::new(Outcome::Done))));
         block_on(store.close()).unwrap();
     }
 }

@@ -193,8 +193,8 @@ mod tests {
     use super::*;
     use crate::{
         core::{
-            audit::{Effect, Entry, Sum, Verdict},
-            journal::{Ending, Intent, Journal, Outcome},
+            audit::{AuditDecision, AuditEntry, Effect, Sum},
+            journal::{ChangeEnd, Intent, Journal, Outcome},
         },
         store::{DATABASE, Store, Ticket},
     };
@@ -208,8 +208,8 @@ mod tests {
         Wall::from_millis(millis)
     }
 
-    fn entry(what: &str) -> Entry {
-        Entry::new("control-plane", what, Verdict::Permitted, "full")
+    fn entry(what: &str) -> AuditEntry {
+        AuditEntry::new("control-plane", what, AuditDecision::Permitted, "full")
     }
 
     fn sum(minute: i64, count: u64) -> Sum {
@@ -326,7 +326,8 @@ mod tests {
         for id in ["c", "a"] {
             let lock = Journal::new().lock(id).unwrap();
             for _ in 0..2 {
-                block_on(handle.finish_change(&lock, Ending::new(Outcome::Done), at(2))).unwrap();
+                block_on(handle.finish_change(&lock, ChangeEnd::new(Outcome::Done), at(2)))
+                    .unwrap();
             }
         }
         let holdings = stock(&handle, Stream::Outcomes);

@@ -7,7 +7,7 @@ use std::{fmt, rc::Rc};
 use super::stream::Stream;
 use crate::{
     core::{
-        audit::{Effect, Entry, Verdict},
+        audit::{AuditDecision, AuditEntry, Effect},
         time::Wall,
     },
     store::{AuditRow, Failure, Handle, Ticket},
@@ -58,18 +58,18 @@ impl AuditWriter {
     }
 
     /// Writes a row before its effect; see [`Handle::audit_begin`].
-    pub async fn begin(&self, entry: Entry, now: Wall) -> Result<Begun, Failure> {
+    pub async fn begin(&self, entry: AuditEntry, now: Wall) -> Result<Begun, Failure> {
         let ticket = self.store.audit_begin(entry.clone(), now).await?;
         Ok(self.begun(ticket, entry, now))
     }
 
     /// Writes the row of a call that does not go on without it; see [`Handle::audit_begin_call`].
-    pub async fn begin_call(&self, entry: Entry, now: Wall) -> Result<Begun, Failure> {
+    pub async fn begin_call(&self, entry: AuditEntry, now: Wall) -> Result<Begun, Failure> {
         let ticket = self.store.audit_begin_call(entry.clone(), now).await?;
         Ok(self.begun(ticket, entry, now))
     }
 
-    fn begun(&self, ticket: Ticket, entry: Entry, now: Wall) -> Begun {
+    fn begun(&self, ticket: Ticket, entry: AuditEntry, now: Wall) -> Begun {
         let row = AuditRow {
             number: ticket.number(),
             at: now,
@@ -77,7 +77,7 @@ impl AuditWriter {
             ended: None,
         };
         // What is refused begins and ends at once.
-        if row.entry.verdict() == Verdict::Permitted {
+        if row.entry.verdict() == AuditDecision::Permitted {
             self.publish(&row);
         }
         Begun { ticket, row }

@@ -103,13 +103,13 @@ pub struct Readiness {
     /// The code of the verdict.
     pub code: String,
     /// The parts, always in the same order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PartStatus>,
 }
 
 /// A part of the agent.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
-pub struct Part {
+pub struct PartStatus {
     /// Stable name: `link`, `cluster`, `store`, ….
     pub id: String,
     /// True if it can do what it is for.
@@ -331,13 +331,13 @@ impl Default for Health {
 
 /// Error body of every 4xx and 5xx.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
-pub struct Refusal {
+pub struct ErrorBody {
     /// Problem with the request or the agent.
     pub error: String,
     /// Action for the caller.
     pub fix: Option<String>,
 }
-fields!(Refusal { error, fix });
+fields!(ErrorBody { error, fix });
 
 #[cfg(test)]
 mod tests {

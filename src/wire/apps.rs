@@ -18,8 +18,8 @@ use super::{
 };
 use crate::core::{
     apps::{
-        App, Entry, LastChange, Left, Manifest, Outcome, Overlay, Owner, Revision, Simple, Source,
-        Stage, Upstream, kind_of, repository::Repository,
+        App, InventoryEntry, LastChange, Left, Manifest, Outcome, Overlay, Owner, Revision, Simple,
+        Source, Stage, Upstream, kind_of, repository::Repository,
     },
     time::Wall,
 };
@@ -294,7 +294,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         word => Owner::of(word)
             .ok_or_else(|| format!("the Secret {} names no owner", stored.metadata.name))?,
     };
-    let entry = |entry: EntryShape| Entry {
+    let entry = |entry: EntryShape| InventoryEntry {
         api_version: entry.api_version,
         kind: entry.kind,
         name: entry.name,
@@ -577,7 +577,7 @@ mod tests {
         )
         .unwrap();
         app.plan(&manifests, ["n1".to_owned()]);
-        app.own(&Entry::of(&manifests[0]), "u");
+        app.own(&InventoryEntry::of(&manifests[0]), "u");
         app.revisions.push(Revision {
             number: 2,
             at: Wall::from_millis(5),

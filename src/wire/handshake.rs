@@ -7,7 +7,7 @@ use crate::core::url::{Security, Url, authority};
 
 /// Endpoint to dial, and the path to request.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Target {
+pub struct DialTarget {
     /// Host name or address, without brackets.
     pub host: String,
     /// TCP port.
@@ -32,7 +32,7 @@ pub enum ChosenBy {
 /// The path of the controller's endpoint; it replaces any path of the API URL.
 const CONTROLLER_PATH: &str = "/api/v1/clusters/agent/ws";
 
-impl Target {
+impl DialTarget {
     /// The controller's endpoint for an API URL.
     pub fn controller(api_url: &Url) -> Self {
         let path_and_query = match &api_url.query {
@@ -146,7 +146,7 @@ mod tests {
             ),
             ("ws://[::1]", Security::Plain, "::1", 80, ""),
         ] {
-            let target = Target::controller(&Url::parse(url).unwrap());
+            let target = DialTarget::controller(&Url::parse(url).unwrap());
             assert_eq!(
                 (target.security, target.host.as_str(), target.port),
                 (security, host, port),
@@ -167,7 +167,7 @@ mod tests {
             "wss://gw.example.com?b=/2",
             "wss://gw.example.com#/x",
         ] {
-            let target = Target::gateway(url, "c 1", "1.0").unwrap();
+            let target = DialTarget::gateway(url, "c 1", "1.0").unwrap();
             assert_eq!(
                 target.path_and_query,
                 "/ws?agent_version=1.0&cluster_uuid=c%201&supports_binary=true&supports_edge=true&supports_response_streaming=true\
@@ -181,7 +181,7 @@ mod tests {
             ("https://gw/x/y", "/x/y?agent_version"),
             ("https://gw/x/y?really=yes#z", "/x/y?agent_version"),
         ] {
-            let target = Target::gateway(url, "c", "1").unwrap();
+            let target = DialTarget::gateway(url, "c", "1").unwrap();
             assert!(target.path_and_query.starts_with(path), "{url}");
             assert!(!target.path_and_query.contains("really"));
         }
@@ -194,7 +194,7 @@ mod tests {
             ("http://a:443", "a:443"),
             ("https://[2001:db8::1]:9", "[2001:db8::1]:9"),
         ] {
-            let target = Target::controller(&Url::parse(url).unwrap());
+            let target = DialTarget::controller(&Url::parse(url).unwrap());
             assert_eq!(target.host_header(), header);
         }
     }
@@ -208,7 +208,7 @@ mod tests {
             ("https://", ""),
             ("", ""),
         ] {
-            let why = Target::gateway(url, "c", "1").unwrap_err();
+            let why = DialTarget::gateway(url, "c", "1").unwrap_err();
             assert!(why.contains(part), "{url}: {why}");
         }
     }

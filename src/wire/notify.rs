@@ -23,7 +23,7 @@ const SHOWN_MAX: usize = 64;
 
 /// Receiver of the notification.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Reader {
+pub enum ReceiverKind {
     /// A program.
     Webhook,
     /// A topic of ntfy.
@@ -34,7 +34,7 @@ pub enum Reader {
 
 /// Request to post.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Request {
+pub struct NotifyRequest {
     /// The type of its body.
     pub content_type: &'static str,
     /// Headers of its own.
@@ -44,27 +44,27 @@ pub struct Request {
 }
 
 /// Writes a message for its reader. `host` is what the machine is called.
-pub fn request(reader: Reader, message: &Message, host: &str, at: Wall) -> Request {
+pub fn request(reader: ReceiverKind, message: &Message, host: &str, at: Wall) -> NotifyRequest {
     let text = text(message);
     match reader {
-        Reader::Webhook => Request {
+        ReceiverKind::Webhook => NotifyRequest {
             content_type: "application/json",
             headers: Vec::new(),
             body: webhook(message, host, at, &text).to_string(),
         },
-        Reader::Ntfy => Request {
+        ReceiverKind::Ntfy => NotifyRequest {
             content_type: "text/plain; charset=utf-8",
             headers: ntfy_headers(message, host),
             body: text,
         },
-        Reader::Slack => {
+        ReceiverKind::Slack => {
             let text = format!("{}: {text}", plain(host));
             // The three signs that Slack gives a meaning to.
             let text = text
                 .replace('&', "&amp;")
                 .replace('<', "&lt;")
                 .replace('>', "&gt;");
-            Request {
+            NotifyRequest {
                 content_type: "application/json",
                 headers: Vec::new(),
                 body: json!({ "text": text }).to_string(),
@@ -244,18 +244,23 @@ mod tests {
         bad.fix = Some("make room".to_owned());
         let message = message(vec![bad]);
         let text = "critical: the disk <b> is full &  [2Jwell next\n  fix: make room";
-        let webhook = request(Reader::Webhook, &message, "edge", Wall::default());
+        let webhook = request(ReceiverKind::Webhook, &message, "edge", Wall::default());
         let body: serde_json::Value = serde_json::from_str(&webhook.body).unwrap();
         assert_eq!(
             (&body["text"], &body["severity"]),
             (&json!(text), &json!("critical"))
         );
         assert_eq!(body["conditions"][0]["change"], "began");
-        let ntfy = request(Reader::Ntfy, &message, "b\u{e4}r\r\nX: y", Wall::default());
+        let ntfy = request(
+            ReceiverKind::Ntfy,
+            &message,
+            "b\u{e4}r\r\nX: y",
+            Wall::default(),
+        );
         assert_eq!(ntfy.body, text);
         assert_eq!(ntfy.headers[0], ("Title", "br  X: y: critical".to_owned()));
         assert_eq!(ntfy.headers[1].1, "5");
-        let slack = request(Reader::Slack, &message, "edge", Wall::default());
+        let slack = request(ReceiverKind::Slack, &message, "edge", Wall::default());
         let body: serde_json::Value = serde_json::from_str(&slack.body).unwrap();
         let text = body["text"].as_str().unwrap();
         assert!(
@@ -267,7 +272,7 @@ mod tests {
     #[test]
     fn good_news_are_quiet_and_many_news_are_short() {
         let ended = message(vec![notice(Turn::Ended, Severity::Critical, "k3s is down")]);
-        let letter_of = |message| request(Reader::Ntfy, message, "edge", Wall::default());
+        let letter_of = |message| request(ReceiverKind::Ntfy, message, "edge", Wall::default());
         assert_eq!(letter_of(&ended).body, "over: k3s is down");
         assert_eq!(letter_of(&ended).headers[1].1, "2");
         let mut many = message(vec![

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::{Value, json};
 
 use crate::core::{
-    rollout::{Finding, Judgement, Key, Object, Observation, Scope},
+    rollout::{Finding, JudgedRollout, Key, Object, Observation, Scope},
     time::Mono,
 };
 
@@ -101,7 +101,7 @@ fn key(value: &Value) -> Key {
 }
 
 /// A judgement as the API and the command line show it, without the names of app and revision.
-pub fn shown(judgement: &Judgement) -> Value {
+pub fn shown(judgement: &JudgedRollout) -> Value {
     let mut shown = finding(judgement.finding.as_ref());
     if let Value::Object(fields) = &mut shown {
         fields.insert("verdict".to_owned(), json!(judgement.verdict.as_str()));

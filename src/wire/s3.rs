@@ -14,7 +14,7 @@ pub struct Page {
 
 /// Refusal.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Refusal {
+pub struct S3Error {
     /// Word such as `AccessDenied`; empty where the server has none.
     pub code: String,
     /// Sentence for people.
@@ -42,9 +42,9 @@ pub fn page(text: &str) -> Option<Page> {
 }
 
 /// Reads a refusal, as far as it is one.
-pub fn refusal(text: &str) -> Refusal {
+pub fn refusal(text: &str) -> S3Error {
     let found = |name| element(text, name).map(plain).unwrap_or_default();
-    Refusal {
+    S3Error {
         code: found("Code"),
         message: found("Message"),
     }
@@ -116,6 +116,6 @@ mod tests {
             (&*found.code, &*found.message),
             ("AccessDenied", "Access \"Denied\"")
         );
-        assert_eq!(refusal("<html>busy</html>"), Refusal::default());
+        assert_eq!(refusal("<html>busy</html>"), S3Error::default());
     }
 }

@@ -20,7 +20,7 @@ pub struct Header {
     /// Version, which decides on the rules after the header.
     pub version: Version,
     /// Target of its bytes.
-    pub target: Target,
+    pub target: StreamTarget,
     /// The peer's name for what it opened the stream for, for the log: printable ASCII, may be
     /// empty.
     pub id: String,
@@ -37,7 +37,7 @@ pub enum Version {
 
 /// Target of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Target {
+pub enum StreamTarget {
     /// Bytes to a TCP port of a service.
     Tcp(Service),
     /// Datagrams to a UDP port of a service.
@@ -170,7 +170,7 @@ fn header(cursor: &mut Cursor<'_>) -> Result<Header, Stop> {
     let namespace = cursor.text(LABEL_BYTES_MAX, is_name, Invalid::Namespace)?;
     let id = cursor.text(ID_BYTES_MAX, is_printable, Invalid::Id)?;
     let target = match (kind, port) {
-        (3, _) => Target::Kubernetes,
+        (3, _) => StreamTarget::Kubernetes,
         (_, None) => return Err(Invalid::Port.into()),
         (kind, Some(port)) => {
             let service = Service {
@@ -179,9 +179,9 @@ fn header(cursor: &mut Cursor<'_>) -> Result<Header, Stop> {
                 port,
             };
             match kind {
-                1 => Target::Tcp(service),
-                2 => Target::Udp(service),
-                _ => Target::Http(service),
+                1 => StreamTarget::Tcp(service),
+                2 => StreamTarget::Udp(service),
+                _ => StreamTarget::Http(service),
             }
         }
     };
@@ -290,7 +290,7 @@ mod tests {
         ];
         let header = Header {
             version: Version::One,
-            target: Target::Tcp(service("databases", "postgres", 5432)),
+            target: StreamTarget::Tcp(service("databases", "postgres", 5432)),
             id: "tunnel-abc123".to_owned(),
         };
         assert_eq!(read(&example), (40, Ok(Some(header))));
@@ -303,21 +303,21 @@ mod tests {
         stream.extend(b"GET / HTTP/1.1\r\n");
         let (used, header) = read(&stream);
         assert_eq!(used, length);
-        assert_eq!(header.unwrap().unwrap().target, Target::Kubernetes);
+        assert_eq!(header.unwrap().unwrap().target, StreamTarget::Kubernetes);
     }
 
     #[test]
     fn each_kind_of_each_version_is_known() {
         let web = service("shop", "web", 80);
         let cases = [
-            (1, 1, Ok(Target::Tcp(web.clone()))),
-            (1, 2, Ok(Target::Udp(web.clone()))),
+            (1, 1, Ok(StreamTarget::Tcp(web.clone()))),
+            (1, 2, Ok(StreamTarget::Udp(web.clone()))),
             (1, 3, Err(Invalid::Kind(3))),
             (1, 0, Err(Invalid::Kind(0))),
-            (2, 1, Ok(Target::Tcp(web.clone()))),
-            (2, 2, Ok(Target::Udp(web.clone()))),
-            (2, 3, Ok(Target::Kubernetes)),
-            (2, 4, Ok(Target::Http(web))),
+            (2, 1, Ok(StreamTarget::Tcp(web.clone()))),
+            (2, 2, Ok(StreamTarget::Udp(web.clone()))),
+            (2, 3, Ok(StreamTarget::Kubernetes)),
+            (2, 4, Ok(StreamTarget::Http(web))),
             (2, 5, Err(Invalid::Kind(5))),
             (0, 1, Err(Invalid::Version(0))),
             (3, 1, Err(Invalid::Version(3))),
@@ -395,10 +395,10 @@ mod tests {
             prop_assert_eq!(&header.id, &id);
             let expected = service(&namespace, &name, port);
             match header.target {
-                Target::Tcp(service) | Target::Udp(service) | Target::Http(service) => {
+                StreamTarget::Tcp(service) | StreamTarget::Udp(service) | StreamTarget::Http(service) => {
                     prop_assert_eq!(service, expected);
                 }
-                Target::Kubernetes => prop_assert_eq!(kind, 3),
+                StreamTarget::Kubernetes => prop_assert_eq!(kind, 3),
             }
         }
 

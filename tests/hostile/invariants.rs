@@ -3,7 +3,7 @@
 
 use super::model::{Info, request_info};
 use crate::core::policy::{Attributes, Level, Object, Rules, Terms, Verb, decide};
-use crate::core::proxy::{Call, Cluster, KubePath, RawRequest, Target, route};
+use crate::core::proxy::{Call, CallTarget, Cluster, KubePath, RawRequest, route};
 
 /// Routes a request to the Kubernetes API and asserts everything; `None` where it makes no sense.
 pub(crate) fn hold(method: &str, path: &str, query: &str, is_websocket: bool) -> Option<Call> {
@@ -12,7 +12,7 @@ pub(crate) fn hold(method: &str, path: &str, query: &str, is_websocket: bool) ->
         ..RawRequest::kubernetes(method, path, query)
     };
     let call = route(&asked, Cluster::Known).ok()?;
-    let Target::Kubernetes(sent) = &call.target else {
+    let CallTarget::Kubernetes(sent) = &call.target else {
         panic!("no service was asked for")
     };
     let resolved = request_info(&call.method, &format!("{}?{}", sent.as_str(), call.query));

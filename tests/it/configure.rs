@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use expect_test::expect_file;
 use pipeops_agent::config::{
     keys::{KEYS, Key, SECTIONS, Secrecy},
-    value::Kind,
+    value::ValueKind,
 };
 
 const HEAD: &str = "\
@@ -83,28 +83,28 @@ fn entry(key: &Key) -> String {
     entry
 }
 
-fn value(kind: &Kind) -> String {
+fn value(kind: &ValueKind) -> String {
     let words = |words: &[&str]| {
         let words: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
         words.join(", ")
     };
     match kind {
-        Kind::Text => "text".to_owned(),
-        Kind::Path => "path of a file or folder".to_owned(),
-        Kind::Flag => "`true` or `false`".to_owned(),
-        Kind::Time { min_s, max_s } => {
+        ValueKind::Text => "text".to_owned(),
+        ValueKind::Path => "path of a file or folder".to_owned(),
+        ValueKind::Flag => "`true` or `false`".to_owned(),
+        ValueKind::Time { min_s, max_s } => {
             format!("length of time such as `30s`, `5m`, `2h`; from {min_s} s to {max_s} s")
         }
-        Kind::Bytes { min } => {
+        ValueKind::Bytes { min } => {
             format!("number of bytes such as `200MB`; at least {min}")
         }
-        Kind::Choice(choices) => format!("one of {}", words(choices)),
-        Kind::Words(choices) => format!(
+        ValueKind::Choice(choices) => format!("one of {}", words(choices)),
+        ValueKind::Words(choices) => format!(
             "list of {}; in the environment with commas between them",
             words(choices)
         ),
-        Kind::Ip => "IP address".to_owned(),
-        Kind::Address => "IP address with a port, or `off`".to_owned(),
-        Kind::Labels => "table of names and texts; in the environment `a=1,b=2`".to_owned(),
+        ValueKind::Ip => "IP address".to_owned(),
+        ValueKind::Address => "IP address with a port, or `off`".to_owned(),
+        ValueKind::Labels => "table of names and texts; in the environment `a=1,b=2`".to_owned(),
     }
 }

@@ -17,7 +17,7 @@ use pipeops_agent::{
     files::Jobs,
     host::clock,
     wire::{
-        api::{AccessChange, AccessReport, AccessWish, Refusal, Row, SessionReport, Status},
+        api::{AccessChange, AccessReport, AccessWish, ErrorBody, Row, SessionReport, Status},
         exposition,
     },
 };
@@ -204,7 +204,7 @@ fn metrics_are_text_and_a_machine_that_does_not_answer_is_said() {
         }
         let answer = say(&path, &get("/metrics")).await;
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-        let told: Refusal = serde_json::from_str(body(&answer)).unwrap();
+        let told: ErrorBody = serde_json::from_str(body(&answer)).unwrap();
         assert!(told.fix.is_some());
     });
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use expect_test::expect_file;
 use pipeops_agent::core::{
-    k3s::faults::{Confidence, FAULTS, Fault, OF_THE_DOCTOR, Part, REPAIRS},
+    k3s::faults::{Component, Confidence, FAULTS, Fault, OF_THE_DOCTOR, REPAIRS},
     preflight,
 };
 
@@ -46,13 +46,13 @@ that nobody watches it also shows the length of the datastore (`k3s.datastore`) 
 fn page() -> String {
     let mut page = HEAD.to_owned();
     for (part, title) in [
-        (Part::Service, "The service"),
-        (Part::Api, "The API"),
-        (Part::Node, "The node"),
-        (Part::Certificates, "Certificates"),
-        (Part::Datastore, "The datastore"),
-        (Part::Firewall, "The firewall"),
-        (Part::Dns, "Cluster DNS"),
+        (Component::Service, "The service"),
+        (Component::Api, "The API"),
+        (Component::Node, "The node"),
+        (Component::Certificates, "Certificates"),
+        (Component::Datastore, "The datastore"),
+        (Component::Firewall, "The firewall"),
+        (Component::Dns, "Cluster DNS"),
     ] {
         write!(
             page,

@@ -66,9 +66,9 @@ fn each_shape_is_described_field_by_field() {
     check!(
         api::Status,
         api::Health,
-        api::Refusal,
+        api::ErrorBody,
         api::Readiness,
-        api::Part,
+        api::PartStatus,
         api::Verdict,
         api::PartVerdict,
         api::Condition,

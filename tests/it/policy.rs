@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Request, StatusCode};
 use pipeops_agent::core::policy::{Attributes, Object, Verb};
-use pipeops_agent::core::proxy::{Call, Cluster, RawRequest, Target, route};
+use pipeops_agent::core::proxy::{Call, CallTarget, Cluster, RawRequest, route};
 use pipeops_agent::executor::Executor;
 use pipeops_agent::host::clock;
 use pipeops_agent::kube::kubeconfig::Source;
@@ -104,7 +104,7 @@ fn refusal<'a>(attributes: &'a Attributes<'a>) -> (String, &'a str, &'a str) {
 
 /// What is wrong with our reading of a request; `None` where the answer says nothing of it.
 async fn difference(client: &Client, call: &Call) -> Option<Result<(), String>> {
-    let Target::Kubernetes(path) = &call.target else {
+    let CallTarget::Kubernetes(path) = &call.target else {
         return None;
     };
     let uri = format!("{}?{}", path.as_str(), call.query);
@@ -266,7 +266,7 @@ fn the_roles_of_the_account_say_the_same_as_the_policy() {
         let (mut compared, mut wrong) = (0, Vec::new());
         for case in cases() {
             let Some(call) = sent(&case) else { continue };
-            let Target::Kubernetes(path) = &call.target else {
+            let CallTarget::Kubernetes(path) = &call.target else {
                 continue;
             };
             let attributes = Attributes::of(&call.method, path, &call.query);

@@ -8,10 +8,10 @@ use std::{
 
 use pipeops_agent::{
     core::{
-        audit::{Effect, Entry, Sum, Verdict},
+        audit::{AuditDecision, AuditEntry, Effect, Sum},
         health::Condition,
         identity::Identity,
-        journal::{Change, ChangeLock, Ending, Intent, Journal, Outcome, Step, StepState},
+        journal::{Change, ChangeEnd, ChangeLock, ChangeStep, Intent, Journal, Outcome, StepState},
         outbox::{Body, Range, Stream},
         time::Wall,
     },
@@ -37,8 +37,8 @@ pub(crate) fn identity(generation: u64) -> Identity {
     }
 }
 
-pub(crate) fn entry(what: &str) -> Entry {
-    Entry::new("control-plane", what, Verdict::Permitted, "full")
+pub(crate) fn entry(what: &str) -> AuditEntry {
+    AuditEntry::new("control-plane", what, AuditDecision::Permitted, "full")
 }
 
 pub(crate) async fn open(directory: &Path) -> (Store, Handle, Loaded) {
@@ -59,8 +59,8 @@ fn intent(body: &str) -> Intent {
     }
 }
 
-fn step(position: u32) -> Step {
-    Step {
+fn step(position: u32) -> ChangeStep {
+    ChangeStep {
         position,
         name: format!("step {position}"),
         state: StepState::Intended,
@@ -475,7 +475,7 @@ fn a_change_is_written_step_by_step_and_found_again() {
         assert_eq!(begun, Begun::Known(found[0].clone()));
         for _ in 0..2 {
             handle
-                .finish_change(&change, Ending::new(Outcome::Failed).why("power"), at(5))
+                .finish_change(&change, ChangeEnd::new(Outcome::Failed).why("power"), at(5))
                 .await
                 .unwrap();
         }
@@ -483,7 +483,7 @@ fn a_change_is_written_step_by_step_and_found_again() {
         let recent = handle.recent_changes(5).await.unwrap();
         assert_eq!(
             recent[0].ended,
-            Some((at(5), Ending::new(Outcome::Failed).why("power")))
+            Some((at(5), ChangeEnd::new(Outcome::Failed).why("power")))
         );
         store.close().await.unwrap();
     });
@@ -517,7 +517,7 @@ fn what_does_not_follow_is_a_conflict_and_changes_nothing() {
         );
         conflict(
             handle
-                .finish_change(&unknown, Ending::new(Outcome::Done), at(1))
+                .finish_change(&unknown, ChangeEnd::new(Outcome::Done), at(1))
                 .await,
         );
         let large = handle
@@ -525,12 +525,12 @@ fn what_does_not_follow_is_a_conflict_and_changes_nothing() {
             .await;
         assert!(matches!(large, Err(Failure::Conflict(_))));
         handle
-            .finish_change(&change, Ending::new(Outcome::Done), at(1))
+            .finish_change(&change, ChangeEnd::new(Outcome::Done), at(1))
             .await
             .unwrap();
         conflict(
             handle
-                .finish_change(&change, Ending::new(Outcome::Undone), at(1))
+                .finish_change(&change, ChangeEnd::new(Outcome::Undone), at(1))
                 .await,
         );
         conflict(handle.intend_step(&change, step(1), at(1)).await);

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     config::Loaded,
     core::{
-        access::{Inquiry, Look, explain},
+        access::{Inquiry, NamespaceLookup, explain},
         policy::Rules,
     },
     error::{Exit, Result},
@@ -92,7 +92,9 @@ fn alone(inquiry: &Inquiry, loaded: &Loaded) -> Option<(Value, String)> {
         expose: access.expose,
         ..Rules::default()
     };
-    let look = Look::Unknown("without a running agent nobody looks at the namespace".to_owned());
+    let look = NamespaceLookup::Unknown(
+        "without a running agent nobody looks at the namespace".to_owned(),
+    );
     let explanation = explain(&rules, inquiry).settled(&rules, look);
     let shown = loaded.shown();
     let namespace = shown

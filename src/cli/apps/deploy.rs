@@ -18,7 +18,7 @@ use super::{
     show::{print_change, verdict},
 };
 use crate::{
-    core::rollout::Verdict,
+    core::rollout::RolloutVerdict,
     error::{Error, Exit, Result},
     host::manifests::manifests,
 };
@@ -239,7 +239,8 @@ pub(super) fn follow(
             verdict(&value).as_str(),
             View::new(&value).text("sentence")
         );
-        let is_countdown = verdict(&value) == Verdict::Soaking && last.starts_with("soaking");
+        let is_countdown =
+            verdict(&value) == RolloutVerdict::Soaking && last.starts_with("soaking");
         if said != last && !is_countdown && !args.has("json") {
             output.line(&printable(&said));
         }

@@ -9,7 +9,7 @@ use super::super::{
 };
 use crate::{
     core::{
-        rollout::{self, Judgement, Verdict},
+        rollout::{self, JudgedRollout, RolloutVerdict},
         time::{Mono, in_words},
     },
     error::{Error, Exit, Result},
@@ -47,7 +47,7 @@ fn replay(args: &Args, output: &mut Output) -> Result<Exit> {
     let mut judged = rollout::replay(&recording.scope, &recording.frames);
     // The sentence of a soak counts down every second.
     judged.dedup_by(|(_, next), (_, step)| {
-        let cause = |step: &Judgement| step.finding.as_ref().map(|found| found.cause);
+        let cause = |step: &JudgedRollout| step.finding.as_ref().map(|found| found.cause);
         (next.verdict, cause(next)) == (step.verdict, cause(step))
     });
     let Some((_, last)) = judged.last() else {
@@ -78,7 +78,7 @@ fn replay(args: &Args, output: &mut Output) -> Result<Exit> {
     Ok(exit(last.verdict))
 }
 
-fn at_moment(at: Mono, step: &Judgement) -> serde_json::Value {
+fn at_moment(at: Mono, step: &JudgedRollout) -> serde_json::Value {
     let mut shown = shown(step);
     if let Some(fields) = shown.as_object_mut() {
         let at_ms = u64::try_from(at.elapsed_since_boot().as_millis()).unwrap_or(u64::MAX);
@@ -87,34 +87,34 @@ fn at_moment(at: Mono, step: &Judgement) -> serde_json::Value {
     shown
 }
 
-fn step_line(at: Mono, step: &Judgement, output: &Output) -> String {
+fn step_line(at: Mono, step: &JudgedRollout, output: &Output) -> String {
     let word = output.toned(tone(step.verdict), step.verdict.as_str());
     let at = in_words(at.elapsed_since_boot());
     format!("{at:>8}  {word}: {}", printable(&step.sentence))
 }
 
 /// Colour of a verdict.
-pub(super) const fn tone(verdict: Verdict) -> Tone {
+pub(super) const fn tone(verdict: RolloutVerdict) -> Tone {
     match verdict {
-        Verdict::Good => Tone::Good,
-        Verdict::Bad => Tone::Bad,
-        Verdict::Waiting
-        | Verdict::Progressing
-        | Verdict::Blind
-        | Verdict::Soaking
-        | Verdict::Paused => Tone::Strong,
+        RolloutVerdict::Good => Tone::Good,
+        RolloutVerdict::Bad => Tone::Bad,
+        RolloutVerdict::Waiting
+        | RolloutVerdict::Progressing
+        | RolloutVerdict::Blind
+        | RolloutVerdict::Soaking
+        | RolloutVerdict::Paused => Tone::Strong,
     }
 }
 
 /// Exit code of a verdict.
-pub(super) const fn exit(verdict: Verdict) -> Exit {
+pub(super) const fn exit(verdict: RolloutVerdict) -> Exit {
     match verdict {
-        Verdict::Good => Exit::Fine,
-        Verdict::Bad => Exit::Problem,
-        Verdict::Waiting
-        | Verdict::Progressing
-        | Verdict::Blind
-        | Verdict::Soaking
-        | Verdict::Paused => Exit::CouldNotRun,
+        RolloutVerdict::Good => Exit::Fine,
+        RolloutVerdict::Bad => Exit::Problem,
+        RolloutVerdict::Waiting
+        | RolloutVerdict::Progressing
+        | RolloutVerdict::Blind
+        | RolloutVerdict::Soaking
+        | RolloutVerdict::Paused => Exit::CouldNotRun,
     }
 }

@@ -14,7 +14,7 @@ use super::{
     replay::{exit, tone},
 };
 use crate::{
-    core::{apps::Owner, rollout::Verdict},
+    core::{apps::Owner, rollout::RolloutVerdict},
     error::{Exit, Result},
 };
 
@@ -155,8 +155,8 @@ fn why(args: &Args, output: &mut Output) -> Result<Exit> {
 }
 
 /// The verdict of an answer; one that is not known is none.
-pub(super) fn verdict(value: &Value) -> Verdict {
-    Verdict::of(View::new(value).text("verdict")).unwrap_or(Verdict::Waiting)
+pub(super) fn verdict(value: &Value) -> RolloutVerdict {
+    RolloutVerdict::of(View::new(value).text("verdict")).unwrap_or(RolloutVerdict::Waiting)
 }
 
 /// Prints the part of an answer about the last change, and that about what runs.

@@ -20,7 +20,7 @@ pub(super) fn packed(folder: &str, files: &[File], modified_s: u64) -> io::Resul
     let packer = GzEncoder::new(Vec::new(), Compression::default());
     let mut archive = tar::Writer::new(packer, modified_s);
     for file in files {
-        let entry = tar::Entry {
+        let entry = tar::TarEntry {
             name: format!("{folder}/{}", file.name),
             mode: PRIVATE,
             bytes: u64::try_from(file.content.len()).unwrap_or(u64::MAX),

@@ -11,7 +11,7 @@ use crate::{
     config::{
         Loaded, Origin,
         keys::{self, KEYS, Key},
-        value::{Kind, Value},
+        value::{Value, ValueKind},
     },
     error::{Error, Result},
     files,
@@ -141,7 +141,7 @@ pub(super) fn copies(
         };
         let from = Path::new(&wish.text);
         let is_from_here = matches!(wish.origin, Origin::Environment(_));
-        let is_file = key.kind == Kind::Path && key.path.ends_with("_file");
+        let is_file = key.kind == ValueKind::Path && key.path.ends_with("_file");
         if !is_from_here || !is_file || lasts(from, owner) {
             continue;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Reader, select};
+use super::{TelemetryReader, select};
 use crate::{
     core::nearest::nearest,
     core::{
@@ -16,7 +16,7 @@ use crate::{
 const NAMES_MAX: usize = 5;
 
 /// The error of a question for `text` where no series fits it; `None` where one does.
-pub(super) fn unknown(reader: &Reader, text: &str) -> Result<Option<Error>> {
+pub(super) fn unknown(reader: &TelemetryReader, text: &str) -> Result<Option<Error>> {
     if !reader
         .series(&select(Some(text))?, Wall::default())?
         .is_empty()

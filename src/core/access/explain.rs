@@ -2,7 +2,7 @@
 
 use crate::core::{
     policy::{Attributes, Level, Namespace, Rules, Terms, decide, settle},
-    proxy::{Call, Cluster, RawRequest, Refusal, Target, route},
+    proxy::{Call, CallTarget, Cluster, RawRequest, Refusal, route},
 };
 
 /// Hypothetical request.
@@ -17,7 +17,7 @@ pub struct Inquiry {
 
 /// Result of a dry run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Finding {
+pub enum DryRunResult {
     /// It runs.
     Permitted,
     /// It does not.
@@ -26,7 +26,7 @@ pub enum Finding {
     Open,
 }
 
-impl Finding {
+impl DryRunResult {
     /// The word in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Finding {
 
 /// Result of looking up a namespace.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Look {
+pub enum NamespaceLookup {
     /// It was not read, with the reason.
     Unknown(String),
     /// There is none of that name.
@@ -52,7 +52,7 @@ pub enum Look {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Explanation {
     /// Result for the request.
-    pub finding: Finding,
+    pub finding: DryRunResult,
     /// Reason.
     pub why: String,
     /// Change that would lead to another result; `None`: none needed.
@@ -60,7 +60,7 @@ pub struct Explanation {
     /// The request as it is judged and sent; `None`: it makes no sense.
     pub call: Option<Call>,
     /// The namespace that it depends on, and what was found of it.
-    pub namespace: Option<(String, Look)>,
+    pub namespace: Option<(String, NamespaceLookup)>,
 }
 
 /// Judges a request by what it says itself. Where that depends on a namespace,
@@ -78,24 +78,24 @@ pub fn explain(rules: &Rules, inquiry: &Inquiry) -> Explanation {
     let level = rules.level.as_str();
     let (finding, why, namespace) = match terms {
         Terms::Free if rules.level == Level::Full => (
-            Finding::Permitted,
+            DryRunResult::Permitted,
             "at the level full only the cluster's own rules decide".to_owned(),
             None,
         ),
         Terms::Free => (
-            Finding::Permitted,
+            DryRunResult::Permitted,
             format!("at the level {level} this is allowed in every namespace"),
             None,
         ),
         Terms::NewNamespace => (
-            Finding::Permitted,
+            DryRunResult::Permitted,
             "the agent creates the namespace itself, with both labels; default, kube-* and its own are refused".to_owned(),
             None,
         ),
         Terms::InManaged(name) => (
-            Finding::Open,
+            DryRunResult::Open,
             format!("at the level {level} this is allowed in managed namespaces"),
-            Some((name, Look::Unknown("the namespace was not checked".to_owned()))),
+            Some((name, NamespaceLookup::Unknown("the namespace was not checked".to_owned()))),
         ),
     };
     Explanation {
@@ -110,7 +110,7 @@ pub fn explain(rules: &Rules, inquiry: &Inquiry) -> Explanation {
 impl Explanation {
     fn refused(call: Option<Call>, refusal: &Refusal) -> Self {
         Self {
-            finding: Finding::Refused,
+            finding: DryRunResult::Refused,
             why: reason(call.as_ref(), refusal),
             fix: refusal.fix().map(str::to_owned),
             call,
@@ -121,31 +121,31 @@ impl Explanation {
     /// Name of the namespace that has to be read first.
     pub fn awaits(&self) -> Option<&str> {
         let (name, look) = self.namespace.as_ref()?;
-        matches!(look, Look::Unknown(_)).then_some(name)
+        matches!(look, NamespaceLookup::Unknown(_)).then_some(name)
     }
 
     /// The same with what was found of the namespace that it awaits.
     #[must_use]
-    pub fn settled(mut self, rules: &Rules, look: Look) -> Self {
+    pub fn settled(mut self, rules: &Rules, look: NamespaceLookup) -> Self {
         let Some((name, _)) = self.namespace.take() else {
             return self;
         };
         let found = match &look {
-            Look::Unknown(why) => {
+            NamespaceLookup::Unknown(why) => {
                 self.why = format!("{}; {why}", self.why);
                 self.namespace = Some((name, look));
                 return self;
             }
-            Look::Missing => None,
-            Look::Found(namespace) => Some(namespace),
+            NamespaceLookup::Missing => None,
+            NamespaceLookup::Found(namespace) => Some(namespace),
         };
         match settle(rules, &name, found) {
             Ok(()) => {
-                self.finding = Finding::Permitted;
+                self.finding = DryRunResult::Permitted;
                 self.why = format!("{}, and {name} is one", self.why);
             }
             Err(refusal) => {
-                self.finding = Finding::Refused;
+                self.finding = DryRunResult::Refused;
                 self.why = reason(self.call.as_ref(), &refusal);
                 self.fix = refusal.fix().map(str::to_owned);
             }
@@ -164,14 +164,14 @@ impl Explanation {
     /// gets the caller's own words and nothing else.
     pub fn is_delegated(&self) -> bool {
         let target = self.call.as_ref().map(|call| &call.target);
-        matches!(target, Some(Target::Kubernetes(_)))
+        matches!(target, Some(CallTarget::Kubernetes(_)))
     }
 }
 
 fn attributes(call: &Call) -> Option<Attributes<'_>> {
     match &call.target {
-        Target::Kubernetes(path) => Attributes::of(&call.method, path, &call.query),
-        Target::Service(_) => None,
+        CallTarget::Kubernetes(path) => Attributes::of(&call.method, path, &call.query),
+        CallTarget::Service(_) => None,
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::core::policy::PodSecurity;
 
-    fn explained(level: Level, request: &str, look: Option<Look>) -> Explanation {
+    fn explained(level: Level, request: &str, look: Option<NamespaceLookup>) -> Explanation {
         let rules = Rules {
             level,
             ..Rules::default()
@@ -244,8 +244,8 @@ mod tests {
         }
     }
 
-    fn found(is_managed: bool) -> Look {
-        Look::Found(Namespace {
+    fn found(is_managed: bool) -> NamespaceLookup {
+        NamespaceLookup::Found(Namespace {
             is_managed,
             enforces: Some(PodSecurity::Baseline),
             is_protected: false,
@@ -254,7 +254,12 @@ mod tests {
 
     #[test]
     fn findings_have_the_words_of_the_api() {
-        let words = [Finding::Permitted, Finding::Refused, Finding::Open].map(Finding::as_str);
+        let words = [
+            DryRunResult::Permitted,
+            DryRunResult::Refused,
+            DryRunResult::Open,
+        ]
+        .map(DryRunResult::as_str);
         assert_eq!(words, ["permitted", "refused", "depends"]);
     }
 
@@ -288,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_request_is_explained_as_it_would_be_decided() {
-        use Finding::{Open, Permitted, Refused};
+        use DryRunResult::{Open, Permitted, Refused};
         use Level::{Full, Managed, Off, ReadOnly};
         let shop = "PATCH /apis/apps/v1/namespaces/shop/deployments/web";
         for (level, request, look, finding) in [
@@ -301,10 +306,10 @@ mod tests {
             (
                 Managed,
                 shop,
-                Some(Look::Unknown("it is away".to_owned())),
+                Some(NamespaceLookup::Unknown("it is away".to_owned())),
                 Open,
             ),
-            (Managed, shop, Some(Look::Missing), Refused),
+            (Managed, shop, Some(NamespaceLookup::Missing), Refused),
             (Managed, shop, Some(found(false)), Refused),
             (Managed, shop, Some(found(true)), Permitted),
             (

@@ -29,7 +29,9 @@ pub use kinds::{Kind, NODE, kind_of, read_for};
 pub use manifests::{Manifest, Problem, parse};
 pub use overlay::{Overlay, place};
 pub use ownership::{Head, Ownership, as_applied, denied};
-pub use record::{App, Entry, LastChange, Outcome, Owner, Revision, Source, Stage, Upstream};
+pub use record::{
+    App, InventoryEntry, LastChange, Outcome, Owner, Revision, Source, Stage, Upstream,
+};
 pub use simple::{Simple, deployed};
 pub use values::{secret_names, values};
 

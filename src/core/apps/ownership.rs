@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{App, Entry, MANAGER};
+use super::{App, InventoryEntry, MANAGER};
 
 /// Head of an object that exists.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ impl App {
     /// Judges whose object stands where this app has one. Ours has the UID of the
     /// inventory, or carries the nonce that was noted for it alone: a power cut may come between
     /// the write and the note of its UID.
-    pub fn ownership<'a>(&self, entry: &Entry, found: Option<Head<'a>>) -> Ownership<'a> {
+    pub fn ownership<'a>(&self, entry: &InventoryEntry, found: Option<Head<'a>>) -> Ownership<'a> {
         let Some(found) = found else {
             return Ownership::Free;
         };
@@ -86,7 +86,10 @@ mod tests {
         let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
         let both = format!("{map}---\n{}", map.replace("a}", "b}"));
         let manifests = parse(&both, Some("shop")).unwrap();
-        let [first, second] = [Entry::of(&manifests[0]), Entry::of(&manifests[1])];
+        let [first, second] = [
+            InventoryEntry::of(&manifests[0]),
+            InventoryEntry::of(&manifests[1]),
+        ];
         let mut app = App::default();
         let head = |uid, nonce| Some(Head { uid, nonce });
         assert_eq!(app.ownership(&first, None), Ownership::Free);

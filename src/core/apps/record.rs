@@ -10,7 +10,7 @@ const REVISIONS_MAX: usize = 10;
 
 /// An object of the inventory.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Entry {
+pub struct InventoryEntry {
     /// Group and version.
     pub api_version: String,
     /// Kind.
@@ -26,7 +26,7 @@ pub struct Entry {
     pub is_adopted: bool,
 }
 
-impl Entry {
+impl InventoryEntry {
     /// The object that this manifest is about.
     pub fn of(manifest: &Manifest) -> Self {
         Self {
@@ -225,7 +225,7 @@ pub struct App {
     /// The last change; `None`: there was none yet.
     pub change: Option<LastChange>,
     /// Objects that are ours.
-    pub inventory: Vec<Entry>,
+    pub inventory: Vec<InventoryEntry>,
     /// Fields that are left to others.
     pub left: Vec<Left>,
     /// Oldest first.
@@ -280,18 +280,18 @@ impl App {
     }
 
     /// The entry of the inventory about the same object.
-    pub(super) fn planned(&self, entry: &Entry) -> Option<&Entry> {
+    pub(super) fn planned(&self, entry: &InventoryEntry) -> Option<&InventoryEntry> {
         self.inventory.iter().find(|known| known.is(entry))
     }
 
     /// UID of an object that was written.
-    pub fn uid(&self, entry: &Entry) -> Option<&str> {
+    pub fn uid(&self, entry: &InventoryEntry) -> Option<&str> {
         let known = self.planned(entry)?;
         Some(known.uid.as_str()).filter(|uid| !uid.is_empty())
     }
 
     /// Nonce under which an object is created; `None`: it is not about to be written.
-    pub fn nonce(&self, entry: &Entry) -> Option<&str> {
+    pub fn nonce(&self, entry: &InventoryEntry) -> Option<&str> {
         let known = self.planned(entry)?;
         Some(known.nonce.as_str()).filter(|nonce| !nonce.is_empty())
     }
@@ -300,7 +300,7 @@ impl App {
     /// nonces. A nonce of an interrupted write stays: an object may have been created under it.
     pub fn plan(&mut self, manifests: &[Manifest], nonces: impl IntoIterator<Item = String>) {
         for (manifest, nonce) in manifests.iter().zip(nonces) {
-            let entry = Entry::of(manifest);
+            let entry = InventoryEntry::of(manifest);
             if self.planned(&entry).is_none() {
                 self.inventory.push(entry.clone());
             }
@@ -319,7 +319,7 @@ impl App {
     }
 
     /// Notes the UID of an object that was written.
-    pub fn own(&mut self, entry: &Entry, uid: &str) {
+    pub fn own(&mut self, entry: &InventoryEntry, uid: &str) {
         if let Some(known) = self.inventory.iter_mut().find(|known| known.is(entry)) {
             uid.clone_into(&mut known.uid);
             known.is_adopted = false;
@@ -327,9 +327,9 @@ impl App {
     }
 
     /// Takes an object of others into the inventory, to be written as ours.
-    pub fn adopt(&mut self, entry: &Entry, uid: &str) {
+    pub fn adopt(&mut self, entry: &InventoryEntry, uid: &str) {
         self.inventory.retain(|known| !known.is(entry));
-        self.inventory.push(Entry {
+        self.inventory.push(InventoryEntry {
             uid: uid.to_owned(),
             is_adopted: true,
             ..entry.clone()
@@ -337,21 +337,22 @@ impl App {
     }
 
     /// Objects of others that were taken into the inventory and not written yet.
-    pub fn adopted(&self) -> Vec<Entry> {
+    pub fn adopted(&self) -> Vec<InventoryEntry> {
         let adopted = self.inventory.iter().filter(|known| known.is_adopted);
         adopted.cloned().collect()
     }
 
     /// Returns whether an object of others is about to become ours.
-    pub fn is_adopted(&self, entry: &Entry) -> bool {
+    pub fn is_adopted(&self, entry: &InventoryEntry) -> bool {
         self.planned(entry).is_some_and(|known| known.is_adopted)
     }
 
     /// Objects that are ours, not among these manifests, and hold no data.
-    pub fn surplus(&self, manifests: &[Manifest]) -> Vec<Entry> {
-        let wanted: Vec<_> = manifests.iter().map(Entry::of).collect();
-        let is_surplus =
-            |known: &&Entry| !known.is_kept() && !wanted.iter().any(|entry| entry.is(known));
+    pub fn surplus(&self, manifests: &[Manifest]) -> Vec<InventoryEntry> {
+        let wanted: Vec<_> = manifests.iter().map(InventoryEntry::of).collect();
+        let is_surplus = |known: &&InventoryEntry| {
+            !known.is_kept() && !wanted.iter().any(|entry| entry.is(known))
+        };
         self.inventory.iter().filter(is_surplus).cloned().collect()
     }
 
@@ -362,7 +363,7 @@ impl App {
     }
 
     /// Forgets objects that are gone.
-    pub fn forget(&mut self, gone: &[Entry]) {
+    pub fn forget(&mut self, gone: &[InventoryEntry]) {
         self.inventory
             .retain(|known| !gone.iter().any(|entry| entry.is(known)));
     }
@@ -428,7 +429,7 @@ mod tests {
     fn an_object_is_ours_by_its_uid() {
         let mut app = App::default();
         let all = manifests(&["ConfigMap/a"]);
-        let entry = Entry::of(&all[0]);
+        let entry = InventoryEntry::of(&all[0]);
         assert_eq!(app.uid(&entry), None);
         let plan = |app: &mut App, nonce: &str| app.plan(&all, [nonce.to_owned()]);
         plan(&mut app, "n1");

@@ -1,13 +1,13 @@
 //! Kinds of requests in the audit, and their description in words.
 
-use super::{Kind, OTHERS};
+use super::{OTHERS, RequestKind};
 use crate::core::{
     access::Inquiry,
     policy::{Attributes, CallKind, Object, Verb, nature},
-    proxy::{Call, Cluster, Form, Target, query_flag, route},
+    proxy::{Call, CallTarget, Cluster, Form, query_flag, route},
 };
 
-impl Kind {
+impl RequestKind {
     /// Returns the kind of a call.
     pub fn of(call: &Call) -> Self {
         let is_plain = call.form == Form::Plain;
@@ -17,8 +17,8 @@ impl Kind {
             (false, _) => Self::Exec,
         };
         let path = match &call.target {
-            Target::Service(_) => return enters,
-            Target::Kubernetes(path) => path,
+            CallTarget::Service(_) => return enters,
+            CallTarget::Kubernetes(path) => path,
         };
         let Some(Attributes::Object(object)) = Attributes::of(&call.method, path, &call.query)
         else {
@@ -75,11 +75,11 @@ fn call(what: &str) -> Option<Call> {
 pub fn root_of_visit(call: &Call) -> String {
     let line = call.line();
     match &call.target {
-        Target::Service(service) => format!(
+        CallTarget::Service(service) => format!(
             "{} {}/{}:{}/",
             call.method, service.namespace, service.name, service.port
         ),
-        Target::Kubernetes(_) => match line.split_once("/proxy") {
+        CallTarget::Kubernetes(_) => match line.split_once("/proxy") {
             Some((before, _)) => format!("{before}/proxy/"),
             None => line,
         },
@@ -90,13 +90,13 @@ pub fn root_of_visit(call: &Call) -> String {
 pub fn in_words(what: &str) -> Option<String> {
     let call = call(what)?;
     let path = match &call.target {
-        Target::Service(service) => {
+        CallTarget::Service(service) => {
             return Some(format!(
                 "call the service {}/{}:{}",
                 service.namespace, service.name, service.port
             ));
         }
-        Target::Kubernetes(path) => path,
+        CallTarget::Kubernetes(path) => path,
     };
     match Attributes::of(&call.method, path, &call.query)? {
         Attributes::Path { .. } => None,
@@ -183,45 +183,57 @@ mod tests {
     #[test]
     fn a_line_says_what_it_does() {
         for (what, kind) in [
-            ("GET /api/v1/pods", Kind::Read),
-            ("GET /api/v1/pods?watch=true", Kind::Read),
-            ("HEAD /version", Kind::Read),
-            ("DELETE /api/v1/namespaces/a/pods/exec", Kind::Write),
-            ("GET /api/v1/namespaces/a/pods/b/exec", Kind::Exec),
-            ("POST /api/v1/namespaces/a/pods/b/portforward", Kind::Exec),
+            ("GET /api/v1/pods", RequestKind::Read),
+            ("GET /api/v1/pods?watch=true", RequestKind::Read),
+            ("HEAD /version", RequestKind::Read),
+            ("DELETE /api/v1/namespaces/a/pods/exec", RequestKind::Write),
+            ("GET /api/v1/namespaces/a/pods/b/exec", RequestKind::Exec),
+            (
+                "POST /api/v1/namespaces/a/pods/b/portforward",
+                RequestKind::Exec,
+            ),
             (
                 "GET /api/v1/namespaces/a/pods/b/log?follow=true",
-                Kind::Read,
+                RequestKind::Read,
             ),
-            ("GET /api/v1/namespaces/a/secrets?watch=true", Kind::Secret),
-            ("GET /api/v1/secrets", Kind::Secret),
-            ("GET /apis/helm.cattle.io/v1/helmcharts", Kind::Secret),
-            ("GET /api/v1/namespaces/a/pods/b:80/proxy/x", Kind::Visit),
+            (
+                "GET /api/v1/namespaces/a/secrets?watch=true",
+                RequestKind::Secret,
+            ),
+            ("GET /api/v1/secrets", RequestKind::Secret),
+            (
+                "GET /apis/helm.cattle.io/v1/helmcharts",
+                RequestKind::Secret,
+            ),
+            (
+                "GET /api/v1/namespaces/a/pods/b:80/proxy/x",
+                RequestKind::Visit,
+            ),
             (
                 "GET /api/v1/namespaces/a/services/b:80/proxy/x",
-                Kind::Visit,
+                RequestKind::Visit,
             ),
             (
                 "POST /api/v1/namespaces/a/services/b:80/proxy/x",
-                Kind::Write,
+                RequestKind::Write,
             ),
-            ("GET /api/v1/nodes/a/proxy/pods", Kind::Visit),
-            ("GET shop/web:80/exec", Kind::Visit),
-            ("PUT shop/web:80/exec", Kind::Write),
+            ("GET /api/v1/nodes/a/proxy/pods", RequestKind::Visit),
+            ("GET shop/web:80/exec", RequestKind::Visit),
+            ("PUT shop/web:80/exec", RequestKind::Write),
             (
                 "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-                Kind::Read,
+                RequestKind::Read,
             ),
             (
                 "POST /apis/authorization.k8s.io/v1/subjectaccessreviews",
-                Kind::Write,
+                RequestKind::Write,
             ),
-            ("GET /api/v1/…", Kind::Read),
-            ("access managed -> off", Kind::Write),
+            ("GET /api/v1/…", RequestKind::Read),
+            ("access managed -> off", RequestKind::Write),
         ] {
-            assert_eq!(Kind::of_line(what), Some(kind), "{what}");
+            assert_eq!(RequestKind::of_line(what), Some(kind), "{what}");
         }
-        assert_eq!(Kind::of_line(OTHERS), None);
+        assert_eq!(RequestKind::of_line(OTHERS), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Summary of the audit over a period: requests by kind and decision, and the newest refusals with
 //! their reasons.
 
-use super::{Kind, REFUSALS_SHOWN_MAX, Sum, Verdict};
+use super::{AuditDecision, REFUSALS_SHOWN_MAX, RequestKind, Sum};
 use crate::core::time::Wall;
 
 /// Requests of one kind.
@@ -48,11 +48,11 @@ pub struct Summary {
 
 impl Summary {
     /// The requests of a kind; `None`: those that were too many to be told apart.
-    pub fn counts(&mut self, kind: Option<Kind>) -> &mut Counts {
+    pub fn counts(&mut self, kind: Option<RequestKind>) -> &mut Counts {
         match kind {
-            Some(Kind::Read | Kind::Secret) => &mut self.reads,
-            Some(Kind::Write) => &mut self.changes,
-            Some(Kind::Exec | Kind::Visit) => &mut self.entries,
+            Some(RequestKind::Read | RequestKind::Secret) => &mut self.reads,
+            Some(RequestKind::Write) => &mut self.changes,
+            Some(RequestKind::Exec | RequestKind::Visit) => &mut self.entries,
             None => &mut self.others,
         }
     }
@@ -65,8 +65,8 @@ impl Summary {
             sent_bytes: sum.effect.sent_bytes,
             ..Counts::of(sum.entry.verdict(), sum.count)
         };
-        self.counts(Kind::of_line(what)).add(added);
-        if sum.entry.verdict() == Verdict::Permitted {
+        self.counts(RequestKind::of_line(what)).add(added);
+        if sum.entry.verdict() == AuditDecision::Permitted {
             return;
         }
         let why = sum.entry.why();
@@ -103,10 +103,10 @@ impl Summary {
 
 impl Counts {
     /// So many that were decided like this.
-    pub fn of(verdict: Verdict, count: u64) -> Self {
+    pub fn of(verdict: AuditDecision, count: u64) -> Self {
         let (permitted, refused) = match verdict {
-            Verdict::Permitted => (count, 0),
-            Verdict::Refused => (0, count),
+            AuditDecision::Permitted => (count, 0),
+            AuditDecision::Refused => (0, count),
         };
         Self {
             permitted,
@@ -131,12 +131,12 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::audit::{Effect, Entry};
+    use crate::core::audit::{AuditEntry, Effect};
 
-    fn sum(what: &str, verdict: Verdict, minute: i64, count: u64) -> Sum {
+    fn sum(what: &str, verdict: AuditDecision, minute: i64, count: u64) -> Sum {
         Sum {
             minute: Wall::from_millis(minute),
-            entry: Entry::new("control-plane", what, verdict, "because"),
+            entry: AuditEntry::new("control-plane", what, verdict, "because"),
             count,
             effect: Effect {
                 sent_bytes: 10,
@@ -149,11 +149,11 @@ mod tests {
     fn what_is_added_is_counted_and_refusals_are_the_newest_first() {
         let mut summary = Summary::default();
         for n in 0..30 {
-            summary.add(&sum(&format!("POST /{n}"), Verdict::Refused, n, 1));
+            summary.add(&sum(&format!("POST /{n}"), AuditDecision::Refused, n, 1));
         }
-        summary.add(&sum("POST /29", Verdict::Refused, 5, 2));
-        summary.add(&sum("POST /12", Verdict::Refused, 100, 1));
-        summary.add(&sum("GET /", Verdict::Permitted, 100, 7));
+        summary.add(&sum("POST /29", AuditDecision::Refused, 5, 2));
+        summary.add(&sum("POST /12", AuditDecision::Refused, 100, 1));
+        summary.add(&sum("GET /", AuditDecision::Permitted, 100, 7));
         assert_eq!((summary.changes.refused, summary.reads.permitted), (33, 7));
         assert_eq!(summary.refusals.len(), REFUSALS_SHOWN_MAX);
         let newest: Vec<_> = summary.refusals.iter().take(2).collect();

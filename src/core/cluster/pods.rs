@@ -91,7 +91,7 @@ pub struct Pods(BTreeMap<u64, Troubled>);
 
 /// Result of a look at all Pods.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub struct Look<'a> {
+pub struct UnreadyPods<'a> {
     /// Those that are a problem, the worst first, then by age.
     pub broken: Vec<&'a Troubled>,
     /// The moment at which another one becomes a problem.
@@ -147,10 +147,10 @@ impl Pods {
     }
 
     /// The Pods that are a problem at `now`. Those of a node that is away are not: the node is.
-    pub fn look(&self, now: Mono, is_away: impl Fn(&str) -> bool) -> Look<'_> {
-        let mut look = Look {
+    pub fn look(&self, now: Mono, is_away: impl Fn(&str) -> bool) -> UnreadyPods<'_> {
+        let mut look = UnreadyPods {
             is_full: self.0.len() >= KEPT_MAX,
-            ..Look::default()
+            ..UnreadyPods::default()
         };
         for pod in self.0.values().filter(|pod| !is_away(&pod.node)) {
             let due = pod.since.after(pod.trouble.grace());

@@ -23,7 +23,7 @@ pub struct Fault {
     /// Stable name.
     pub id: &'static str,
     /// Part of k3s that it is of.
-    pub part: Part,
+    pub part: Component,
     /// Severity, once it is left to a person.
     pub severity: Severity,
     /// Certainty of the detector.
@@ -50,7 +50,7 @@ pub struct Fault {
 
 /// Part of k3s. A fault of one explains what is wrong with those behind it.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Part {
+pub enum Component {
     /// Service of the service manager.
     Service,
     /// API of this machine.
@@ -67,7 +67,7 @@ pub enum Part {
     Dns,
 }
 
-impl Part {
+impl Component {
     /// Returns whether a fault of this part explains those of another one, so that they are not
     /// judged.
     pub fn explains(self, other: Self) -> bool {
@@ -175,11 +175,13 @@ pub struct Sight {
 
 impl Sight {
     /// Returns whether it shows a part at all.
-    pub fn shows(&self, part: Part) -> bool {
+    pub fn shows(&self, part: Component) -> bool {
         match part {
-            Part::Service | Part::Datastore => true,
-            Part::Firewall => self.duplicates.is_some(),
-            Part::Api | Part::Node | Part::Certificates | Part::Dns => self.api.is_some(),
+            Component::Service | Component::Datastore => true,
+            Component::Firewall => self.duplicates.is_some(),
+            Component::Api | Component::Node | Component::Certificates | Component::Dns => {
+                self.api.is_some()
+            }
         }
     }
 }
@@ -381,7 +383,7 @@ impl Service {
 pub const FAULTS: &[Fault] = &[
     Fault {
         id: "k3s.not-started",
-        part: Part::Service,
+        part: Component::Service,
         severity: Critical,
         confidence: Confidence::Certain,
         from: "the service is enabled, and was never started since the machine was, more than five minutes ago",
@@ -396,7 +398,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.given-up",
-        part: Part::Service,
+        part: Component::Service,
         severity: Critical,
         confidence: Confidence::Certain,
         from: "the service failed, and systemd restarts it no more",
@@ -611,7 +613,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.slow-start",
-        part: Part::Service,
+        part: Component::Service,
         severity: Warning,
         confidence: Confidence::Likely,
         from: "the service has been starting for twenty minutes",
@@ -630,7 +632,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.certificates-ended",
-        part: Part::Api,
+        part: Component::Api,
         severity: Critical,
         confidence: Confidence::Certain,
         from: "a certificate of k3s has ended, and k3s runs since before that",
@@ -644,7 +646,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.api-silent",
-        part: Part::Api,
+        part: Component::Api,
         severity: Critical,
         confidence: Confidence::Likely,
         from: "the service runs, and its API has not answered for two minutes",
@@ -659,7 +661,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.server-silent",
-        part: Part::Api,
+        part: Component::Api,
         severity: Critical,
         confidence: Confidence::Certain,
         from: "on a worker: its server has not answered for five minutes",
@@ -674,7 +676,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.clock-set",
-        part: Part::Api,
+        part: Component::Api,
         severity: Warning,
         confidence: Confidence::Likely,
         from: "the clock was set back by more than five minutes while k3s ran, so that tokens are not valid yet",
@@ -692,7 +694,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.node-gone",
-        part: Part::Node,
+        part: Component::Node,
         severity: Critical,
         confidence: Confidence::Certain,
         from: "the API answers, and has no node of this machine's name",
@@ -706,7 +708,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.node-address",
-        part: Part::Node,
+        part: Component::Node,
         severity: Critical,
         confidence: Confidence::Certain,
         from: "no interface of this machine has the address of its node, and no setting fixes it",
@@ -723,7 +725,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.node-not-ready",
-        part: Part::Node,
+        part: Component::Node,
         severity: Critical,
         confidence: Confidence::Likely,
         from: "the node has not been Ready for two minutes",
@@ -758,7 +760,7 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.certificates-end",
-        part: Part::Certificates,
+        part: Component::Certificates,
         severity: Warning,
         confidence: Confidence::Certain,
         from: "a certificate of k3s ends within 85 days: each version of k3s renews it then when it starts",
@@ -775,7 +777,7 @@ pub const FAULTS: &[Fault] = &[
     // No repair: to compact it stops k3s for minutes and takes as much room again.
     Fault {
         id: "k3s.datastore-large",
-        part: Part::Datastore,
+        part: Component::Datastore,
         severity: Warning,
         confidence: Confidence::Certain,
         from: "the SQLite file is longer than 2 GB, or its log longer than 1 GB",
@@ -798,7 +800,7 @@ pub const FAULTS: &[Fault] = &[
     // No repair: rules of other programs are among them, and those of a broken iptables come again.
     Fault {
         id: "k3s.firewall-duplicates",
-        part: Part::Firewall,
+        part: Component::Firewall,
         severity: Warning,
         confidence: Confidence::Certain,
         from: "fifty firewall rules or more are there a second time in the same chain; counted each hour, where iptables is installed",
@@ -815,7 +817,7 @@ pub const FAULTS: &[Fault] = &[
     // No repair: the kubelet restarts it by itself, and what lacks is mostly an image or a server.
     Fault {
         id: "k3s.dns",
-        part: Part::Dns,
+        part: Component::Dns,
         severity: Critical,
         confidence: Confidence::Certain,
         from: "the API answers, the node is Ready, and no Pod of the Deployment coredns in kube-system is, for four minutes; not \
@@ -875,7 +877,7 @@ const RENEWED_DAYS: i64 = 85;
 /// A service that ends again and again.
 const LOOP: Fault = Fault {
     id: "",
-    part: Part::Service,
+    part: Component::Service,
     severity: Critical,
     confidence: Confidence::Certain,
     from: "three restarts in ten minutes, or a start that does not end, and k3s names this reason in its log",
@@ -888,7 +890,7 @@ const LOOP: Fault = Fault {
 /// A node that runs out of something.
 const PRESSURE: Fault = Fault {
     id: "",
-    part: Part::Node,
+    part: Component::Node,
     severity: Warning,
     confidence: Confidence::Certain,
     from: "the condition of the node of this name, for ten minutes",

@@ -22,7 +22,7 @@ pub mod watch;
 use std::{cmp::Ordering, fmt, str::FromStr};
 
 use super::{
-    preflight::{Outcome, Verdict},
+    preflight::{CheckOutcome, CheckResult},
     yaml,
 };
 
@@ -348,17 +348,17 @@ pub fn is_node_name(name: &str) -> bool {
 #[derive(Debug, Default)]
 pub struct Findings<'a> {
     /// These hold it up.
-    pub refused: Vec<&'a Verdict>,
+    pub refused: Vec<&'a CheckResult>,
     /// These are told.
-    pub warned: Vec<&'a Verdict>,
+    pub warned: Vec<&'a CheckResult>,
 }
 
 /// Sorts findings of the doctor; those in `ignored` hold nothing up.
-pub fn findings<'a>(verdicts: &'a [Verdict], ignored: &[String]) -> Findings<'a> {
+pub fn findings<'a>(verdicts: &'a [CheckResult], ignored: &[String]) -> Findings<'a> {
     let mut findings = Findings::default();
     let problems = verdicts
         .iter()
-        .filter(|verdict| verdict.outcome == Outcome::Problem);
+        .filter(|verdict| verdict.outcome == CheckOutcome::Problem);
     for verdict in problems {
         let id = verdict.check.id;
         if REFUSED.contains(&id) && !ignored.iter().any(|name| name == id) {

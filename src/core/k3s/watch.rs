@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use super::{
     Role, connect,
     copies::SPOOL,
-    faults::{self, FAULTS, Fault, Part, Repair, Sight},
+    faults::{self, Component, FAULTS, Fault, Repair, Sight},
     step::{Step, directories, file, run},
     texts::{self, Init},
 };
@@ -142,12 +142,12 @@ pub struct Memory {
     /// Reason why the last backup by schedule failed.
     pub unsaved: Option<String>,
     /// Faults by id.
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, SeenFault>,
 }
 
 /// A fault that was seen.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-struct Entry {
+struct SeenFault {
     since_s: u64,
     seen_s: u64,
     is_there: bool,
@@ -188,7 +188,7 @@ impl Memory {
     /// wrong.
     pub fn asks(&self, now: Now) -> bool {
         let asked = self.asked_s.map(|asked| seconds(now).saturating_sub(asked));
-        let is_open = |entry: &Entry| entry.is_there && entry.handed.is_none();
+        let is_open = |entry: &SeenFault| entry.is_there && entry.handed.is_none();
         asked.is_none_or(|ago| ago >= ASK_EVERY_S) || self.entries.values().any(is_open)
     }
 
@@ -478,12 +478,15 @@ impl Memory {
             } else {
                 Role::Server
             },
-            entries: lines.filter_map(Entry::parse).take(FAULTS.len()).collect(),
+            entries: lines
+                .filter_map(SeenFault::parse)
+                .take(FAULTS.len())
+                .collect(),
         }
     }
 }
 
-impl Entry {
+impl SeenFault {
     fn see(&mut self, seen: &str, now_s: u64) {
         if !self.is_there {
             self.since_s = now_s;
@@ -565,7 +568,7 @@ fn found(sight: &Sight) -> Vec<(&'static Fault, String)> {
 }
 
 /// Returns whether one of these faults explains those of a part.
-fn is_explained(found: &[(&Fault, String)], part: Part) -> bool {
+fn is_explained(found: &[(&Fault, String)], part: Component) -> bool {
     found.iter().any(|(fault, _)| fault.part.explains(part))
 }
 

@@ -4,7 +4,7 @@
 //! that, an owner protects the whole namespace.
 
 use super::{Attributes, Namespace, Verb};
-use crate::core::proxy::{Call, Refusal, Target};
+use crate::core::proxy::{Call, CallTarget, Refusal};
 
 /// The label of an object, or of a whole namespace, whose NetworkPolicies the control plane does
 /// not change.
@@ -33,7 +33,7 @@ pub enum Which {
 impl Fenced {
     /// The change that a call makes, where it is one of NetworkPolicies.
     pub fn of(call: &Call) -> Option<Self> {
-        let Target::Kubernetes(path) = &call.target else {
+        let CallTarget::Kubernetes(path) = &call.target else {
             return None;
         };
         let Attributes::Object(object) = Attributes::of(&call.method, path, &call.query)? else {

@@ -3,7 +3,7 @@
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 
 use super::{CONFIG, Rules};
-use crate::core::proxy::{Call, Form, Refusal, Target, values};
+use crate::core::proxy::{Call, CallTarget, Form, Refusal, values};
 
 /// Under whose identity a call runs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -48,7 +48,7 @@ pub fn identity<'a>(
     is_ours: impl Fn(&str) -> bool,
     call: &'a Call,
 ) -> Result<Identity<'a>, Refusal> {
-    if matches!(call.target, Target::Service(_)) {
+    if matches!(call.target, CallTarget::Service(_)) {
         return Ok(Identity::Caller);
     }
     match brought(call).as_slice() {

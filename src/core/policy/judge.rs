@@ -1,7 +1,7 @@
 //! Judgement of a call by its own attributes.
 
 use super::{Attributes, CONFIG, Level, Object, Rules, Terms, Verb, namespace, tables};
-use crate::core::proxy::{Call, Form, HeaderList, KubePath, Refusal, Target};
+use crate::core::proxy::{Call, CallTarget, Form, HeaderList, KubePath, Refusal};
 
 /// Effect of a call, whatever the level. The table in [`policy`](crate::core::policy) has a line
 /// for each.
@@ -94,9 +94,9 @@ pub fn decide(rules: &Rules, call: &Call) -> Result<Terms, Refusal> {
         Level::Managed | Level::ReadOnly => {}
     }
     match &call.target {
-        Target::Service(service) => terms(rules.level, Effect::Enter, &service.namespace)
+        CallTarget::Service(service) => terms(rules.level, Effect::Enter, &service.namespace)
             .map_err(|denial| denial.refusal(rules, &format!("call a service: {}", call.line()))),
-        Target::Kubernetes(path) => kubernetes(rules, call, path),
+        CallTarget::Kubernetes(path) => kubernetes(rules, call, path),
     }
 }
 
@@ -132,7 +132,7 @@ pub enum CallKind {
 
 /// Returns the kind of a call, at whatever level.
 pub fn nature(call: &Call) -> CallKind {
-    let Target::Kubernetes(path) = &call.target else {
+    let CallTarget::Kubernetes(path) = &call.target else {
         return CallKind::Other;
     };
     let Some(Attributes::Object(object)) = Attributes::of(&call.method, path, &call.query) else {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     CONFIG, Namespace, PodSecurity, Rules, names, protobuf,
-    schema::{Kind, Schema, field, read_json},
+    schema::{FieldKind, Schema, field, read_json},
 };
 use crate::core::proxy::Refusal;
 
@@ -99,12 +99,12 @@ pub fn settle(rules: &Rules, name: &str, found: Option<&Namespace>) -> Result<()
 }
 
 static NAMESPACE: Schema = Schema::of(&[
-    field("kind", 0, Kind::Text),
-    field("metadata", 1, Kind::Object(&METADATA)),
+    field("kind", 0, FieldKind::Text),
+    field("metadata", 1, FieldKind::Object(&METADATA)),
 ]);
 static METADATA: Schema = Schema::of(&[
-    field("name", 1, Kind::Text),
-    field("generateName", 2, Kind::Text),
+    field("name", 1, FieldKind::Text),
+    field("generateName", 2, FieldKind::Text),
 ]);
 
 /// Makes the object that is sent in place of a namespace that the caller wants: with its name and

@@ -13,7 +13,7 @@ mod schema;
 use serde_json::Value;
 
 use super::{Attributes, CONFIG, PodSecurity, Rules, Verb, schema::read_json, tables};
-use crate::core::proxy::{Call, Refusal, Target};
+use crate::core::proxy::{Call, CallTarget, Refusal};
 
 /// A field of a Pod that its standard forbids.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -38,7 +38,7 @@ pub enum Entered {
 /// # Errors
 /// The call names no Pod that can be looked at.
 pub fn entered(call: &Call) -> Result<Option<Entered>, Refusal> {
-    let Target::Kubernetes(path) = &call.target else {
+    let CallTarget::Kubernetes(path) = &call.target else {
         return Ok(None);
     };
     let Some(Attributes::Object(object)) = Attributes::of(&call.method, path, &call.query) else {

@@ -7,7 +7,7 @@
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Map, Value};
 
-use super::schema::{Budget, Field, Kind, Others, Schema, field};
+use super::schema::{Budget, Field, FieldKind, Others, Schema, field};
 
 /// Metadata of an object, and the fields of its shape.
 #[derive(Debug, Default, PartialEq)]
@@ -20,8 +20,8 @@ pub(super) struct Read {
 const MAGIC: &[u8] = b"k8s\0";
 
 static TYPE: Schema = Schema::of(&[
-    field("apiVersion", 1, Kind::Text),
-    field("kind", 2, Kind::Text),
+    field("apiVersion", 1, FieldKind::Text),
+    field("kind", 2, FieldKind::Text),
 ]);
 
 /// Reads an object along its shape.
@@ -90,25 +90,25 @@ fn keep(
         Payload::Number(_) | Payload::Fixed(_) => Err(odd()),
     };
     let value = match field.kind {
-        Kind::Text => Value::String(text(bytes?)?),
-        Kind::Object(schema) => Value::Object(fields(bytes?, schema, budget)?),
-        Kind::Presence => bytes.map(|_| Value::Bool(true))?,
-        Kind::Whole => bytes.map(|_| payload.whole())?,
-        Kind::Flag | Kind::Number => match (payload, field.kind) {
-            (Payload::Number(number), Kind::Flag) => Value::Bool(number != 0),
+        FieldKind::Text => Value::String(text(bytes?)?),
+        FieldKind::Object(schema) => Value::Object(fields(bytes?, schema, budget)?),
+        FieldKind::Presence => bytes.map(|_| Value::Bool(true))?,
+        FieldKind::Whole => bytes.map(|_| payload.whole())?,
+        FieldKind::Flag | FieldKind::Number => match (payload, field.kind) {
+            (Payload::Number(number), FieldKind::Flag) => Value::Bool(number != 0),
             (Payload::Number(number), _) => Value::from(number.cast_signed()),
             (Payload::Bytes(_) | Payload::Fixed(_), _) => return Err(odd()),
         },
-        Kind::Texts => return add(kept, name, Value::String(text(bytes?)?)),
-        Kind::Objects(schema) => {
+        FieldKind::Texts => return add(kept, name, Value::String(text(bytes?)?)),
+        FieldKind::Objects(schema) => {
             let object = fields(bytes?, schema, budget)?;
             return add(kept, name, Value::Object(object));
         }
-        Kind::Names => {
+        FieldKind::Names => {
             let (key, _) = entry(bytes?)?;
             return add(kept, name, Value::String(key));
         }
-        Kind::TextMap(prefixes) => {
+        FieldKind::TextMap(prefixes) => {
             let (key, value) = entry(bytes?)?;
             if !prefixes.iter().any(|prefix| key.starts_with(prefix)) {
                 return Ok(());
@@ -119,7 +119,7 @@ fn keep(
                 None => Err("a map is no map".to_owned()),
             };
         }
-        Kind::Inline(schema) => {
+        FieldKind::Inline(schema) => {
             // Marked, so that a second one is seen.
             once(kept, name, Value::Bool(true))?;
             for (name, value) in fields(bytes?, schema, budget)? {
@@ -300,22 +300,22 @@ mod tests {
     use serde_json::json;
 
     static META: Schema = Schema::of(&[
-        field("name", 1, Kind::Text),
-        field("generation", 7, Kind::Number),
-        field("isHeld", 8, Kind::Flag),
-        field("annotations", 12, Kind::TextMap(&["a/"])),
+        field("name", 1, FieldKind::Text),
+        field("generation", 7, FieldKind::Number),
+        field("isHeld", 8, FieldKind::Flag),
+        field("annotations", 12, FieldKind::TextMap(&["a/"])),
     ]);
     static SOURCE: Schema = Schema {
-        fields: &[field("emptyDir", 2, Kind::Presence)],
+        fields: &[field("emptyDir", 2, FieldKind::Presence)],
         others: Others::Keep,
     };
     static VOLUME: Schema = Schema::of(&[
-        field("name", 1, Kind::Text),
-        field("volumeSource", 2, Kind::Inline(&SOURCE)),
+        field("name", 1, FieldKind::Text),
+        field("volumeSource", 2, FieldKind::Inline(&SOURCE)),
     ]);
     static WHOLE: Schema = Schema::of(&[
-        field("metadata", 1, Kind::Object(&META)),
-        field("volumes", 2, Kind::Objects(&VOLUME)),
+        field("metadata", 1, FieldKind::Object(&META)),
+        field("volumes", 2, FieldKind::Objects(&VOLUME)),
     ]);
 
     fn of(raw: &[u8]) -> Result<Value, String> {

@@ -38,12 +38,12 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     /// Its number in protobuf; 0 where only JSON has it.
     pub(super) number: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: FieldKind,
 }
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum FieldKind {
     /// A string.
     Text,
     /// A boolean.
@@ -69,7 +69,7 @@ pub(super) enum Kind {
 }
 
 /// A field, for the tables of shapes.
-pub(super) const fn field(name: &'static str, number: u64, kind: Kind) -> Field {
+pub(super) const fn field(name: &'static str, number: u64, kind: FieldKind) -> Field {
     Field { name, number, kind }
 }
 
@@ -85,7 +85,7 @@ impl Schema {
     /// The field of this name, also where it lies in an inlined object.
     fn named(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find_map(|field| {
-            if let Kind::Inline(inner) = field.kind {
+            if let FieldKind::Inline(inner) = field.kind {
                 inner.named(name)
             } else {
                 (field.name == name).then_some(field)
@@ -96,7 +96,7 @@ impl Schema {
     /// A listed field whose name differs from this one in capitals only.
     fn nearly_named(&self, name: &str) -> Option<&'static str> {
         self.fields.iter().find_map(|field| {
-            if let Kind::Inline(inner) = field.kind {
+            if let FieldKind::Inline(inner) = field.kind {
                 inner.nearly_named(name)
             } else {
                 let is_near = field.name.eq_ignore_ascii_case(name);
@@ -107,8 +107,9 @@ impl Schema {
 
     fn others(&self) -> Others {
         let mut all = self.fields.iter();
-        let keeps = all
-            .any(|field| matches!(field.kind, Kind::Inline(inner) if inner.others == Others::Keep));
+        let keeps = all.any(
+            |field| matches!(field.kind, FieldKind::Inline(inner) if inner.others == Others::Keep),
+        );
         if keeps { Others::Keep } else { self.others }
     }
 }
@@ -137,7 +138,7 @@ pub(super) fn read_json(body: &[u8], schema: &'static Schema) -> Result<Value, S
     let text = std::str::from_utf8(body).map_err(|error| format!("it is not UTF-8: {error}"))?;
     let budget = Budget::default();
     let seed = Seed {
-        kind: Kind::Object(schema),
+        kind: FieldKind::Object(schema),
         budget: &budget,
     };
     let mut reader = serde_json::Deserializer::from_str(text);
@@ -154,12 +155,12 @@ pub(super) fn read_json(body: &[u8], schema: &'static Schema) -> Result<Value, S
 
 #[derive(Clone, Copy)]
 struct Seed<'b> {
-    kind: Kind,
+    kind: FieldKind,
     budget: &'b Budget,
 }
 
 impl Seed<'_> {
-    fn of(self, kind: Kind) -> Self {
+    fn of(self, kind: FieldKind) -> Self {
         Self { kind, ..self }
     }
 
@@ -192,7 +193,7 @@ impl Seed<'_> {
                     map.next_value::<IgnoredAny>()?;
                     continue;
                 }
-                let value = map.next_value_seed(self.of(Kind::Whole))?;
+                let value = map.next_value_seed(self.of(FieldKind::Whole))?;
                 if kept.insert(name.clone(), value).is_some() {
                     return Err(twice(&name));
                 }
@@ -223,7 +224,7 @@ impl Seed<'_> {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
-            let value = map.next_value_seed(self.of(Kind::Text))?;
+            let value = map.next_value_seed(self.of(FieldKind::Text))?;
             if kept.insert(name.clone(), value).is_some() {
                 return Err(twice(&name));
             }
@@ -239,12 +240,15 @@ fn twice<E: Error>(name: &str) -> E {
 impl fmt::Display for Seed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            Kind::Text => "a string",
-            Kind::Flag => "a boolean",
-            Kind::Number => "an integer",
-            Kind::Texts | Kind::Objects(_) => "a list",
-            Kind::Object(_) | Kind::TextMap(_) | Kind::Names | Kind::Inline(_) => "an object",
-            Kind::Presence | Kind::Whole => "any value",
+            FieldKind::Text => "a string",
+            FieldKind::Flag => "a boolean",
+            FieldKind::Number => "an integer",
+            FieldKind::Texts | FieldKind::Objects(_) => "a list",
+            FieldKind::Object(_)
+            | FieldKind::TextMap(_)
+            | FieldKind::Names
+            | FieldKind::Inline(_) => "an object",
+            FieldKind::Presence | FieldKind::Whole => "any value",
         })
     }
 }
@@ -269,7 +273,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
-        if matches!(self.kind, Kind::Flag | Kind::Whole) {
+        if matches!(self.kind, FieldKind::Flag | FieldKind::Whole) {
             self.kept(Value::Bool(value))
         } else {
             self.present("a boolean")
@@ -286,13 +290,13 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
         match (self.kind, Number::from_f64(value)) {
-            (Kind::Whole, Some(number)) => self.kept(Value::Number(number)),
+            (FieldKind::Whole, Some(number)) => self.kept(Value::Number(number)),
             _ => self.present("a number"),
         }
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-        if matches!(self.kind, Kind::Text | Kind::Whole) {
+        if matches!(self.kind, FieldKind::Text | FieldKind::Whole) {
             self.kept(Value::String(value.to_owned()))
         } else {
             self.present("a string")
@@ -301,20 +305,20 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
         let item = match self.kind {
-            Kind::Texts => Kind::Text,
-            Kind::Objects(schema) => Kind::Object(schema),
-            Kind::Whole => Kind::Whole,
-            Kind::Presence => {
+            FieldKind::Texts => FieldKind::Text,
+            FieldKind::Objects(schema) => FieldKind::Object(schema),
+            FieldKind::Whole => FieldKind::Whole,
+            FieldKind::Presence => {
                 while list.next_element::<IgnoredAny>()?.is_some() {}
                 return self.kept(Value::Bool(true));
             }
-            Kind::Text
-            | Kind::Flag
-            | Kind::Number
-            | Kind::Object(_)
-            | Kind::TextMap(_)
-            | Kind::Names
-            | Kind::Inline(_) => return self.odd("a list"),
+            FieldKind::Text
+            | FieldKind::Flag
+            | FieldKind::Number
+            | FieldKind::Object(_)
+            | FieldKind::TextMap(_)
+            | FieldKind::Names
+            | FieldKind::Inline(_) => return self.odd("a list"),
         };
         let mut kept = Vec::new();
         while let Some(value) = list.next_element_seed(self.of(item))? {
@@ -326,16 +330,16 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         match self.kind {
-            Kind::Object(schema) => self.fields(schema, map),
-            Kind::TextMap(prefixes) => self.texts(prefixes, map),
-            Kind::Names => {
+            FieldKind::Object(schema) => self.fields(schema, map),
+            FieldKind::TextMap(prefixes) => self.texts(prefixes, map),
+            FieldKind::Names => {
                 let mut names = Vec::new();
                 while let Some((name, _)) = map.next_entry::<String, IgnoredAny>()? {
                     names.push(self.kept(Value::String(name))?);
                 }
                 Ok(Value::Array(names))
             }
-            Kind::Whole => {
+            FieldKind::Whole => {
                 let mut kept = Map::new();
                 while let Some(name) = map.next_key::<String>()? {
                     let value = map.next_value_seed(self)?;
@@ -345,23 +349,23 @@ impl<'de> Visitor<'de> for Seed<'_> {
                 }
                 self.kept(Value::Object(kept))
             }
-            Kind::Presence => {
+            FieldKind::Presence => {
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 self.kept(Value::Bool(true))
             }
-            Kind::Text
-            | Kind::Flag
-            | Kind::Number
-            | Kind::Texts
-            | Kind::Objects(_)
-            | Kind::Inline(_) => self.odd("an object"),
+            FieldKind::Text
+            | FieldKind::Flag
+            | FieldKind::Number
+            | FieldKind::Texts
+            | FieldKind::Objects(_)
+            | FieldKind::Inline(_) => self.odd("an object"),
         }
     }
 }
 
 impl Seed<'_> {
     fn number<E: Error>(self, number: Number) -> Result<Value, E> {
-        if matches!(self.kind, Kind::Number | Kind::Whole) {
+        if matches!(self.kind, FieldKind::Number | FieldKind::Whole) {
             self.kept(Value::Number(number))
         } else {
             self.present("a number")
@@ -370,7 +374,7 @@ impl Seed<'_> {
 
     /// `true` where any value will do.
     fn present<E: Error>(self, what: &str) -> Result<Value, E> {
-        if matches!(self.kind, Kind::Presence) {
+        if matches!(self.kind, FieldKind::Presence) {
             self.kept(Value::Bool(true))
         } else {
             self.odd(what)
@@ -385,19 +389,19 @@ mod tests {
 
     static INNER: Schema = Schema {
         fields: &[
-            field("name", 1, Kind::Text),
-            field("dir", 2, Kind::Presence),
+            field("name", 1, FieldKind::Text),
+            field("dir", 2, FieldKind::Presence),
         ],
         others: Others::Keep,
     };
     static OUTER: Schema = Schema::of(&[
-        field("type", 1, Kind::Text),
-        field("on", 2, Kind::Flag),
-        field("list", 3, Kind::Texts),
-        field("items", 4, Kind::Objects(&INNER)),
-        field("notes", 5, Kind::TextMap(&["a/"])),
-        field("limits", 6, Kind::Names),
-        field("uid", 7, Kind::Number),
+        field("type", 1, FieldKind::Text),
+        field("on", 2, FieldKind::Flag),
+        field("list", 3, FieldKind::Texts),
+        field("items", 4, FieldKind::Objects(&INNER)),
+        field("notes", 5, FieldKind::TextMap(&["a/"])),
+        field("limits", 6, FieldKind::Names),
+        field("uid", 7, FieldKind::Number),
     ]);
 
     fn read(text: &str) -> Result<Value, String> {

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{Attributes, Level, Namespace, Rules, Terms, decide, settle};
 use crate::core::{
-    proxy::{Call, Refusal, Target},
+    proxy::{Call, CallTarget, Refusal},
     time::Mono,
 };
 
@@ -199,7 +199,7 @@ impl Grant {
     /// paths without an object, and for calls that every level but `off` permits: rights to read
     /// what is not secret are compared with the manifest every ten minutes.
     pub fn of(call: &Call) -> Option<Self> {
-        let Target::Kubernetes(path) = &call.target else {
+        let CallTarget::Kubernetes(path) = &call.target else {
             return None;
         };
         let readers = Rules {

@@ -116,7 +116,7 @@ impl From<Problem> for Judgement {
 
 /// The word for what a check came to.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// Something is wrong.
     Problem,
     /// Unknown.
@@ -127,7 +127,7 @@ pub enum Outcome {
     Ok,
 }
 
-impl Outcome {
+impl CheckOutcome {
     /// The word in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -141,11 +141,11 @@ impl Outcome {
 
 /// A check with what it came to.
 #[derive(Debug)]
-pub struct Verdict {
+pub struct CheckResult {
     /// The check.
     pub check: &'static Check,
     /// Outcome.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// Severity.
     pub severity: Severity,
     /// Observation.
@@ -196,21 +196,21 @@ pub fn checks() -> impl Iterator<Item = &'static Check> {
 /// the table, which is that of causes.
 ///
 /// What is well is told as such whatever else is wrong; anything else waits for its cause.
-pub fn judge(facts: &Facts, environment: &Environment) -> Vec<Verdict> {
-    let mut verdicts: Vec<Verdict> = Vec::new();
+pub fn judge(facts: &Facts, environment: &Environment) -> Vec<CheckResult> {
+    let mut verdicts: Vec<CheckResult> = Vec::new();
     // The problem that a check has or waits for.
     let mut causes: BTreeMap<&str, &'static str> = BTreeMap::new();
     for check in checks() {
         let cause = check.after.iter().find_map(|id| causes.get(id).copied());
         let verdict = verdict(check, cause, facts, environment);
-        let own = (verdict.outcome == Outcome::Problem).then_some(check.id);
+        let own = (verdict.outcome == CheckOutcome::Problem).then_some(check.id);
         causes.extend(verdict.because.or(own).map(|cause| (check.id, cause)));
         verdicts.push(verdict);
     }
     verdicts.sort_by_key(|verdict| {
         let severity = match verdict.outcome {
-            Outcome::Problem => verdict.severity,
-            Outcome::Unknown | Outcome::Skipped | Outcome::Ok => Severity::Note,
+            CheckOutcome::Problem => verdict.severity,
+            CheckOutcome::Unknown | CheckOutcome::Skipped | CheckOutcome::Ok => Severity::Note,
         };
         (verdict.outcome, std::cmp::Reverse(severity))
     });
@@ -222,11 +222,11 @@ fn verdict(
     cause: Option<&'static str>,
     facts: &Facts,
     environment: &Environment,
-) -> Verdict {
+) -> CheckResult {
     let needs_root = check.reads.iter().any(|name| facts.is_forbidden(name));
-    let mut verdict = Verdict {
+    let mut verdict = CheckResult {
         check,
-        outcome: Outcome::Skipped,
+        outcome: CheckOutcome::Skipped,
         severity: check.severity,
         seen: String::new(),
         fix: None,
@@ -238,11 +238,11 @@ fn verdict(
     match (check.judge)(facts, environment) {
         // What is seen to be well may only seem so.
         Judgement::Ok(_) | Judgement::Unknown(_) if needs_root && cause.is_none() => {
-            verdict.outcome = Outcome::Unknown;
+            verdict.outcome = CheckOutcome::Unknown;
             NEEDS_ROOT.clone_into(&mut verdict.seen);
         }
         Judgement::Ok(seen) if !needs_root => {
-            verdict.outcome = Outcome::Ok;
+            verdict.outcome = CheckOutcome::Ok;
             verdict.seen = seen;
         }
         Judgement::NotHere(why) => why.clone_into(&mut verdict.seen),
@@ -251,7 +251,7 @@ fn verdict(
             verdict.seen = format!("skipped because of {}", cause.unwrap_or_default());
         }
         Judgement::Ok(seen) | Judgement::Unknown(seen) => {
-            verdict.outcome = Outcome::Unknown;
+            verdict.outcome = CheckOutcome::Unknown;
             verdict.seen = seen;
         }
         Judgement::Problem(problem) => {
@@ -262,7 +262,7 @@ fn verdict(
             verdict.commands.extend(by_hand.unwrap_or_default());
             verdict.recipe.clone_from(&problem.recipe);
             verdict.severity = problem.severity.unwrap_or(check.severity);
-            verdict.outcome = Outcome::Problem;
+            verdict.outcome = CheckOutcome::Problem;
             verdict.seen = problem.seen;
         }
     }

@@ -1,6 +1,6 @@
 //! Headers of proxied requests: which are hop-by-hop, which the agent sets, which are removed.
 
-use super::{Form, HeaderList, Refusal, Target, refuse};
+use super::{CallTarget, Form, HeaderList, Refusal, refuse};
 
 /// Headers of one connection (RFC 9110, 7.6.1, and what the existing agent removes).
 const HOP_BY_HOP: [&str; 11] = [
@@ -56,7 +56,7 @@ pub fn end_to_end(headers: &HeaderList) -> HeaderList {
 }
 
 /// Returns whether the agent sets this header itself, or it must not arrive at this target.
-pub(super) fn is_ours(name: &str, target: &Target, form: &Form) -> bool {
+pub(super) fn is_ours(name: &str, target: &CallTarget, form: &Form) -> bool {
     let name = name.to_ascii_lowercase();
     // The length is that of the body which really arrives; `Expect` would let the backend wait for
     // a body that is on its way.
@@ -69,7 +69,7 @@ pub(super) fn is_ours(name: &str, target: &Target, form: &Form) -> bool {
     }
     // A front proxy's word about who is calling: the API server believes it together with certain
     // client certificates.
-    matches!(target, Target::Kubernetes(_)) && name.starts_with("x-remote-")
+    matches!(target, CallTarget::Kubernetes(_)) && name.starts_with("x-remote-")
 }
 
 /// Refuses what would smuggle a second header or request.

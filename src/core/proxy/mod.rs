@@ -103,7 +103,7 @@ pub struct Call {
     /// In capitals, a valid token.
     pub method: String,
     /// Target, with the canonical path.
-    pub target: Target,
+    pub target: CallTarget,
     /// Raw query without `?`, safe to be sent.
     pub query: String,
     /// End-to-end headers, without `Host`, `Content-Length` and the WebSocket handshake.
@@ -118,7 +118,7 @@ pub struct Call {
 
 /// Target of a call.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Target {
+pub enum CallTarget {
     /// The API server.
     Kubernetes(KubePath),
     /// A service in the cluster.
@@ -237,11 +237,11 @@ impl Call {
     /// The namespace that the call is about; `None`: the whole cluster.
     pub fn namespace(&self) -> Option<String> {
         match &self.target {
-            Target::Kubernetes(path) => {
+            CallTarget::Kubernetes(path) => {
                 let mut segments = path.segments().skip_while(|part| *part != "namespaces");
                 segments.nth(1).map(str::to_owned)
             }
-            Target::Service(service) => Some(service.namespace.clone()),
+            CallTarget::Service(service) => Some(service.namespace.clone()),
         }
     }
 
@@ -250,7 +250,7 @@ impl Call {
         let flags = ["watch", "follow"].into_iter();
         let mut flags = flags.filter(|flag| query_flag(&self.query, flag));
         match (&self.target, self.class, flags.next()) {
-            (Target::Kubernetes(_), Class::Long, Some(flag)) => {
+            (CallTarget::Kubernetes(_), Class::Long, Some(flag)) => {
                 format!("{}?{flag}=true", self.line())
             }
             _ => self.line(),
@@ -260,8 +260,8 @@ impl Call {
     /// The request in one line, without the query, which may hold secrets.
     pub fn line(&self) -> String {
         match &self.target {
-            Target::Kubernetes(path) => format!("{} {}", self.method, path.as_str()),
-            Target::Service(service) => format!(
+            CallTarget::Kubernetes(path) => format!("{} {}", self.method, path.as_str()),
+            CallTarget::Service(service) => format!(
                 "{} {}/{}:{}{}",
                 self.method, service.namespace, service.name, service.port, service.path
             ),
@@ -294,13 +294,13 @@ pub fn route_http(request: &RawRequest, cluster: Cluster) -> Result<Call, Refusa
         let is_known = ["websocket", "spdy/3.1"].contains(&protocol.to_ascii_lowercase().as_str());
         match target {
             // HTTP/2 in the clear would carry requests that nobody judges.
-            Target::Service(_) if protocol.eq_ignore_ascii_case("h2c") => {
+            CallTarget::Service(_) if protocol.eq_ignore_ascii_case("h2c") => {
                 refuse("invalid upgrade: h2c is not proxied")
             }
-            Target::Kubernetes(_) if !is_known => {
+            CallTarget::Kubernetes(_) if !is_known => {
                 refuse("invalid upgrade: the Kubernetes API knows websocket and SPDY/3.1")
             }
-            Target::Service(_) | Target::Kubernetes(_) => Ok(Form::Upgrade(protocol)),
+            CallTarget::Service(_) | CallTarget::Kubernetes(_) => Ok(Form::Upgrade(protocol)),
         }
     })
 }
@@ -309,7 +309,7 @@ fn routed(
     request: &RawRequest,
     cluster: Cluster,
     switches: bool,
-    form: impl FnOnce(&Target) -> Result<Form, Refusal>,
+    form: impl FnOnce(&CallTarget) -> Result<Form, Refusal>,
 ) -> Result<Call, Refusal> {
     if cluster == Cluster::None {
         return refuse("kubernetes client not initialized");
@@ -320,9 +320,9 @@ fn routed(
     let triple = Triple::of(request);
     let is_kubernetes = path::is_kubernetes(&request.path);
     let target = match triple {
-        Triple::Whole => Target::Service(service(request)?),
+        Triple::Whole => CallTarget::Service(service(request)?),
         Triple::None | Triple::Part if is_kubernetes => {
-            Target::Kubernetes(KubePath::parse(&request.path)?)
+            CallTarget::Kubernetes(KubePath::parse(&request.path)?)
         }
         Triple::None | Triple::Part if switches => {
             return refuse("missing service routing information for WebSocket");
@@ -378,7 +378,7 @@ pub fn route_stream(request: &RawRequest, cluster: Cluster) -> Result<Call, Refu
         .chars()
         .filter(|character| !matches!(character, '\r' | '\n' | '\0'))
         .collect();
-    let target = Target::Kubernetes(path);
+    let target = CallTarget::Kubernetes(path);
     let form = Form::Socket(subprotocols(request, &target)?);
     let mut headers = end_to_end(&request.headers);
     headers.retain(|(name, _)| !headers::is_ours(name, &target, &form));
@@ -520,7 +520,7 @@ fn upgrade(headers: &HeaderList) -> Result<Option<String>, Refusal> {
 }
 
 /// The subprotocols to offer: the request's own field, then the header's, without doubles.
-fn subprotocols(request: &RawRequest, target: &Target) -> Result<Vec<String>, Refusal> {
+fn subprotocols(request: &RawRequest, target: &CallTarget) -> Result<Vec<String>, Refusal> {
     let from_headers = request
         .headers
         .iter()
@@ -539,7 +539,7 @@ fn subprotocols(request: &RawRequest, target: &Target) -> Result<Vec<String>, Re
         }
     }
     if offered.is_empty()
-        && let Target::Kubernetes(path) = target
+        && let CallTarget::Kubernetes(path) = target
         && path.is_channel_stream()
     {
         offered = ["v4", "v3", "v2"]
@@ -550,8 +550,8 @@ fn subprotocols(request: &RawRequest, target: &Target) -> Result<Vec<String>, Re
     Ok(offered)
 }
 
-fn class(form: &Form, target: &Target, query: &str) -> Class {
-    let Target::Kubernetes(path) = target else {
+fn class(form: &Form, target: &CallTarget, query: &str) -> Class {
+    let CallTarget::Kubernetes(path) = target else {
         return match form {
             Form::Plain => Class::Short,
             Form::Socket(_) | Form::Upgrade(_) => Class::Long,

@@ -30,8 +30,8 @@ fn place(asked: &RawRequest) -> String {
                 Form::Upgrade(_) => " (upgrade)",
             };
             let target = match &call.target {
-                Target::Kubernetes(_) => "kubernetes",
-                Target::Service(_) => "service",
+                CallTarget::Kubernetes(_) => "kubernetes",
+                CallTarget::Service(_) => "service",
             };
             format!("{target}{form}")
         }

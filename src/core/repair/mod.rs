@@ -5,7 +5,7 @@
 
 pub mod recipe;
 
-pub use recipe::{Proof, Recipe, Step};
+pub use recipe::{Proof, Recipe, RecipeStep};
 
 use crate::core::procfs::{
     memory::{self, Swap},

@@ -15,12 +15,12 @@ pub struct Recipe {
     /// True if it takes effect with the next start of the machine only.
     pub needs_reboot: bool,
     /// Steps, in this order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RecipeStep>,
 }
 
 /// One step of a repair.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Step {
+pub enum RecipeStep {
     /// Gives a file of the agent's own this content.
     File {
         /// Absolute path.
@@ -79,7 +79,7 @@ pub enum Proof {
 impl Recipe {
     /// The commands that do the same by hand.
     pub fn commands(&self) -> Vec<String> {
-        let mut commands: Vec<_> = self.steps.iter().flat_map(Step::commands).collect();
+        let mut commands: Vec<_> = self.steps.iter().flat_map(RecipeStep::commands).collect();
         if self.needs_reboot {
             commands.push("sudo reboot".to_owned());
         }
@@ -93,7 +93,7 @@ impl Recipe {
     }
 }
 
-impl Step {
+impl RecipeStep {
     fn commands(&self) -> Vec<String> {
         match self {
             Self::File { path, content } => {
@@ -144,12 +144,12 @@ pub fn inotify(instances: u64, watches: u64) -> Option<Recipe> {
     let lines = limits
         .clone()
         .map(|((name, wanted), now)| format!("fs.inotify.{name} = {}\n", wanted.max(now)));
-    let mut steps = vec![Step::File {
+    let mut steps = vec![RecipeStep::File {
         path: FILE,
         content: lines.collect(),
     }];
     let low = limits.filter(|((_, wanted), now)| now < wanted);
-    steps.extend(low.map(|((name, wanted), _)| Step::Value {
+    steps.extend(low.map(|((name, wanted), _)| RecipeStep::Value {
         path: format!("/proc/sys/fs/inotify/{name}"),
         value: wanted.to_string(),
     }));
@@ -167,14 +167,14 @@ pub fn inotify(instances: u64, watches: u64) -> Option<Recipe> {
 /// Keeps NetworkManager away from the interfaces of Pods; it reads that at once where it runs.
 pub fn network_manager(is_running: bool) -> Recipe {
     const FILE: &str = "/etc/NetworkManager/conf.d/90-pipeops-k3s.conf";
-    let mut steps = vec![Step::File {
+    let mut steps = vec![RecipeStep::File {
         path: FILE,
         content: "# Interfaces of Pods belong to k3s.\n[keyfile]\n\
             unmanaged-devices+=interface-name:cni*;interface-name:flannel*;interface-name:veth*\n"
             .to_owned(),
     }];
     if is_running {
-        steps.push(Step::Reload {
+        steps.push(RecipeStep::Reload {
             run: "nmcli general reload conf",
             proof: None,
         });
@@ -196,11 +196,11 @@ pub const MODULES: [&str; 3] = ["overlay", "br_netfilter", "nf_conntrack"];
 /// Loads kernel modules, now and at every start.
 pub fn kernel_modules(missing: &[&str]) -> Recipe {
     const FILE: &str = "/etc/modules-load.d/90-pipeops-k3s.conf";
-    let mut steps = vec![Step::File {
+    let mut steps = vec![RecipeStep::File {
         path: FILE,
         content: format!("{}\n", missing.join("\n")),
     }];
-    steps.extend(missing.iter().map(|name| Step::Run {
+    steps.extend(missing.iter().map(|name| RecipeStep::Run {
         forth: format!("modprobe {name}"),
         back: None,
         proof: Some(Proof::Path(format!("/sys/module/{name}"))),
@@ -224,7 +224,7 @@ pub fn clock() -> Recipe {
         leaves: "the time zone and the choice of time servers".to_owned(),
         undo: "disables it again; the clock is not set back".to_owned(),
         needs_reboot: false,
-        steps: vec![Step::Run {
+        steps: vec![RecipeStep::Run {
             forth: "timedatectl set-ntp true".to_owned(),
             back: Some("timedatectl set-ntp false"),
             proof: Some(Proof::Says(
@@ -246,13 +246,13 @@ pub fn journal() -> Recipe {
         undo: format!("removes {FILE} and restarts journald; deleted entries are not restored"),
         needs_reboot: false,
         steps: vec![
-            Step::File {
+            RecipeStep::File {
                 path: FILE,
                 content: "# On a small disk the journal takes up to a tenth of it otherwise.\n\
                     [Journal]\nSystemMaxUse=100M\n"
                     .to_owned(),
             },
-            Step::Reload {
+            RecipeStep::Reload {
                 run: "systemctl restart systemd-journald.service",
                 proof: None,
             },
@@ -262,13 +262,13 @@ pub fn journal() -> Recipe {
 
 /// Stops swapping to a file that dphys-swapfile looks after.
 pub fn swap_file(path: &str, is_enabled: bool) -> Recipe {
-    let mut steps = vec![Step::Run {
+    let mut steps = vec![RecipeStep::Run {
         forth: "dphys-swapfile swapoff".to_owned(),
         back: Some("dphys-swapfile swapon"),
         proof: Some(Proof::NoText("/proc/swaps", path.to_owned())),
     }];
     if is_enabled {
-        steps.push(Step::Run {
+        steps.push(RecipeStep::Run {
             forth: "systemctl disable dphys-swapfile.service".to_owned(),
             back: Some("systemctl enable dphys-swapfile.service"),
             proof: None,
@@ -296,7 +296,7 @@ pub fn rpi_swap() -> Recipe {
         leaves: "the file /var/swap, and the size of zram".to_owned(),
         undo: format!("removes {FILE}; after a reboot swap is configured as before"),
         needs_reboot: true,
-        steps: vec![Step::File {
+        steps: vec![RecipeStep::File {
             path: FILE,
             content: "[Main]\nMechanism=zram\n".to_owned(),
         }],
@@ -322,7 +322,7 @@ pub fn memory_in_line(path: &str, text: &str) -> Result<Option<Recipe>, Left> {
             .to_owned(),
         undo: format!("restores {path}; a reboot disables the controller again"),
         needs_reboot: true,
-        steps: vec![Step::Line {
+        steps: vec![RecipeStep::Line {
             path: path.to_owned(),
             words: missing,
             content,
@@ -347,11 +347,11 @@ pub fn memory_in_grub() -> Recipe {
         ),
         needs_reboot: true,
         steps: vec![
-            Step::File {
+            RecipeStep::File {
                 path: GRUB_FILE,
                 content: GRUB_CONTENT.to_owned(),
             },
-            Step::Reload {
+            RecipeStep::Reload {
                 run: "update-grub",
                 proof: Some(Proof::Text("/boot/grub/grub.cfg", "cgroup_enable=memory")),
             },

@@ -4,7 +4,7 @@ use super::{Finding, Observation, Scope, pods, routes, workloads};
 
 /// Result of looking at one observation.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Look {
+pub struct RolloutProgress {
     /// True if everything is as it was meant to be.
     pub is_complete: bool,
     /// True if every controller has seen the version.
@@ -25,7 +25,7 @@ pub struct Look {
     pub doubt: Option<Finding>,
 }
 
-impl Look {
+impl RolloutProgress {
     /// The most telling finding.
     pub fn worst(&self) -> Option<Finding> {
         let order = |found: &&Finding| (!found.is_definite, found.cause);
@@ -34,11 +34,11 @@ impl Look {
 }
 
 /// Judges an observation.
-pub fn look(scope: &Scope, seen: &Observation) -> Look {
-    let mut look = Look {
+pub fn look(scope: &Scope, seen: &Observation) -> RolloutProgress {
+    let mut look = RolloutProgress {
         is_complete: true,
         is_seen: true,
-        ..Look::default()
+        ..RolloutProgress::default()
     };
     let mut wanted = 0_u64;
     for (key, generation) in &scope.targets {

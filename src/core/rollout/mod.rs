@@ -20,7 +20,7 @@ use std::{collections::BTreeMap, time::Duration};
 pub use cause::{Blame, Cause};
 pub use evidence::LAST_LINES;
 pub use last_lines::{Died, LINES_MAX, died, last_lines};
-pub use look::{Look, look};
+pub use look::{RolloutProgress, look};
 pub use object::{Key, Object, Observation};
 pub use related::{EventLine, PodLine, events_of, pods_of};
 pub use workloads::{JobEnd, job_end};
@@ -35,7 +35,7 @@ pub const DEADLINE: Duration = Duration::from_secs(600);
 
 /// Verdict on a change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Verdict {
+pub enum RolloutVerdict {
     /// Something outside the app has to happen first.
     Waiting,
     /// It is under way.
@@ -52,7 +52,7 @@ pub enum Verdict {
     Paused,
 }
 
-impl Verdict {
+impl RolloutVerdict {
     const ALL: [Self; 7] = [
         Self::Waiting,
         Self::Progressing,
@@ -117,9 +117,9 @@ pub struct Scope {
 
 /// Verdict with its reasons.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Judgement {
+pub struct JudgedRollout {
     /// Verdict.
-    pub verdict: Verdict,
+    pub verdict: RolloutVerdict,
     /// One sentence.
     pub sentence: String,
     /// Worst finding, where there is one.
@@ -161,7 +161,7 @@ pub struct Rollout {
     found: Option<Finding>,
     /// Causes that are seen, with their first moment.
     held: BTreeMap<Cause, Mono>,
-    last: Option<Judgement>,
+    last: Option<JudgedRollout>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -188,7 +188,7 @@ impl Rollout {
     }
 
     /// Judges what is seen now.
-    pub fn observe(&mut self, sight: Sight<'_>, now: Mono) -> Judgement {
+    pub fn observe(&mut self, sight: Sight<'_>, now: Mono) -> JudgedRollout {
         if let Some(last) = self.last.as_ref().filter(|last| last.verdict.is_final()) {
             return last.clone();
         }
@@ -211,7 +211,7 @@ impl Rollout {
             }
             Some(_) | None => now,
         };
-        let judgement = Judgement {
+        let judgement = JudgedRollout {
             verdict,
             sentence,
             finding,
@@ -230,7 +230,11 @@ impl Rollout {
         }
     }
 
-    fn judge(&mut self, look: Look, now: Mono) -> (Verdict, String, Option<Finding>) {
+    fn judge(
+        &mut self,
+        look: RolloutProgress,
+        now: Mono,
+    ) -> (RolloutVerdict, String, Option<Finding>) {
         self.note_causes(&look, now);
         if look.ready > self.best {
             self.best = look.ready;
@@ -240,7 +244,7 @@ impl Rollout {
             self.progressed = now;
             self.soak = None;
             let sentence = "the rollout is paused (spec.paused)".to_owned();
-            return (Verdict::Paused, sentence, look.worst());
+            return (RolloutVerdict::Paused, sentence, look.worst());
         }
         if look.is_complete {
             return self.soaks(&look, now);
@@ -252,25 +256,33 @@ impl Rollout {
         self.found = worst.clone().or_else(|| self.found.take());
         // A definite cause in the app wins over trouble outside: that would not help.
         if let Some(found) = self.definite(&look, now) {
-            return (Verdict::Bad, found.sentence.clone(), Some(found));
+            return (RolloutVerdict::Bad, found.sentence.clone(), Some(found));
         }
         match worst {
             Some(found) if found.cause.blame() == Blame::Outside => {
                 self.progressed = now;
-                (Verdict::Waiting, found.sentence.clone(), Some(found))
+                (RolloutVerdict::Waiting, found.sentence.clone(), Some(found))
             }
             found if now.since(self.progressed) >= self.scope.deadline => {
                 let found = found.unwrap_or_else(|| self.late(&look));
                 let sentence = format!("{}, for {}", found.sentence, in_words(self.scope.deadline));
-                (Verdict::Bad, sentence, Some(found))
+                (RolloutVerdict::Bad, sentence, Some(found))
             }
-            Some(found) => (Verdict::Progressing, found.sentence.clone(), Some(found)),
-            None if !look.is_seen => (Verdict::Waiting, look.missing, None),
-            None => (Verdict::Progressing, look.missing, None),
+            Some(found) => (
+                RolloutVerdict::Progressing,
+                found.sentence.clone(),
+                Some(found),
+            ),
+            None if !look.is_seen => (RolloutVerdict::Waiting, look.missing, None),
+            None => (RolloutVerdict::Progressing, look.missing, None),
         }
     }
 
-    fn soaks(&mut self, look: &Look, now: Mono) -> (Verdict, String, Option<Finding>) {
+    fn soaks(
+        &mut self,
+        look: &RolloutProgress,
+        now: Mono,
+    ) -> (RolloutVerdict, String, Option<Finding>) {
         let begun = Soak {
             since: now,
             restarts: look.restarts,
@@ -287,21 +299,25 @@ impl Rollout {
         self.soak = Some(soak);
         let left = self.scope.soak.saturating_sub(now.since(soak.since));
         if left.is_zero() {
-            return (Verdict::Good, look.missing.clone(), look.doubt.clone());
+            return (
+                RolloutVerdict::Good,
+                look.missing.clone(),
+                look.doubt.clone(),
+            );
         }
         if now.since(self.progressed) >= self.scope.deadline && self.flaps > 0 {
             let found = self.late(look);
-            return (Verdict::Bad, found.sentence.clone(), Some(found));
+            return (RolloutVerdict::Bad, found.sentence.clone(), Some(found));
         }
         let sentence = format!(
             "{}; good in {} if it stays so",
             look.missing,
             in_words(left)
         );
-        (Verdict::Soaking, sentence, look.doubt.clone())
+        (RolloutVerdict::Soaking, sentence, look.doubt.clone())
     }
 
-    fn note_causes(&mut self, look: &Look, now: Mono) {
+    fn note_causes(&mut self, look: &RolloutProgress, now: Mono) {
         let seen = |cause: &Cause| {
             look.findings
                 .iter()
@@ -314,7 +330,7 @@ impl Rollout {
     }
 
     /// Worst finding for which waiting has become pointless.
-    fn definite(&self, look: &Look, now: Mono) -> Option<Finding> {
+    fn definite(&self, look: &RolloutProgress, now: Mono) -> Option<Finding> {
         let is_held = |found: &&Finding| {
             found.is_definite
                 && found.cause.blame() == Blame::App
@@ -331,7 +347,7 @@ impl Rollout {
     }
 
     /// Finding of a version that was not ready in time.
-    fn late(&self, look: &Look) -> Finding {
+    fn late(&self, look: &RolloutProgress) -> Finding {
         let mut late = self.found.clone().unwrap_or_else(|| Finding {
             cause: Cause::Deadline,
             object: look.behind.clone(),
@@ -351,28 +367,28 @@ impl Rollout {
 }
 
 /// Verdict on a cluster that cannot be seen.
-fn unseen(sight: Sight<'_>) -> (Verdict, String, Option<Finding>) {
+fn unseen(sight: Sight<'_>) -> (RolloutVerdict, String, Option<Finding>) {
     match sight {
         Sight::Refused(found) => (
-            Verdict::Waiting,
+            RolloutVerdict::Waiting,
             found.sentence.clone(),
             Some(found.clone()),
         ),
         Sight::Blind | Sight::Seen(_) => {
             let sentence = "the Kubernetes API does not answer; deadlines stop until it does";
-            (Verdict::Blind, sentence.to_owned(), None)
+            (RolloutVerdict::Blind, sentence.to_owned(), None)
         }
     }
 }
 
 /// Judges what runs, without a change in progress: there is neither a soak nor a deadline.
-pub fn standing(scope: &Scope, sight: Sight<'_>) -> (Verdict, String, Option<Finding>) {
+pub fn standing(scope: &Scope, sight: Sight<'_>) -> (RolloutVerdict, String, Option<Finding>) {
     let Sight::Seen(seen) = sight else {
         return unseen(sight);
     };
     let look = look(scope, seen);
     if look.is_complete {
-        return (Verdict::Good, look.missing, look.doubt);
+        return (RolloutVerdict::Good, look.missing, look.doubt);
     }
     let definite = look
         .findings
@@ -383,14 +399,14 @@ pub fn standing(scope: &Scope, sight: Sight<'_>) -> (Verdict, String, Option<Fin
     match definite.or_else(|| look.worst()) {
         Some(found) => {
             let verdict = match found.cause.blame() {
-                Blame::Outside => Verdict::Waiting,
-                Blame::App if found.is_definite => Verdict::Bad,
-                Blame::App => Verdict::Progressing,
+                Blame::Outside => RolloutVerdict::Waiting,
+                Blame::App if found.is_definite => RolloutVerdict::Bad,
+                Blame::App => RolloutVerdict::Progressing,
             };
             (verdict, found.sentence.clone(), Some(found))
         }
-        None if look.is_paused => (Verdict::Paused, look.missing, None),
-        None => (Verdict::Progressing, look.missing, None),
+        None if look.is_paused => (RolloutVerdict::Paused, look.missing, None),
+        None => (RolloutVerdict::Progressing, look.missing, None),
     }
 }
 
@@ -399,13 +415,13 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Judges recorded observations as if they happened now: every judgement that differs from the one
 /// before, with its moment.
-pub fn replay(scope: &Scope, frames: &[(Mono, Option<Observation>)]) -> Vec<(Mono, Judgement)> {
-    let mut judged: Vec<(Mono, Judgement)> = Vec::new();
+pub fn replay(scope: &Scope, frames: &[(Mono, Option<Observation>)]) -> Vec<(Mono, JudgedRollout)> {
+    let mut judged: Vec<(Mono, JudgedRollout)> = Vec::new();
     let Some((begun, _)) = frames.first() else {
         return judged;
     };
     let mut rollout = Rollout::new(scope.clone(), *begun);
-    let mut note = |now: Mono, judgement: Judgement| {
+    let mut note = |now: Mono, judgement: JudgedRollout| {
         if judged.last().is_none_or(|(_, last)| *last != judgement) {
             judged.push((now, judgement));
         }

@@ -42,10 +42,10 @@ pub(super) fn findings(pod: &Object, seen: &Observation) -> Vec<Finding> {
     found.extend(scheduling(pod, seen));
     found.extend(node(pod, seen));
     for status in pod.list("/status/initContainerStatuses") {
-        found.extend(container(pod, status, Part::Init, seen));
+        found.extend(container(pod, status, ContainerRole::Init, seen));
     }
     for status in pod.list("/status/containerStatuses") {
-        found.extend(container(pod, status, Part::Main, seen));
+        found.extend(container(pod, status, ContainerRole::Main, seen));
     }
     if found.is_empty() {
         found.extend(mounts(pod, seen));
@@ -55,7 +55,7 @@ pub(super) fn findings(pod: &Object, seen: &Observation) -> Vec<Finding> {
 
 /// Part of a Pod that a container plays.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Part {
+enum ContainerRole {
     Init,
     Main,
 }
@@ -285,7 +285,12 @@ fn node(pod: &Object, seen: &Observation) -> Option<Finding> {
 }
 
 /// Reasons of one container.
-fn container(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option<Finding> {
+fn container(
+    pod: &Object,
+    status: &Value,
+    part: ContainerRole,
+    seen: &Observation,
+) -> Option<Finding> {
     let name = text(status, "/name");
     let reason = text(status, "/state/waiting/reason");
     let message = text(status, "/state/waiting/message");
@@ -421,25 +426,25 @@ fn image_words(cause: Cause) -> (&'static str, &'static str) {
 }
 
 /// End of a container that was to go on, or to succeed.
-pub(super) struct End<'a> {
+pub(super) struct ContainerEnd<'a> {
     pub(super) terminated: &'a Value,
     /// True once another one is in its place, or waited for.
     pub(super) is_previous: bool,
 }
 
 /// The last end of a container that was to go on, or to succeed.
-fn end<'a>(pod: &Object, status: &'a Value, part: Part) -> Option<End<'a>> {
+fn end<'a>(pod: &Object, status: &'a Value, part: ContainerRole) -> Option<ContainerEnd<'a>> {
     let now = status.pointer("/state/terminated");
     let terminated = now.or_else(|| status.pointer("/lastState/terminated"))?;
     let code = code_of(terminated);
-    if part == Part::Init && now.is_some() && code == 0 {
+    if part == ContainerRole::Init && now.is_some() && code == 0 {
         return None;
     }
     // A Job ends by itself, and says how.
-    if part == Part::Main && pod.text("/spec/restartPolicy") != "Always" && code == 0 {
+    if part == ContainerRole::Main && pod.text("/spec/restartPolicy") != "Always" && code == 0 {
         return None;
     }
-    Some(End {
+    Some(ContainerEnd {
         terminated,
         is_previous: now.is_none(),
     })
@@ -452,7 +457,7 @@ pub(super) fn code_of(terminated: &Value) -> u64 {
 }
 
 /// Ends of the containers of a Pod that only what they wrote explains.
-pub(super) fn ends<'a>(pod: &'a Object, seen: &Observation) -> Vec<(&'a Value, End<'a>)> {
+pub(super) fn ends<'a>(pod: &'a Object, seen: &Observation) -> Vec<(&'a Value, ContainerEnd<'a>)> {
     if is_ready(pod) || pod.text("/status/phase") == "Succeeded" {
         return Vec::new();
     }
@@ -460,19 +465,19 @@ pub(super) fn ends<'a>(pod: &'a Object, seen: &Observation) -> Vec<(&'a Value, E
         let all = pod.list(list);
         all.filter_map(move |status| Some((status, end(pod, status, part)?)))
     };
-    let is_open = |(status, end): &(&Value, End<'_>)| {
+    let is_open = |(status, end): &(&Value, ContainerEnd<'_>)| {
         let reason = text(end.terminated, "/reason");
         let is_known = matches!(reason, "OOMKilled" | "StartError" | "ContainerCannotRun");
         !is_known && killed_by(pod, text(status, "/name"), seen).is_none()
     };
-    of(Part::Init, "/status/initContainerStatuses")
-        .chain(of(Part::Main, "/status/containerStatuses"))
+    of(ContainerRole::Init, "/status/initContainerStatuses")
+        .chain(of(ContainerRole::Main, "/status/containerStatuses"))
         .filter(is_open)
         .collect()
 }
 
 /// A container that ended, and one that ends again and again.
-fn ended(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option<Finding> {
+fn ended(pod: &Object, status: &Value, part: ContainerRole, seen: &Observation) -> Option<Finding> {
     let name = text(status, "/name");
     let count = count_of(status);
     let last = end(pod, status, part)?.terminated;
@@ -511,8 +516,8 @@ fn ended(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option
     }
     let words = Words::of(pod, name, last, seen);
     let (cause, kind) = match part {
-        Part::Init => (Cause::InitCrash, "init container"),
-        Part::Main => (Cause::CrashLoop, "container"),
+        ContainerRole::Init => (Cause::InitCrash, "init container"),
+        ContainerRole::Main => (Cause::CrashLoop, "container"),
     };
     if words.speak_of_a_foreign_program() {
         let (cause, because, fix) = start(FOREIGN_PROGRAM);
@@ -582,9 +587,15 @@ fn memory_limit(pod: &Object, name: &str) -> String {
 }
 
 /// A container that runs and is not ready.
-fn not_ready(pod: &Object, status: &Value, part: Part, seen: &Observation) -> Option<Finding> {
+fn not_ready(
+    pod: &Object,
+    status: &Value,
+    part: ContainerRole,
+    seen: &Observation,
+) -> Option<Finding> {
     let is_running = status.pointer("/state/running").is_some();
-    if part == Part::Init || !is_running || status.get("ready") == Some(&Value::Bool(true)) {
+    if part == ContainerRole::Init || !is_running || status.get("ready") == Some(&Value::Bool(true))
+    {
         return None;
     }
     let name = text(status, "/name");

@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::json;
 
-use Verdict::{Good, Progressing, Soaking};
+use RolloutVerdict::{Good, Progressing, Soaking};
 
 fn at(seconds: u64) -> Mono {
     Mono::since_boot(Duration::from_secs(10_000 + seconds))
@@ -71,7 +71,7 @@ fn pulling(message: &str) -> Observation {
     )
 }
 
-fn verdicts(rollout: &mut Rollout, times: &[(u64, Option<Observation>)]) -> Vec<Verdict> {
+fn verdicts(rollout: &mut Rollout, times: &[(u64, Option<Observation>)]) -> Vec<RolloutVerdict> {
     let judge = |(time, seen): &(u64, Option<Observation>)| {
         rollout.observe(seen.as_ref().into(), at(*time)).verdict
     };
@@ -106,7 +106,7 @@ fn flapping_is_never_good_and_bad_at_the_deadline() {
         last = rollout.observe(Sight::Seen(&seen), at(second)).verdict;
         assert_ne!(last, Good);
     }
-    assert_eq!(last, Verdict::Bad);
+    assert_eq!(last, RolloutVerdict::Bad);
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn a_missing_image_is_bad_after_a_minute_not_at_once() {
     );
     assert_eq!(
         rollout.observe(Sight::Seen(&missing), at(60)).verdict,
-        Verdict::Bad
+        RolloutVerdict::Bad
     );
     // It stays so, whatever comes later.
     assert_eq!(
         rollout.observe(Sight::Seen(&ready()), at(61)).verdict,
-        Verdict::Bad
+        RolloutVerdict::Bad
     );
 }
 
@@ -157,7 +157,7 @@ fn a_registry_that_is_away_for_an_hour_makes_nothing_bad() {
     for second in 0..3600 {
         assert_eq!(
             rollout.observe(Sight::Seen(&away), at(second)).verdict,
-            Verdict::Waiting
+            RolloutVerdict::Waiting
         );
     }
     let times = [(3600, Some(ready())), (3660, Some(ready()))];
@@ -171,7 +171,7 @@ fn a_blind_hour_does_not_count_against_the_deadline() {
     for second in 1..3600 {
         assert_eq!(
             rollout.observe(Sight::Blind, at(second)).verdict,
-            Verdict::Blind
+            RolloutVerdict::Blind
         );
     }
     assert_eq!(
@@ -185,7 +185,7 @@ fn a_blind_hour_does_not_count_against_the_deadline() {
     let late = rollout.observe(Sight::Seen(&starting()), at(4200));
     assert_eq!(
         (late.verdict, late.finding.unwrap().cause),
-        (Verdict::Bad, Cause::Deadline)
+        (RolloutVerdict::Bad, Cause::Deadline)
     );
 }
 
@@ -212,7 +212,7 @@ fn three_restarts_are_a_loop_and_two_are_not() {
         Progressing
     );
     let bad = rollout.observe(Sight::Seen(&with_last(3)), at(1));
-    assert_eq!(bad.verdict, Verdict::Bad);
+    assert_eq!(bad.verdict, RolloutVerdict::Bad);
     assert_eq!(
         bad.sentence,
         "container c ends again and again, last with exit code 3 (a failure of the program)"
@@ -223,7 +223,7 @@ fn three_restarts_are_a_loop_and_two_are_not() {
 fn a_version_whose_controller_has_not_seen_it_waits() {
     let mut rollout = rollout();
     let first = rollout.observe(Sight::Seen(&Observation::default()), at(0));
-    assert_eq!(first.verdict, Verdict::Waiting);
+    assert_eq!(first.verdict, RolloutVerdict::Waiting);
     assert_eq!(first.sentence, "Deployment shop/web is not there yet");
 }
 
@@ -237,8 +237,8 @@ fn ids_are_unique_and_never_change_their_form() {
         id.bytes()
             .all(|byte| byte.is_ascii_lowercase() || b".-".contains(&byte))
     }));
-    for verdict in Verdict::ALL {
-        assert_eq!(Verdict::of(verdict.as_str()), Some(verdict));
+    for verdict in RolloutVerdict::ALL {
+        assert_eq!(RolloutVerdict::of(verdict.as_str()), Some(verdict));
     }
 }
 
@@ -256,12 +256,15 @@ fn a_refused_look_says_so_and_stops_deadlines_and_the_soak() {
     };
     for second in 1..3600 {
         let judged = rollout.observe(Sight::Refused(&refused), at(second));
-        assert_eq!(judged.verdict, Verdict::Waiting);
+        assert_eq!(judged.verdict, RolloutVerdict::Waiting);
         assert_eq!(judged.finding.as_ref(), Some(&refused));
     }
     let scope = &rollout.scope;
     let (verdict, sentence, _) = standing(scope, Sight::Refused(&refused));
-    assert_eq!((verdict, sentence), (Verdict::Waiting, refused.sentence));
+    assert_eq!(
+        (verdict, sentence),
+        (RolloutVerdict::Waiting, refused.sentence)
+    );
     assert_eq!(
         rollout.observe(Sight::Seen(&ready()), at(3600)).verdict,
         Soaking

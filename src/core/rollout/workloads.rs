@@ -13,7 +13,7 @@ use super::{
 
 /// State of one object of the version.
 #[derive(Debug, Default)]
-pub(super) struct State<'a> {
+pub(super) struct ObjectState<'a> {
     pub(super) is_complete: bool,
     pub(super) is_seen: bool,
     pub(super) is_paused: bool,
@@ -25,7 +25,7 @@ pub(super) struct State<'a> {
     pub(super) pods: Vec<&'a Object>,
 }
 
-impl State<'_> {
+impl ObjectState<'_> {
     fn applied() -> Self {
         Self {
             is_complete: true,
@@ -41,18 +41,22 @@ pub(super) fn is_watched(kind: &str) -> bool {
 }
 
 /// Judges one object.
-pub(super) fn state<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> State<'a> {
+pub(super) fn state<'a>(
+    target: &'a Object,
+    generation: u64,
+    seen: &'a Observation,
+) -> ObjectState<'a> {
     match target.kind() {
         "Deployment" => deployment(target, generation, seen),
         "StatefulSet" => stateful_set(target, generation, seen),
         "DaemonSet" => daemon_set(target, generation, seen),
         "Job" => job(target, seen),
         "PersistentVolumeClaim" => claim(target, seen),
-        _ => State::applied(),
+        _ => ObjectState::applied(),
     }
 }
 
-fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> State<'a> {
+fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> ObjectState<'a> {
     let wanted = target.number("/spec/replicas").unwrap_or(1);
     let updated = target.count("/status/updatedReplicas");
     let available = target.count("/status/availableReplicas");
@@ -86,7 +90,7 @@ fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
             target.in_words()
         )
     };
-    State {
+    ObjectState {
         is_complete: is_seen && updated >= wanted && total == updated && available >= wanted,
         is_seen,
         is_paused: target.is("/spec/paused") && updated < wanted,
@@ -108,7 +112,7 @@ fn newest_replica_set<'a>(target: &Object, seen: &'a Observation) -> Option<&'a 
     sets.find(|set| !revision.is_empty() && set.text(REVISION) == revision)
 }
 
-fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> State<'a> {
+fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> ObjectState<'a> {
     let wanted = target.number("/spec/replicas").unwrap_or(1);
     let partition = target.count("/spec/updateStrategy/rollingUpdate/partition");
     let is_seen = has_seen(target, generation);
@@ -132,7 +136,7 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
     } else {
         format!("{} has {ready} of {wanted} Pods ready", target.in_words())
     };
-    State {
+    ObjectState {
         is_complete: is_seen && is_rolled && ready >= wanted,
         is_seen,
         is_paused: false,
@@ -157,7 +161,7 @@ fn first_not_ready(target: &Object, wanted: u64, seen: &Observation) -> Option<S
     })
 }
 
-fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> State<'a> {
+fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> ObjectState<'a> {
     let wanted = target.count("/status/desiredNumberScheduled");
     let updated = target.count("/status/updatedNumberScheduled");
     let available = target.count("/status/numberAvailable");
@@ -176,7 +180,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
     } else {
         waits(target)
     };
-    State {
+    ObjectState {
         is_complete: is_seen && updated >= wanted && available >= wanted,
         is_seen,
         is_paused: false,
@@ -214,7 +218,7 @@ pub fn job_end(job: &Object) -> JobEnd {
     }
 }
 
-fn job<'a>(target: &'a Object, seen: &'a Observation) -> State<'a> {
+fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
     let is_true = |kind: &str| {
         target
             .condition(kind)
@@ -228,7 +232,7 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> State<'a> {
     if let Some(failed) = failed {
         findings.push(job_failed(target, failed, seen));
     }
-    State {
+    ObjectState {
         is_complete: is_done || is_suspended,
         is_seen: true,
         is_paused: false,
@@ -288,10 +292,10 @@ fn job_failed(target: &Object, condition: &Value, seen: &Observation) -> Finding
     finding(Cause::JobFailed, (sentence, words.below(evidence), fix))
 }
 
-fn claim<'a>(target: &'a Object, seen: &'a Observation) -> State<'a> {
-    State {
+fn claim<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
+    ObjectState {
         findings: pods::claim_findings(target, seen),
-        ..State::applied()
+        ..ObjectState::applied()
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     list::{Choice, List, Machine, Trigger},
     signature::PublicKey,
     signed::{KeyOrigin, Trust},
-    trial::{AgentStatus, Cause, Trial, Verdict},
+    trial::{AgentStatus, Cause, Trial, TrialVerdict},
 };
 use crate::core::time::{Mono, Wall};
 
@@ -225,12 +225,12 @@ fn versions_before_a_release_are_no_updates() {
 }
 
 /// Looks each second at what `seen` says, until there is a verdict.
-fn judged(was_linked: bool, seen: impl Fn(u64) -> AgentStatus) -> (Verdict, u64) {
+fn judged(was_linked: bool, seen: impl Fn(u64) -> AgentStatus) -> (TrialVerdict, u64) {
     let at = |second| Mono::since_boot(Duration::from_secs(1000 + second));
     let mut trial = Trial::new("0.2.0", was_linked, Duration::from_secs(300), at(0));
     for second in 0..1000 {
         let verdict = trial.look(&seen(second), at(second));
-        if verdict != Verdict::Wait {
+        if verdict != TrialVerdict::Wait {
             return (verdict, second);
         }
     }
@@ -252,12 +252,16 @@ fn a_version_is_kept_once_everything_held_for_a_minute() {
         0..5 => AgentStatus::default(),
         _ => good(second - 5),
     };
-    assert_eq!(judged(true, silent_at_first), (Verdict::Keep, 65));
+    assert_eq!(judged(true, silent_at_first), (TrialVerdict::Keep, 65));
     let unlinked = |second| AgentStatus {
         is_linked: false,
         ..good(second)
     };
-    assert_eq!(judged(false, unlinked), (Verdict::Keep, 60), "as before");
+    assert_eq!(
+        judged(false, unlinked),
+        (TrialVerdict::Keep, 60),
+        "as before"
+    );
 }
 
 #[test]
@@ -297,7 +301,7 @@ fn what_does_not_prove_itself_goes_and_only_its_own_faults_ban_it() {
         ),
     ];
     for ((verdict, second), cause) in causes {
-        assert_eq!((verdict, second), (Verdict::Return(cause), 300));
+        assert_eq!((verdict, second), (TrialVerdict::Return(cause), 300));
         assert_eq!(cause.bans(), cause != Cause::Link);
     }
 }

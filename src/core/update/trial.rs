@@ -63,7 +63,7 @@ impl Cause {
 
 /// Verdict on a new version.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Verdict {
+pub enum TrialVerdict {
     /// It is not known yet.
     Wait,
     /// It proved itself.
@@ -95,7 +95,7 @@ impl Trial {
     }
 
     /// Judges what is seen now.
-    pub fn look(&mut self, agent: &AgentStatus, now: Mono) -> Verdict {
+    pub fn look(&mut self, agent: &AgentStatus, now: Mono) -> TrialVerdict {
         let answers = agent.version.as_ref() == Some(&self.version);
         let is_good = answers && agent.stores && (agent.is_linked || !self.was_linked);
         let soak = SOAK_MAX.min(self.within / 3);
@@ -103,12 +103,12 @@ impl Trial {
         let held = self.good_since.map(|since| now.since(since));
         // A start in between would make its time shorter than ours.
         if held.is_some_and(|held| held >= soak && agent.up >= soak) {
-            return Verdict::Keep;
+            return TrialVerdict::Keep;
         }
         if now.since(self.began) < self.within {
-            return Verdict::Wait;
+            return TrialVerdict::Wait;
         }
-        Verdict::Return(if !answers {
+        TrialVerdict::Return(if !answers {
             Cause::Silent
         } else if !agent.stores {
             Cause::Store

@@ -203,12 +203,12 @@ pub struct Verdict {
     /// Age of the knowledge behind the sentence.
     pub age: Option<Duration>,
     /// The parts, in the order of [`Part::ALL`].
-    pub parts: [State; 5],
+    pub parts: [PartState; 5],
 }
 
 /// The state of a part.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct State {
+pub struct PartState {
     /// The part.
     pub part: Part,
     /// As in [`Verdict`]; `unknown` and `none` are possible too.
@@ -272,8 +272,8 @@ impl Known<'_> {
         }
     }
 
-    fn state(&self, part: Part) -> State {
-        let mut state = State {
+    fn state(&self, part: Part) -> PartState {
+        let mut state = PartState {
             part,
             code: OK,
             level: Level::Ok,

@@ -10,7 +10,7 @@ const VERSION: u8 = 0;
 
 /// Type of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum FrameType {
     /// `length` bytes of payload follow.
     Data,
     /// The sender may be sent `length` bytes more.
@@ -53,12 +53,12 @@ impl Flags {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Header {
     /// Type.
-    pub kind: Kind,
+    pub kind: FrameType,
     /// Its flags.
     pub flags: Flags,
     /// The stream; 0 for the session.
     pub stream: u32,
-    /// See [`Kind`].
+    /// See [`FrameType`].
     pub length: u32,
 }
 
@@ -83,10 +83,10 @@ impl Header {
             return Err(Unreadable::Version(version));
         }
         let kind = match kind {
-            0 => Kind::Data,
-            1 => Kind::Window,
-            2 => Kind::Ping,
-            3 => Kind::GoAway,
+            0 => FrameType::Data,
+            1 => FrameType::Window,
+            2 => FrameType::Ping,
+            3 => FrameType::GoAway,
             other => return Err(Unreadable::Kind(other)),
         };
         Ok(Self {
@@ -100,10 +100,10 @@ impl Header {
     /// The header as it goes out.
     pub const fn encode(self) -> Head {
         let kind = match self.kind {
-            Kind::Data => 0,
-            Kind::Window => 1,
-            Kind::Ping => 2,
-            Kind::GoAway => 3,
+            FrameType::Data => 0,
+            FrameType::Window => 1,
+            FrameType::Ping => 2,
+            FrameType::GoAway => 3,
         };
         let [f0, f1] = self.flags.0.to_be_bytes();
         let [s0, s1, s2, s3] = self.stream.to_be_bytes();
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_header_is_laid_out_as_the_protocol_says() {
         let header = Header {
-            kind: Kind::Window,
+            kind: FrameType::Window,
             flags: Flags::SYN.with(Flags::FIN),
             stream: 0x0102_0304,
             length: 0x0506_0708,

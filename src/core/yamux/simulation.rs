@@ -89,7 +89,7 @@ impl World {
         &self.noise[start..start + length]
     }
 
-    fn says(&mut self, kind: Kind, flags: Flags, id: u32, length: u32) {
+    fn says(&mut self, kind: FrameType, flags: Flags, id: u32, length: u32) {
         self.wire.extend(header(kind, flags, id, length));
     }
 
@@ -104,7 +104,7 @@ impl World {
             0..3 => {
                 let id = self.next_id;
                 self.next_id += 2;
-                self.says(Kind::Window, Flags::SYN, id, 0);
+                self.says(FrameType::Window, Flags::SYN, id, 0);
                 let fresh = Theirs {
                     may_send: u64::from(WINDOW),
                     granted: u64::from(WINDOW),
@@ -116,19 +116,19 @@ impl World {
             7 => {
                 let delta = self.random.u32(1..100_000);
                 if let Some(id) = self.any_of_theirs() {
-                    self.says(Kind::Window, Flags::NONE, id, delta);
+                    self.says(FrameType::Window, Flags::NONE, id, delta);
                     self.theirs.get_mut(&id).unwrap().granted += u64::from(delta);
                 }
             }
             8 => {
                 if let Some(id) = self.any_of_theirs() {
-                    self.says(Kind::Data, Flags::FIN, id, 0);
+                    self.says(FrameType::Data, Flags::FIN, id, 0);
                     self.theirs.get_mut(&id).unwrap().finished = true;
                 }
             }
             _ => {
                 let value = self.random.u32(..);
-                self.says(Kind::Ping, Flags::SYN, 0, value);
+                self.says(FrameType::Ping, Flags::SYN, 0, value);
             }
         }
     }
@@ -154,7 +154,7 @@ impl World {
         } else {
             Flags::NONE
         };
-        self.says(Kind::Data, flags, id, u32::try_from(length).unwrap());
+        self.says(FrameType::Data, flags, id, u32::try_from(length).unwrap());
         let bytes = self.pattern(id, from, usize::try_from(length).unwrap());
         let bytes = bytes.to_vec();
         self.wire.extend(bytes);
@@ -177,24 +177,24 @@ impl World {
         match self.random.u8(..10) {
             0 => {
                 let length = WINDOW + self.random.u32(1..100_000);
-                self.says(Kind::Data, Flags::NONE, id, length);
+                self.says(FrameType::Data, Flags::NONE, id, length);
                 let length = usize::try_from(length).unwrap();
                 self.wire.extend(std::iter::repeat_n(0xaa, length));
             }
-            1 => self.says(Kind::Window, Flags::SYN, id, 9),
-            2 => self.says(Kind::Window, Flags::SYN.with(Flags::RST), id, 0),
-            3 => self.says(Kind::Window, Flags::RST, id, 0),
-            4 => self.says(Kind::Window, Flags::NONE, id, u32::MAX),
-            5 => self.says(Kind::Data, Flags::SYN.with(Flags::FIN), id, 0),
+            1 => self.says(FrameType::Window, Flags::SYN, id, 9),
+            2 => self.says(FrameType::Window, Flags::SYN.with(Flags::RST), id, 0),
+            3 => self.says(FrameType::Window, Flags::RST, id, 0),
+            4 => self.says(FrameType::Window, Flags::NONE, id, u32::MAX),
+            5 => self.says(FrameType::Data, Flags::SYN.with(Flags::FIN), id, 0),
             6 => {
-                self.says(Kind::Data, Flags::FIN, id, 3);
+                self.says(FrameType::Data, Flags::FIN, id, 3);
                 self.wire.extend([1, 2, 3]);
-                self.says(Kind::Data, Flags::NONE, id, 3);
+                self.says(FrameType::Data, Flags::NONE, id, 3);
                 self.wire.extend([1, 2, 3]);
             }
-            7 => self.says(Kind::Data, Flags::ACK, id, 0),
-            8 => (0..50).for_each(|n| self.says(Kind::Ping, Flags::SYN, id, n)),
-            _ => self.says(Kind::GoAway, Flags::SYN, id, id),
+            7 => self.says(FrameType::Data, Flags::ACK, id, 0),
+            8 => (0..50).for_each(|n| self.says(FrameType::Ping, Flags::SYN, id, n)),
+            _ => self.says(FrameType::GoAway, Flags::SYN, id, id),
         }
     }
 
@@ -311,7 +311,7 @@ impl World {
     fn peer_hears(&mut self, frame: Head) {
         let seed = self.seed;
         let heard = Header::decode(frame).unwrap();
-        if heard.kind == Kind::Ping || heard.kind == Kind::GoAway {
+        if heard.kind == FrameType::Ping || heard.kind == FrameType::GoAway {
             return;
         }
         if heard.flags.has(Flags::RST) {
@@ -329,7 +329,7 @@ impl World {
             !std::mem::replace(&mut theirs.acknowledged, true),
             "seed {seed}: the first frame and no other acknowledges"
         );
-        if heard.kind == Kind::Window {
+        if heard.kind == FrameType::Window {
             theirs.may_send += u64::from(heard.length);
             assert!(theirs.may_send <= u64::from(WINDOW), "seed {seed}: window");
             return;

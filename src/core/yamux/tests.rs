@@ -9,17 +9,17 @@ fn session() -> Yamux {
     Yamux::new(Settings::default())
 }
 
-fn frame(kind: Kind, flags: Flags, stream: u32, length: u32) -> Vec<u8> {
+fn frame(kind: FrameType, flags: Flags, stream: u32, length: u32) -> Vec<u8> {
     header(kind, flags, stream, length).to_vec()
 }
 
 fn syn(stream: u32) -> Vec<u8> {
-    frame(Kind::Window, Flags::SYN, stream, 0)
+    frame(FrameType::Window, Flags::SYN, stream, 0)
 }
 
 fn data(flags: Flags, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap();
-    let mut frame = frame(Kind::Data, flags, stream, length);
+    let mut frame = frame(FrameType::Data, flags, stream, length);
     frame.extend_from_slice(payload);
     frame
 }
@@ -67,7 +67,7 @@ fn an_opened_stream_is_acknowledged_before_anybody_uses_it() {
     let key = open(&mut yamux, 2);
     let answers = control(&mut yamux);
     let ack = Header {
-        kind: Kind::Window,
+        kind: FrameType::Window,
         flags: Flags::ACK,
         stream: 2,
         length: 0,
@@ -133,7 +133,10 @@ fn a_stream_keeps_its_slot_until_it_is_released() {
                 keys.push(key);
             }
         }
-        feed(&mut yamux, &frame(Kind::Window, Flags::RST, number * 2, 0));
+        feed(
+            &mut yamux,
+            &frame(FrameType::Window, Flags::RST, number * 2, 0),
+        );
     }
     assert_eq!(
         keys.len(),
@@ -164,7 +167,7 @@ fn an_id_that_is_in_use_resets_its_stream() {
 fn more_than_the_window_costs_that_stream_only_and_is_not_stored() {
     let mut yamux = session();
     let (rude, other) = (open(&mut yamux, 2), open(&mut yamux, 4));
-    let mut bytes = frame(Kind::Data, Flags::NONE, 2, WINDOW + 1);
+    let mut bytes = frame(FrameType::Data, Flags::NONE, 2, WINDOW + 1);
     bytes.extend(vec![0; usize::try_from(WINDOW).unwrap() + 1]);
     bytes.extend(data(Flags::NONE, 4, b"fine"));
     let events = feed(&mut yamux, &bytes);
@@ -177,7 +180,10 @@ fn more_than_the_window_costs_that_stream_only_and_is_not_stored() {
 #[test]
 fn a_length_of_four_gibibytes_is_skipped_as_it_comes() {
     let mut yamux = session();
-    feed(&mut yamux, &frame(Kind::Data, Flags::NONE, 77, u32::MAX));
+    feed(
+        &mut yamux,
+        &frame(FrameType::Data, Flags::NONE, 77, u32::MAX),
+    );
     let block = vec![0xff; 1 << 20];
     for _ in 0..4095 {
         assert_eq!(feed(&mut yamux, &block), []);
@@ -202,11 +208,11 @@ fn data_for_an_unknown_stream_is_answered_once() {
 fn what_is_left_of_an_ended_stream_is_not_answered() {
     let mut yamux = session();
     for left in [
-        frame(Kind::Window, Flags::NONE, 2, 5),
-        frame(Kind::Data, Flags::FIN, 2, 0),
-        frame(Kind::Window, Flags::RST, 2, 0),
-        frame(Kind::Data, Flags::RST, 2, 0),
-        frame(Kind::Data, Flags::NONE, 0, 0),
+        frame(FrameType::Window, Flags::NONE, 2, 5),
+        frame(FrameType::Data, Flags::FIN, 2, 0),
+        frame(FrameType::Window, Flags::RST, 2, 0),
+        frame(FrameType::Data, Flags::RST, 2, 0),
+        frame(FrameType::Data, Flags::NONE, 0, 0),
         data(Flags::NONE, 0, b"to the session?"),
         syn(0),
     ] {
@@ -229,7 +235,7 @@ fn the_window_is_granted_again_when_half_of_it_was_consumed() {
     assert_eq!(grants.len(), 1);
     assert_eq!(
         (grants[0].kind, grants[0].length),
-        (Kind::Window, WINDOW / 2)
+        (FrameType::Window, WINDOW / 2)
     );
     assert_eq!(yamux.load().buffered_bytes, half);
 }
@@ -257,10 +263,10 @@ fn a_writer_waits_for_the_window_and_hears_when_it_opens() {
     assert_eq!(sent, usize::try_from(WINDOW).unwrap());
     assert_eq!(yamux.write(key, 1), Write::Blocked);
     assert_eq!(
-        feed(&mut yamux, &frame(Kind::Window, Flags::NONE, 2, 0)),
+        feed(&mut yamux, &frame(FrameType::Window, Flags::NONE, 2, 0)),
         []
     );
-    let room = feed(&mut yamux, &frame(Kind::Window, Flags::NONE, 2, 3));
+    let room = feed(&mut yamux, &frame(FrameType::Window, Flags::NONE, 2, 3));
     assert_eq!(room, [Event::Room(key)]);
     assert!(matches!(yamux.write(key, 9), Write::Frame(_, 3)));
 }
@@ -269,9 +275,9 @@ fn a_writer_waits_for_the_window_and_hears_when_it_opens() {
 fn a_window_above_32_bits_costs_the_stream() {
     let mut yamux = session();
     let key = open(&mut yamux, 2);
-    let most = frame(Kind::Window, Flags::NONE, 2, u32::MAX - WINDOW);
+    let most = frame(FrameType::Window, Flags::NONE, 2, u32::MAX - WINDOW);
     assert_eq!(feed(&mut yamux, &most), []);
-    let over = feed(&mut yamux, &frame(Kind::Window, Flags::NONE, 2, 1));
+    let over = feed(&mut yamux, &frame(FrameType::Window, Flags::NONE, 2, 1));
     assert_eq!(over, [Event::Reset(key, ResetReason::WindowOverflow)]);
 }
 
@@ -279,7 +285,7 @@ fn a_window_above_32_bits_costs_the_stream() {
 fn data_after_fin_costs_the_stream_and_a_second_fin_nothing() {
     let mut yamux = session();
     let key = open(&mut yamux, 2);
-    let fin = frame(Kind::Data, Flags::FIN, 2, 0);
+    let fin = frame(FrameType::Data, Flags::FIN, 2, 0);
     assert_eq!(feed(&mut yamux, &fin), [Event::Finished(key)]);
     assert_eq!(feed(&mut yamux, &fin), []);
     let late = feed(&mut yamux, &data(Flags::NONE, 2, b"one more thing"));
@@ -295,7 +301,7 @@ fn half_a_stream_goes_on_after_the_other_half_is_finished() {
     assert_eq!(yamux.write(ours, 1), Write::Closed);
     let more = feed(&mut yamux, &data(Flags::NONE, 2, b"more"));
     assert!(matches!(more.as_slice(), [Event::Data(..)]));
-    feed(&mut yamux, &frame(Kind::Window, Flags::FIN, 4, 0));
+    feed(&mut yamux, &frame(FrameType::Window, Flags::FIN, 4, 0));
     assert!(matches!(yamux.write(theirs, 4), Write::Frame(_, 4)));
 }
 
@@ -312,7 +318,7 @@ fn letting_go_of_a_stream_tells_the_peer_where_it_could_not_know() {
     yamux.finish(key);
     yamux.release(key);
     assert_eq!(resets(&mut yamux), NOTHING);
-    feed(&mut yamux, &frame(Kind::Data, Flags::FIN, 4, 0));
+    feed(&mut yamux, &frame(FrameType::Data, Flags::FIN, 4, 0));
     assert_eq!(resets(&mut yamux), NOTHING);
     feed(&mut yamux, &data(Flags::NONE, 4, b"too late"));
     assert_eq!(resets(&mut yamux), [4]);
@@ -391,16 +397,19 @@ fn of_streams_that_hold_about_the_same_the_one_left_alone_longest_goes() {
 #[test]
 fn pings_are_answered_with_their_value_and_a_flood_of_them_is_not_stored() {
     let mut yamux = session();
-    feed(&mut yamux, &frame(Kind::Ping, Flags::SYN, 0, 0xdead_beef));
-    feed(&mut yamux, &frame(Kind::Ping, Flags::ACK, 0, 7));
+    feed(
+        &mut yamux,
+        &frame(FrameType::Ping, Flags::SYN, 0, 0xdead_beef),
+    );
+    feed(&mut yamux, &frame(FrameType::Ping, Flags::ACK, 0, 7));
     let pongs = control(&mut yamux);
     assert_eq!(pongs.len(), 1);
     assert_eq!(
         (pongs[0].kind, pongs[0].flags, pongs[0].length),
-        (Kind::Ping, Flags::ACK, 0xdead_beef)
+        (FrameType::Ping, Flags::ACK, 0xdead_beef)
     );
     for value in 0..100_000 {
-        feed(&mut yamux, &frame(Kind::Ping, Flags::SYN, 0, value));
+        feed(&mut yamux, &frame(FrameType::Ping, Flags::SYN, 0, value));
     }
     let pongs = control(&mut yamux);
     assert_eq!(pongs.len(), PONGS_MAX);
@@ -411,7 +420,7 @@ fn pings_are_answered_with_their_value_and_a_flood_of_them_is_not_stored() {
 fn a_peer_that_goes_away_stops_nothing() {
     let mut yamux = session();
     let key = open(&mut yamux, 2);
-    let said = feed(&mut yamux, &frame(Kind::GoAway, Flags::NONE, 0, 0));
+    let said = feed(&mut yamux, &frame(FrameType::GoAway, Flags::NONE, 0, 0));
     assert_eq!(said, [Event::GoAway(GoAway::Normal)]);
     assert!(matches!(yamux.write(key, 4), Write::Frame(..)));
     let more = feed(&mut yamux, &data(Flags::NONE, 2, b"more"));
@@ -430,7 +439,7 @@ fn only_lost_framing_ends_the_session() {
     let said = control(&mut yamux);
     assert_eq!(
         (said.len(), said[0].kind, said[0].length),
-        (1, Kind::GoAway, 1)
+        (1, FrameType::GoAway, 1)
     );
     assert!(yamux.is_ended());
     assert_eq!(feed(&mut yamux, &syn(6)), []);

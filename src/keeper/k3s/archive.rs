@@ -18,7 +18,7 @@ use crate::{
     files::{
         self, PRIVATE,
         age::{Means, Opener, Sealer, new_key},
-        tar::{Entry, Reader, Writer},
+        tar::{TarEntry, TarReader, Writer},
     },
     wire::backup::{FORMAT, MANIFEST, MANIFEST_BYTES_MAX, Manifest, Packed},
 };
@@ -89,14 +89,14 @@ fn fill(to: &mut dyn Write, manifest: &Manifest, folder: &Path) -> io::Result<()
     let seconds = u64::try_from(manifest.at_ms.div_euclid(1000)).unwrap_or(0);
     let mut archive = Writer::new(packer, seconds);
     let text = serde_json::to_vec_pretty(manifest)?;
-    let entry = Entry {
+    let entry = TarEntry {
         name: MANIFEST.to_owned(),
         mode: PRIVATE,
         bytes: u64::try_from(text.len()).unwrap_or(u64::MAX),
     };
     archive.add(&entry, &mut &*text)?;
     for packed in &manifest.files {
-        let entry = Entry {
+        let entry = TarEntry {
             name: packed.name.clone(),
             mode: packed.mode,
             bytes: packed.bytes,
@@ -111,7 +111,7 @@ fn damaged(path: &Path) -> Error {
         .fix("take another one: sudo pipeops-agent k3s status lists them")
 }
 
-type Archive = Reader<MultiGzDecoder<BufReader<Box<dyn Read>>>>;
+type Archive = TarReader<MultiGzDecoder<BufReader<Box<dyn Read>>>>;
 
 fn open(path: &Path, means: Means<'_>) -> Result<Archive> {
     let cannot = |error| files::explain(format!("cannot read {}", path.display()), &error);
@@ -123,7 +123,7 @@ fn open(path: &Path, means: Means<'_>) -> Result<Archive> {
     } else {
         Box::new(file)
     };
-    Ok(Reader::new(MultiGzDecoder::new(BufReader::new(from))))
+    Ok(TarReader::new(MultiGzDecoder::new(BufReader::new(from))))
 }
 
 fn locked(path: &Path, unreadable: Unreadable, means: Means<'_>) -> Error {
@@ -152,7 +152,7 @@ pub(super) fn manifest(path: &Path, identities: &[Identity]) -> Result<Manifest>
     first(path, &mut open(path, Means::Identities(identities))?)
 }
 
-fn first(path: &Path, archive: &mut Reader<impl Read>) -> Result<Manifest> {
+fn first(path: &Path, archive: &mut TarReader<impl Read>) -> Result<Manifest> {
     let damaged = || damaged(path);
     let entry = archive
         .advance()

@@ -18,7 +18,7 @@ use crate::{
     },
     error::{Error, Result, Retry},
     files,
-    host::exec::{Ended, Limits},
+    host::exec::{Limits, ProgramEnd},
     wire::keeper::{Done, K3sPlan, Record},
 };
 
@@ -196,7 +196,7 @@ impl Keeper {
     }
 
     /// Asks k3s' own client, with the time of a slow card.
-    pub(super) fn kubectl_patiently(&self, arguments: &[&str]) -> Result<Ended> {
+    pub(super) fn kubectl_patiently(&self, arguments: &[&str]) -> Result<ProgramEnd> {
         self.system.kubectl_within("30s", WITHIN, arguments)
     }
 }

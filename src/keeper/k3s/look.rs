@@ -11,7 +11,7 @@ use crate::{
         environment::Environment,
         k3s::{self, BINARY, Version, texts::DropIn},
         preflight::{
-            self, Verdict,
+            self, CheckResult,
             facts::{Fact, Facts},
         },
         time::Wall,
@@ -209,7 +209,7 @@ impl System {
     }
 }
 
-fn finding(verdict: &Verdict) -> Finding {
+fn finding(verdict: &CheckResult) -> Finding {
     let fix = verdict
         .fix
         .clone()

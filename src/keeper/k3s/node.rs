@@ -201,7 +201,7 @@ impl System {
 
     pub(super) fn has_other_nodes(&self, node: &str) -> bool {
         let asked = self.kubectl(&["get", "nodes", "-o", "name"]);
-        let ended = asked.ok().filter(exec::Ended::is_fine);
+        let ended = asked.ok().filter(exec::ProgramEnd::is_fine);
         let other = |line: &str| line.strip_prefix("node/").is_some_and(|name| name != node);
         ended.is_some_and(|ended| ended.output.lines().any(other))
     }

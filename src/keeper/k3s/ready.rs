@@ -18,7 +18,7 @@ use crate::{
     error::{Error, Result},
     host::{
         clock,
-        exec::{self, Ended, Limits},
+        exec::{self, Limits, ProgramEnd},
     },
 };
 
@@ -101,7 +101,7 @@ impl System {
     }
 
     /// Asks the API of this machine by k3s' own client.
-    pub(super) fn kubectl(&self, arguments: &[&str]) -> Result<Ended> {
+    pub(super) fn kubectl(&self, arguments: &[&str]) -> Result<ProgramEnd> {
         // The cache not in somebody's home: it goes with k3s.
         self.kubectl_within("5s", Limits::SHORT, arguments)
     }
@@ -112,7 +112,7 @@ impl System {
         request: &str,
         limits: Limits,
         arguments: &[&str],
-    ) -> Result<Ended> {
+    ) -> Result<ProgramEnd> {
         let request = format!("--request-timeout={request}");
         let mut first = vec![BINARY, "kubectl", "--cache-dir=/run/k3s/kubectl", &request];
         // A worker has no administrator's kubeconfig: its kubelet's may see its own node.

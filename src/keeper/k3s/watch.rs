@@ -35,7 +35,7 @@ use crate::{
     files,
     host::{
         clock,
-        exec::{self, Ended, Limits},
+        exec::{self, Limits, ProgramEnd},
         network,
     },
     wire::keeper::{Done, Finding, K3sPlan, Managed, Record},
@@ -540,7 +540,7 @@ impl System {
     /// Number of objects that k3s' own client finds.
     pub(super) fn names(&self, wanted: &[&str]) -> usize {
         let argv = [&["get"], wanted, &["-o", "name"]].concat();
-        let ended = self.kubectl(&argv).ok().filter(Ended::is_fine);
+        let ended = self.kubectl(&argv).ok().filter(ProgramEnd::is_fine);
         ended.map_or(0, |ended| ended.output.lines().count())
     }
 }

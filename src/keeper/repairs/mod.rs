@@ -10,7 +10,7 @@ mod swap;
 use super::system::System;
 use crate::{
     core::repair::{
-        Proof, Recipe, Repair, Step,
+        Proof, Recipe, RecipeStep, Repair,
         recipe::{self, MODULES},
     },
     error::{Error, Result},
@@ -43,7 +43,7 @@ pub(super) fn acts(recipe: &Recipe, system: &System) -> Result<Vec<Act>> {
     let mut acts = Vec::new();
     // Undone last: it reads the files that were put back by then.
     for step in &recipe.steps {
-        if let Step::Reload { run, .. } = step {
+        if let RecipeStep::Reload { run, .. } = step {
             acts.push(Act::Run {
                 forth: Vec::new(),
                 back: words(run),
@@ -53,19 +53,21 @@ pub(super) fn acts(recipe: &Recipe, system: &System) -> Result<Vec<Act>> {
     }
     for step in &recipe.steps {
         match step {
-            Step::File { path, content } => acts.extend(file(system, path, content.clone())?),
-            Step::Line { path, content, .. } => acts.extend(file(system, path, content.clone())?),
-            Step::Value { path, value } => acts.push(Act::Value {
+            RecipeStep::File { path, content } => acts.extend(file(system, path, content.clone())?),
+            RecipeStep::Line { path, content, .. } => {
+                acts.extend(file(system, path, content.clone())?)
+            }
+            RecipeStep::Value { path, value } => acts.push(Act::Value {
                 path: path.clone(),
                 before: system.line(path).unwrap_or_default(),
                 after: value.clone(),
             }),
-            Step::Run { forth, back, proof } => acts.push(Act::Run {
+            RecipeStep::Run { forth, back, proof } => acts.push(Act::Run {
                 forth: words(forth),
                 back: back.map(words).unwrap_or_default(),
                 seen: proof.as_ref().map(seen),
             }),
-            Step::Reload { run, proof } => acts.push(Act::Run {
+            RecipeStep::Reload { run, proof } => acts.push(Act::Run {
                 forth: words(run),
                 back: Vec::new(),
                 seen: proof.as_ref().map(seen),

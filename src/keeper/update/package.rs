@@ -11,7 +11,7 @@ use crate::{
     core::update::list::PROGRAM_BYTES_MAX,
     error::{Error, Result, Retry},
     files::{self, PRIVATE},
-    host::exec::{Ended, Limits},
+    host::exec::{Limits, ProgramEnd},
     keeper::Keeper,
     wire::keeper::{PackageKind, Update},
 };
@@ -270,7 +270,7 @@ impl Keeper {
     /// Refuses a package that is another than its list says.
     fn check_package(&self, side: Side, kind: PackageKind, version: &str) -> Result<()> {
         let path = self.package(side, kind).display().to_string();
-        let said: Ended = match kind {
+        let said: ProgramEnd = match kind {
             PackageKind::Deb => {
                 let format = "--showformat=${Package} ${Version}";
                 self.system.run(&["dpkg-deb", format, "--show", &path])?

@@ -19,18 +19,18 @@ use crate::{
 
 /// An object that is not as the manifest has it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Finding {
+pub struct Deviation {
     /// Kind and name.
     pub object: String,
     /// Purpose.
-    pub part: Part,
+    pub part: ObjectPurpose,
     /// Difference.
-    pub state: State,
+    pub state: DeviationKind,
 }
 
 /// Purpose of an object of the manifest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Part {
+pub enum ObjectPurpose {
     /// An account or what it may do.
     Rights,
     /// A policy that bounds an account, whatever it may do.
@@ -39,7 +39,7 @@ pub enum Part {
 
 /// Difference of an object from the manifest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum State {
+pub enum DeviationKind {
     /// It is not there.
     Missing,
     /// The agent may not look at it.
@@ -103,7 +103,7 @@ type Right<'a> = (&'a str, &'a str, &'a str, &'a str);
 ///
 /// # Errors
 /// The cluster does not answer. What it refuses is a finding.
-pub async fn compare(client: &Client, manifest: &Manifest) -> Result<Vec<Finding>, Error> {
+pub async fn compare(client: &Client, manifest: &Manifest) -> Result<Vec<Deviation>, Error> {
     let mut findings = Vec::new();
     for wanted in objects(&manifest.text()) {
         findings.extend(finding(client, &wanted).await?);
@@ -112,10 +112,10 @@ pub async fn compare(client: &Client, manifest: &Manifest) -> Result<Vec<Finding
         let name = manifest.wide("pipeops-full");
         let path = format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{name}");
         match client.get::<Head>(&path).await {
-            Ok(_) => findings.push(Finding {
+            Ok(_) => findings.push(Deviation {
                 object: format!("ClusterRoleBinding {name}"),
-                part: Part::Lock,
-                state: State::Unwanted,
+                part: ObjectPurpose::Lock,
+                state: DeviationKind::Unwanted,
             }),
             // That it may not be looked at was found with the others.
             Err(error) if error.is_not_found() || error.is_forbidden() => {}
@@ -129,7 +129,7 @@ pub async fn compare(client: &Client, manifest: &Manifest) -> Result<Vec<Finding
 ///
 /// # Errors
 /// As [`compare`].
-pub async fn compare_lock(client: &Client, manifest: &Manifest) -> Result<Vec<Finding>, Error> {
+pub async fn compare_lock(client: &Client, manifest: &Manifest) -> Result<Vec<Deviation>, Error> {
     let name = manifest.wide("pipeops-cp-lock");
     let mut findings = Vec::new();
     for wanted in objects(&manifest.text()) {
@@ -141,17 +141,17 @@ pub async fn compare_lock(client: &Client, manifest: &Manifest) -> Result<Vec<Fi
 }
 
 /// Difference of one object.
-async fn finding(client: &Client, wanted: &Compared) -> Result<Option<Finding>, Error> {
+async fn finding(client: &Client, wanted: &Compared) -> Result<Option<Deviation>, Error> {
     let Some((path, part)) = path(wanted) else {
         return Ok(None);
     };
     let state = match client.get::<Compared>(&path).await {
         Ok(found) => difference(wanted, &found),
-        Err(error) if error.is_not_found() => Some(State::Missing),
-        Err(error) if error.is_forbidden() => Some(State::Hidden),
+        Err(error) if error.is_not_found() => Some(DeviationKind::Missing),
+        Err(error) if error.is_forbidden() => Some(DeviationKind::Hidden),
         Err(error) => return Err(error),
     };
-    Ok(state.map(|state| Finding {
+    Ok(state.map(|state| Deviation {
         object: format!("{} {}", wanted.kind, wanted.metadata.name),
         part,
         state,
@@ -196,49 +196,52 @@ fn objects(text: &str) -> Vec<Compared> {
 
 /// Path of an object, if it is compared at all. The agent's own account is not: an agent may use
 /// another one.
-fn path(object: &Compared) -> Option<(String, Part)> {
+fn path(object: &Compared) -> Option<(String, ObjectPurpose)> {
     let Head { name, namespace } = &object.metadata;
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let policies = "/apis/admissionregistration.k8s.io/v1";
     Some(match object.kind.as_str() {
         "ServiceAccount" if [ACCOUNT, APPS_ACCOUNT].contains(&name.as_str()) => (
             format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}"),
-            Part::Rights,
+            ObjectPurpose::Rights,
         ),
-        "ClusterRole" => (format!("{rbac}/clusterroles/{name}"), Part::Rights),
-        "ClusterRoleBinding" => (format!("{rbac}/clusterrolebindings/{name}"), Part::Rights),
+        "ClusterRole" => (format!("{rbac}/clusterroles/{name}"), ObjectPurpose::Rights),
+        "ClusterRoleBinding" => (
+            format!("{rbac}/clusterrolebindings/{name}"),
+            ObjectPurpose::Rights,
+        ),
         "Role" => (
             format!("{rbac}/namespaces/{namespace}/roles/{name}"),
-            Part::Rights,
+            ObjectPurpose::Rights,
         ),
         "RoleBinding" => (
             format!("{rbac}/namespaces/{namespace}/rolebindings/{name}"),
-            Part::Rights,
+            ObjectPurpose::Rights,
         ),
         "ValidatingAdmissionPolicy" => (
             format!("{policies}/validatingadmissionpolicies/{name}"),
-            Part::Lock,
+            ObjectPurpose::Lock,
         ),
         "ValidatingAdmissionPolicyBinding" => (
             format!("{policies}/validatingadmissionpolicybindings/{name}"),
-            Part::Lock,
+            ObjectPurpose::Lock,
         ),
         _ => return None,
     })
 }
 
-fn difference(wanted: &Compared, found: &Compared) -> Option<State> {
+fn difference(wanted: &Compared, found: &Compared) -> Option<DeviationKind> {
     let (wanted_rights, found_rights) = (rights(wanted), rights(found));
     if found_rights.difference(&wanted_rights).next().is_some() {
-        return Some(State::More);
+        return Some(DeviationKind::More);
     }
     if wanted_rights.difference(&found_rights).next().is_some() {
-        return Some(State::Less);
+        return Some(DeviationKind::Less);
     }
     let is_same = wanted.role_ref == found.role_ref
         && wanted.subjects == found.subjects
         && without_empty(&wanted.spec) == without_empty(&found.spec);
-    (!is_same).then_some(State::Other)
+    (!is_same).then_some(DeviationKind::Other)
 }
 
 /// Each right by itself: rules may be cut and ordered in many ways that mean the same.
@@ -385,22 +388,22 @@ mod tests {
         assert_eq!(difference(&compared(one.clone()), &compared(other)), None);
         let wanted = compared(one);
         for (rules, state) in [
-            (json!([]), State::Less),
+            (json!([]), DeviationKind::Less),
             (
                 json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]),
-                State::Less,
+                DeviationKind::Less,
             ),
             (
                 json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]),
-                State::More,
+                DeviationKind::More,
             ),
             (
                 json!([{"apiGroups": [""], "resources": ["pods", "nodes", "secrets"], "verbs": ["get", "list"]}]),
-                State::More,
+                DeviationKind::More,
             ),
             (
                 json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]),
-                State::More,
+                DeviationKind::More,
             ),
         ] {
             let found = compared(json!({ "rules": rules }));
@@ -412,7 +415,7 @@ mod tests {
         let unnamed = compared(
             json!({"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]}),
         );
-        assert_eq!(difference(&named, &unnamed), Some(State::More));
+        assert_eq!(difference(&named, &unnamed), Some(DeviationKind::More));
     }
 
     #[test]
@@ -425,11 +428,11 @@ mod tests {
             ),
             (
                 json!({"policyName": "p", "validationActions": ["Audit"]}),
-                Some(State::Other),
+                Some(DeviationKind::Other),
             ),
             (
                 json!({"policyName": "p", "validationActions": ["Deny"], "matchResources": {"namespaceSelector": {"matchLabels": {"a": "b"}}}}),
-                Some(State::Other),
+                Some(DeviationKind::Other),
             ),
         ] {
             let found = compared(json!({ "spec": spec }));
@@ -437,6 +440,9 @@ mod tests {
         }
         let subject =
             |name: &str| compared(json!({"subjects": [{"kind": "ServiceAccount", "name": name}]}));
-        assert_eq!(difference(&subject("a"), &subject("b")), Some(State::Other));
+        assert_eq!(
+            difference(&subject("a"), &subject("b")),
+            Some(DeviationKind::Other)
+        );
     }
 }

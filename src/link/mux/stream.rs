@@ -10,7 +10,7 @@ use std::{
 
 use smol::io::{AsyncRead, AsyncWrite};
 
-use super::{End, Mux, Port, State, remember};
+use super::{Mux, Port, State, StreamEnd, remember};
 use crate::core::yamux::{StreamKey, Write, frame::HEADER_BYTES};
 use crate::wire::stream::{Header, HeaderReader, Invalid};
 
@@ -82,7 +82,7 @@ impl MuxStream {
                 let Some(port) = ports.get_mut(&self.key) else {
                     return Poll::Ready(Err(HeaderError::Truncated));
                 };
-                if let Some(error) = port.end.and_then(End::error) {
+                if let Some(error) = port.end.and_then(StreamEnd::error) {
                     return Poll::Ready(Err(HeaderError::Broken(error)));
                 }
                 let bytes = port.inbox.peek();
@@ -133,7 +133,7 @@ fn port(state: &mut State, key: StreamKey) -> io::Result<&mut Port> {
     let Some(port) = state.ports.get_mut(&key) else {
         return Err(io::ErrorKind::BrokenPipe.into());
     };
-    port.end.and_then(End::error).map_or(Ok(port), Err)
+    port.end.and_then(StreamEnd::error).map_or(Ok(port), Err)
 }
 
 impl AsyncRead for MuxStream {
@@ -240,7 +240,7 @@ pub struct StreamWatch {
 impl StreamWatch {
     /// Ready when the peer has finished or reset the stream, when the mux is over, or (as `None`)
     /// when the stream was dropped here.
-    pub fn poll_ended(&self, context: &Context<'_>) -> Poll<Option<End>> {
+    pub fn poll_ended(&self, context: &Context<'_>) -> Poll<Option<StreamEnd>> {
         let mut state = self.mux.state.borrow_mut();
         match state.ports.get_mut(&self.key) {
             None => Poll::Ready(None),
@@ -255,7 +255,7 @@ impl StreamWatch {
     /// Waits until the stream is over in both directions, or was dropped here.
     pub async fn broken(&self) {
         poll_fn(|context| match self.poll_ended(context) {
-            Poll::Ready(Some(End::Finished)) => {
+            Poll::Ready(Some(StreamEnd::Finished)) => {
                 // Finished is not over: the next word is awaited.
                 if let Some(port) = self.mux.state.borrow_mut().ports.get_mut(&self.key) {
                     remember(&mut port.watcher, context);
@@ -269,7 +269,7 @@ impl StreamWatch {
     }
 
     /// Waits for it.
-    pub async fn ended(&self) -> Option<End> {
+    pub async fn ended(&self) -> Option<StreamEnd> {
         poll_fn(|context| self.poll_ended(context)).await
     }
 }

@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::{Failure, Handle, settle, verdict_of};
 use crate::core::{
-    audit::{Counts, Kind, OTHERS, REFUSALS_SHOWN_MAX, Refused, Summary},
+    audit::{Counts, OTHERS, REFUSALS_SHOWN_MAX, Refused, RequestKind, Summary},
     time::Wall,
 };
 
@@ -41,7 +41,7 @@ fn summary(connection: &Connection, who: &str, since: Wall) -> rusqlite::Result<
     let mut rows = query.query(params![since.millis(), who, OTHERS])?;
     while let Some(row) = rows.next()? {
         let (what, verdict): (String, String) = (row.get(0)?, row.get(1)?);
-        summary.counts(Kind::of_line(&what)).add(Counts {
+        summary.counts(RequestKind::of_line(&what)).add(Counts {
             received_bytes: count(row.get(3)?),
             sent_bytes: count(row.get(4)?),
             ..Counts::of(verdict_of(&verdict), count(row.get(2)?))
@@ -70,7 +70,7 @@ fn count(column: Option<i64>) -> u64 {
 mod tests {
     use super::*;
     use crate::{
-        core::audit::{Effect, Entry, Sum, Verdict},
+        core::audit::{AuditDecision, AuditEntry, Effect, Sum},
         store::Store,
     };
     use smol::block_on;
@@ -85,11 +85,11 @@ mod tests {
         }
     }
 
-    fn sum(minute: i64, what: &str, verdict: Verdict, count: u64) -> Sum {
+    fn sum(minute: i64, what: &str, verdict: AuditDecision, count: u64) -> Sum {
         let who = if what == OTHERS { OTHERS } else { WHO };
         Sum {
             minute: Wall::from_millis(minute),
-            entry: Entry::new(who, what, verdict, "because"),
+            entry: AuditEntry::new(who, what, verdict, "because"),
             count,
             effect: effect(5),
         }
@@ -102,23 +102,28 @@ mod tests {
         let (store, _) = block_on(Store::open(directory.path(), now)).unwrap();
         let handle = store.handle();
         let sums = vec![
-            sum(60_000, "GET /old", Verdict::Permitted, 100),
-            sum(120_000, "GET /api/v1/pods", Verdict::Permitted, 3),
-            sum(180_000, "GET /api/v1/secrets", Verdict::Refused, 2),
-            sum(180_000, OTHERS, Verdict::Permitted, 9),
+            sum(60_000, "GET /old", AuditDecision::Permitted, 100),
+            sum(120_000, "GET /api/v1/pods", AuditDecision::Permitted, 3),
+            sum(180_000, "GET /api/v1/secrets", AuditDecision::Refused, 2),
+            sum(180_000, OTHERS, AuditDecision::Permitted, 9),
             sum(
                 240_000,
                 "POST /api/v1/namespaces/a/pods/b/exec",
-                Verdict::Refused,
+                AuditDecision::Refused,
                 4,
             ),
             sum(
                 240_000,
                 "GET /api/v1/namespaces/a/pods/exec",
-                Verdict::Permitted,
+                AuditDecision::Permitted,
                 1,
             ),
-            sum(240_000, "GET shop/web:80/pods/exec", Verdict::Permitted, 1),
+            sum(
+                240_000,
+                "GET shop/web:80/pods/exec",
+                AuditDecision::Permitted,
+                1,
+            ),
         ];
         let mut wanted = Summary::default();
         for sum in sums.iter().skip(1) {
@@ -130,17 +135,17 @@ mod tests {
         assert_eq!(found, wanted);
 
         for (at, who, what, verdict) in [
-            (1, WHO, "DELETE /old", Verdict::Permitted),
-            (500_000, WHO, "DELETE /new", Verdict::Permitted),
-            (600_000, WHO, "DELETE /b", Verdict::Refused),
+            (1, WHO, "DELETE /old", AuditDecision::Permitted),
+            (500_000, WHO, "DELETE /new", AuditDecision::Permitted),
+            (600_000, WHO, "DELETE /b", AuditDecision::Refused),
             (
                 700_000,
                 "uid 0, pid 7",
                 "access managed -> off",
-                Verdict::Permitted,
+                AuditDecision::Permitted,
             ),
         ] {
-            let entry = Entry::new(who, what, verdict, "because");
+            let entry = AuditEntry::new(who, what, verdict, "because");
             let ticket = block_on(handle.audit_begin(entry, Wall::from_millis(at))).unwrap();
             if what == "DELETE /new" {
                 block_on(handle.audit_end(ticket, "done".to_owned(), effect(7))).unwrap();
@@ -166,15 +171,15 @@ mod tests {
         let (store, _) = block_on(Store::open(directory.path(), Wall::default())).unwrap();
         let handle = store.handle();
         for n in 1..=40 {
-            let entry = Entry::new(
+            let entry = AuditEntry::new(
                 WHO,
                 &format!("POST /{}", n % 30),
-                Verdict::Refused,
+                AuditDecision::Refused,
                 "because",
             );
             block_on(handle.audit_begin(entry, Wall::from_millis(n * 1000))).unwrap();
         }
-        block_on(handle.audit_sums(vec![sum(0, "POST /10", Verdict::Refused, 5)])).unwrap();
+        block_on(handle.audit_sums(vec![sum(0, "POST /10", AuditDecision::Refused, 5)])).unwrap();
         let found = block_on(handle.audit_summary(WHO, Wall::default())).unwrap();
         assert_eq!(found.refusals.len(), REFUSALS_SHOWN_MAX);
         let newest = found.refusals.first().unwrap();

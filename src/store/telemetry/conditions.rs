@@ -4,7 +4,7 @@ use super::{archive::Archive, series::LIVE_MAX};
 use crate::{
     core::health::{Condition, Severity},
     error::Error,
-    store::database::State,
+    store::database::DatabaseState,
 };
 
 /// Every condition that the archive reports.
@@ -46,8 +46,8 @@ impl Archive {
 
     fn trouble(&self) -> Option<Finding> {
         match self.database.state() {
-            State::Newer(error) => Some((NEWER, Severity::Warning, error.clone())),
-            State::Unwritable(error) => {
+            DatabaseState::Newer(error) => Some((NEWER, Severity::Warning, error.clone())),
+            DatabaseState::Unwritable(error) => {
                 let sentence = format!(
                     "{}; samples wait in memory, the last hour of them",
                     error.sentence()
@@ -59,7 +59,7 @@ impl Archive {
                 };
                 Some((UNWRITABLE, Severity::Warning, said))
             }
-            State::Well => None,
+            DatabaseState::Well => None,
         }
     }
 

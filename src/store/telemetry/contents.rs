@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::{boots::Boots, cursors::Cursors, gaps, journal, read, rows, series, unsigned};
 use crate::{
     core::outbox::{Backlog, Cursor, Holdings, Range, Stream},
-    store::database::Refusal,
+    store::database::NotCommitted,
 };
 
 /// Cached knowledge about the file, to be read again whenever it is opened.
@@ -26,11 +26,11 @@ pub(super) struct Contents {
 
 impl Contents {
     /// Refuses to write into a file that is not the one that was read.
-    pub(super) fn check(&self, connection: &Connection) -> Result<(), Refusal> {
+    pub(super) fn check(&self, connection: &Connection) -> Result<(), NotCommitted> {
         if epoch(connection)? == Some(self.epoch) {
             Ok(())
         } else {
-            Err(Refusal::Conflict("telemetry.db began anew".to_owned()))
+            Err(NotCommitted::Conflict("telemetry.db began anew".to_owned()))
         }
     }
 

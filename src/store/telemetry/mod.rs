@@ -51,7 +51,7 @@ mod upkeep;
 mod years;
 
 pub use conditions::CONDITIONS;
-pub use reader::{Reader, StoredLevel};
+pub use reader::{StoredLevel, TelemetryReader};
 
 use archive::Archive;
 

@@ -35,7 +35,7 @@ const AS_ROOT: &str = "run it as root or as the agent's user: sudo pipeops-agent
 
 /// Read-only access to `telemetry.db`. Calls wait for the disk.
 #[derive(Debug)]
-pub struct Reader {
+pub struct TelemetryReader {
     connection: Connection,
     contents: Contents,
     cursors: Cursors,
@@ -55,7 +55,7 @@ pub struct StoredLevel {
     pub bytes: u64,
 }
 
-impl Reader {
+impl TelemetryReader {
     /// Opens the database in `directory`, whether an agent uses it or not.
     pub fn open(directory: &Path) -> Result<Self> {
         let path = directory.join(DATABASE);

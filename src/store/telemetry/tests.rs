@@ -331,7 +331,7 @@ fn days_are_answered_at_every_step_from_whatever_level_has_them() {
     assert_eq!(some.len(), 40);
     assert_eq!(some[3].mean, model[model.len() - 37].1);
     place.close();
-    let reader = Reader::open(place.path()).unwrap();
+    let reader = TelemetryReader::open(place.path()).unwrap();
     let always = Wall::from_millis(i64::MIN);
     assert_eq!(reader.series(&Select::All, always).unwrap().len(), 2);
     let later = Wall::from_millis(model[model.len() - 1].0 + 10 * 86_400_000);

@@ -17,12 +17,12 @@ use super::{
 use crate::{
     core::{
         apps::{
-            App, Entry, Manifest, Outcome as Concluded, Overlay, Owner, Revision, Source, parse,
-            refused_namespace,
+            App, InventoryEntry, Manifest, Outcome as Concluded, Overlay, Owner, Revision, Source,
+            parse, refused_namespace,
         },
-        audit::{Effect, Entry as AuditEntry, Verdict as Permission},
-        journal::{Ending, Intent, Journal, Outcome},
-        rollout::Verdict,
+        audit::{AuditDecision as Permission, AuditEntry, Effect},
+        journal::{ChangeEnd, Intent, Journal, Outcome},
+        rollout::RolloutVerdict,
     },
     error::{Error, Result, Retry},
     host::random,
@@ -173,7 +173,7 @@ impl Apps {
     async fn accept_tried(
         &self,
         (app, namespace): (&str, &str),
-        ((manifests, overlay), adopted): ((Vec<Manifest>, Overlay), Vec<Entry>),
+        ((manifests, overlay), adopted): ((Vec<Manifest>, Overlay), Vec<InventoryEntry>),
         requester: Requester<'_>,
     ) -> Result<Accepted> {
         // It may have been written since.
@@ -289,7 +289,7 @@ impl Apps {
         self.may_change(&read).await?;
         let running = read.app.running;
         let earlier = |revision: &&Revision| {
-            revision.number != running && revision.outcome.verdict == Verdict::Good.as_str()
+            revision.number != running && revision.outcome.verdict == RolloutVerdict::Good.as_str()
         };
         let to = match to {
             0 if read.app.good != running => read.app.good,
@@ -509,7 +509,7 @@ impl Apps {
         let now = self.now().wall;
         let ended = self
             .store
-            .finish_change(&lock, Ending::new(outcome).why(why), now);
+            .finish_change(&lock, ChangeEnd::new(outcome).why(why), now);
         ended.await?;
         cut::after("journal: end");
         (self.has_ended)();

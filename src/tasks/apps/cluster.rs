@@ -18,9 +18,9 @@ use super::{super::link::lease_gate::LeaseGate, account::Account, cut, observe::
 use crate::{
     core::{
         apps::{
-            App, Difference, Entry, HOLDER, Head, Kind, MANAGER, Manifest, NODE, NONCE, Overlay,
-            Ownership, REPLICAS, adopted, as_applied, differences, handed_over, is_autoscaled,
-            last_changed_by, lost, owns_replicas, place, without_replicas,
+            App, Difference, HOLDER, Head, InventoryEntry, Kind, MANAGER, Manifest, NODE, NONCE,
+            Overlay, Ownership, REPLICAS, adopted, as_applied, differences, handed_over,
+            is_autoscaled, last_changed_by, lost, owns_replicas, place, without_replicas,
         },
         rollout::{Key, Observation},
     },
@@ -178,7 +178,7 @@ impl Cluster<'_> {
         for manifest in manifests {
             let found = self.find(&manifest.path()).await;
             let found = found.map_err(|failed| self.explained(manifest, failed))?;
-            let entry = Entry::of(manifest);
+            let entry = InventoryEntry::of(manifest);
             match app.ownership(&entry, found.as_ref().map(LiveObject::head)) {
                 Ownership::Ours(_) => {}
                 Ownership::Free => app.own(&entry, ""),
@@ -199,7 +199,7 @@ impl Cluster<'_> {
         for manifest in manifests {
             let found = self.find(&manifest.path()).await;
             let found = found.map_err(|failed| self.explained(manifest, failed))?;
-            let entry = Entry::of(manifest);
+            let entry = InventoryEntry::of(manifest);
             let (Some(found), Ownership::Others) = (
                 &found,
                 app.ownership(&entry, found.as_ref().map(LiveObject::head)),
@@ -232,10 +232,10 @@ impl Cluster<'_> {
     pub async fn dry_run(&self, app: &App, manifests: &[Manifest]) -> Result<(), Error> {
         // A Job that is there is made again, because it cannot be changed.
         let is_tried = |manifest: &&Manifest| {
-            manifest.kind.name != "Job" || app.uid(&Entry::of(manifest)).is_none()
+            manifest.kind.name != "Job" || app.uid(&InventoryEntry::of(manifest)).is_none()
         };
         for manifest in manifests.iter().filter(is_tried) {
-            let uid = app.uid(&Entry::of(manifest));
+            let uid = app.uid(&InventoryEntry::of(manifest));
             let object = bound(manifest, uid);
             let tried = self.call(async |identity| {
                 let path = format!("{}&dryRun=All", applied(manifest));
@@ -266,7 +266,7 @@ impl Cluster<'_> {
         app: &App,
         manifest: &Manifest,
     ) -> Result<Vec<Difference>, Error> {
-        let entry = Entry::of(manifest);
+        let entry = InventoryEntry::of(manifest);
         let Some((live, tried)) = self.tried(app, manifest).await? else {
             return Ok(Vec::new());
         };
@@ -290,7 +290,7 @@ impl Cluster<'_> {
     /// An object as it is, and as writing it would make it; `None` where it is not there yet, or is
     /// a Job.
     async fn tried(&self, app: &App, manifest: &Manifest) -> Result<Option<(Value, Value)>, Error> {
-        let uid = app.uid(&Entry::of(manifest));
+        let uid = app.uid(&InventoryEntry::of(manifest));
         let path = format!("{}&dryRun=All", applied(manifest));
         let object = bound(manifest, uid);
         let explained = |failed| self.explained(manifest, failed);
@@ -385,7 +385,7 @@ impl Cluster<'_> {
         app: &App,
         (manifest, all): (&Manifest, &[Manifest]),
     ) -> Result<String, Error> {
-        let entry = Entry::of(manifest);
+        let entry = InventoryEntry::of(manifest);
         let is_scaled = self.is_scaled(manifest, all).await?;
         let form = if app.is_adopted(&entry) {
             adopted
@@ -503,7 +503,11 @@ impl Cluster<'_> {
 
     /// Returns what keeps an object of the inventory from being gone: its finalizers, or that it is
     /// still there; `None`: it is gone.
-    pub async fn remains(&self, app: &App, entry: &Entry) -> Result<Option<String>, Error> {
+    pub async fn remains(
+        &self,
+        app: &App,
+        entry: &InventoryEntry,
+    ) -> Result<Option<String>, Error> {
         let (Some(path), Some(uid)) = (entry.path(&app.namespace), app.uid(entry)) else {
             return Ok(None);
         };
@@ -527,7 +531,7 @@ impl Cluster<'_> {
     }
 
     /// Deletes an object of the inventory, if it is still the same one.
-    pub async fn delete(&self, app: &App, entry: &Entry) -> Result<(), Error> {
+    pub async fn delete(&self, app: &App, entry: &InventoryEntry) -> Result<(), Error> {
         let (Some(path), Some(uid)) = (entry.path(&app.namespace), app.uid(entry)) else {
             return Ok(());
         };

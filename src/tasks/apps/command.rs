@@ -7,7 +7,7 @@ use crate::{
     core::{
         apps::Owner,
         command::{Command, Verb},
-        journal::{Intent, Journal, Outcome, Step, StepState},
+        journal::{ChangeStep, Intent, Journal, Outcome, StepState},
         lines::Lines,
         time::Wall,
     },
@@ -128,7 +128,7 @@ impl Apps {
             .begin_command(&lock, intent, command.issued, now)
             .await?;
         if let Some((name, detail)) = seen {
-            let step = Step {
+            let step = ChangeStep {
                 position: 0,
                 name,
                 state: StepState::Intended,

@@ -13,7 +13,7 @@ use crate::{
     core::{
         apps::{App, LastChange, Revision, Stage},
         journal::Change,
-        rollout::{Judgement, Verdict, standing},
+        rollout::{JudgedRollout, RolloutVerdict, standing},
         time::Wall,
     },
     error::Result,
@@ -91,7 +91,7 @@ impl Apps {
             .ok()
             .flatten();
         let Some(manifests) = manifests else {
-            return json!({"revision": app.running, "verdict": Verdict::Blind.as_str()});
+            return json!({"revision": app.running, "verdict": RolloutVerdict::Blind.as_str()});
         };
         let services: Vec<_> = manifests
             .iter()
@@ -107,7 +107,7 @@ impl Apps {
             let seen = seen.map_err(|error| refused(&error));
             standing(&scope, sight(&seen))
         };
-        let judgement = Judgement {
+        let judgement = JudgedRollout {
             verdict,
             sentence,
             finding,
@@ -160,7 +160,7 @@ impl Apps {
         };
         json!({
             "app": app.name, "namespace": app.namespace, "revision": number,
-            "verdict": text(&outcome.verdict).unwrap_or(Verdict::Waiting.as_str()),
+            "verdict": text(&outcome.verdict).unwrap_or(RolloutVerdict::Waiting.as_str()),
             "cause": text(&outcome.cause), "object": text(&outcome.object),
             "sentence": text(&outcome.sentence).unwrap_or(unknown),
             "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),

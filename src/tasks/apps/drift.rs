@@ -26,8 +26,8 @@ use super::{
 use crate::{
     core::{
         apps::{
-            App, Entry, Kind, Left, Manifest, Overlay, Owner, REPLICAS, keep_left, kind_of,
-            our_fields,
+            App, InventoryEntry, Kind, Left, Manifest, Overlay, Owner, REPLICAS, keep_left,
+            kind_of, our_fields,
         },
         backoff::Backoff,
         health::Severity,
@@ -329,7 +329,7 @@ impl Apps {
     }
 
     /// Returns whether an object may not be as it was when it was looked at last.
-    fn is_changed(&self, app: &App, entry: &Entry) -> bool {
+    fn is_changed(&self, app: &App, entry: &InventoryEntry) -> bool {
         if entry.kind == "Job" || !self.drift.is_seen(&app.namespace, &entry.kind) {
             return false;
         }
@@ -341,7 +341,7 @@ impl Apps {
         }
     }
 
-    fn is_told_missing(&self, app: &App, entry: &Entry) -> bool {
+    fn is_told_missing(&self, app: &App, entry: &InventoryEntry) -> bool {
         let by_app = self.drift.by_app.borrow();
         let object = entry.in_words(&app.namespace);
         by_app
@@ -357,7 +357,7 @@ impl Apps {
         };
         read.app.overlay(running).lay(&mut manifests);
         for manifest in &manifests {
-            let entry = Entry::of(manifest);
+            let entry = InventoryEntry::of(manifest);
             if !self.is_changed(&read.app, &entry) {
                 continue;
             }
@@ -388,7 +388,7 @@ impl Apps {
     /// Creates again what somebody deleted. What held data is only drift: an empty claim in its
     /// place would hide the loss.
     async fn mend_missing(&self, read: &mut Read, manifest: &Manifest) -> Result<()> {
-        let entry = Entry::of(manifest);
+        let entry = InventoryEntry::of(manifest);
         let object = manifest.in_words();
         if manifest.kind.is_kept() {
             log::warn!("app {}: {object} was deleted", read.app.name);
@@ -622,7 +622,7 @@ impl Apps {
 }
 
 /// The object of an entry.
-fn name(app: &App, entry: &Entry) -> Name {
+fn name(app: &App, entry: &InventoryEntry) -> Name {
     (
         app.namespace.clone(),
         entry.kind.clone(),

@@ -26,7 +26,7 @@ use crate::{
     },
     error::{Error, Result, Retry},
     executor,
-    host::folder::{Entry, FolderContent, look},
+    host::folder::{FolderContent, FolderEntry, look},
     wire::apps::ApplyWish,
 };
 
@@ -40,7 +40,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 
 /// A file or sub-folder, as it was at the last look.
 struct TrackedEntry {
-    entry: Entry,
+    entry: FolderEntry,
     /// True once it is what was deployed last.
     is_done: bool,
     not_before: Mono,
@@ -83,7 +83,7 @@ impl Apps {
     async fn compare(
         self: &Rc<Self>,
         seen: &mut BTreeMap<String, TrackedEntry>,
-        found: BTreeMap<String, Entry>,
+        found: BTreeMap<String, FolderEntry>,
     ) {
         seen.retain(|app, _| found.contains_key(app));
         for (app, entry) in found {
@@ -136,7 +136,7 @@ impl Apps {
     }
 
     /// The file or sub-folder of an app; `None`: it has none.
-    pub(super) async fn in_folder(&self, app: &str) -> Result<Option<Entry>> {
+    pub(super) async fn in_folder(&self, app: &str) -> Result<Option<FolderEntry>> {
         match &self.sources.folder {
             Some(folder) => Ok(looked_at(folder).await?.apps.remove(app)),
             None => Ok(None),
@@ -147,7 +147,7 @@ impl Apps {
     pub(super) async fn take(
         self: Rc<Self>,
         app: &str,
-        entry: Entry,
+        entry: FolderEntry,
         (reason, asker): (Trigger, &Asker),
     ) -> std::result::Result<Option<Value>, Refusal> {
         let place = entry.place();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Apps, cluster::Targets};
 use crate::{
     core::{
-        apps::{App, Difference, Entry, Manifest},
+        apps::{App, Difference, InventoryEntry, Manifest},
         rollout::{EventLine, Key, Observation, PodLine, events_of, pods_of},
         time::Wall,
     },
@@ -43,7 +43,7 @@ impl Apps {
     /// The UIDs of an app, and what there is in its namespace.
     async fn seen(&self, app: &str) -> Result<(BTreeSet<String>, Observation)> {
         let app = self.existing(app).await?.app;
-        let key = |entry: &Entry| Key {
+        let key = |entry: &InventoryEntry| Key {
             kind: entry.kind.clone(),
             namespace: app.namespace.clone(),
             name: entry.name.clone(),
@@ -87,7 +87,7 @@ impl Apps {
 }
 
 fn change(app: &App, manifest: &Manifest, found: &[Difference]) -> Value {
-    let entry = Entry::of(manifest);
+    let entry = InventoryEntry::of(manifest);
     let word = match (app.uid(&entry), found.is_empty()) {
         _ if app.is_adopted(&entry) => "adopted",
         (None, _) => "created",

@@ -19,7 +19,7 @@ use crate::{
     core::{
         apps::{App, Outcome as Concluded},
         journal::{Journal, Outcome},
-        rollout::{Finding, Judgement, Scope, Verdict, standing},
+        rollout::{Finding, JudgedRollout, RolloutVerdict, Scope, standing},
     },
     error::{Error, Result, Retry},
 };
@@ -88,7 +88,7 @@ impl Apps {
             revision: plan.revision,
             may_stop: false,
             outcome: Concluded {
-                verdict: Verdict::Progressing.as_str().to_owned(),
+                verdict: RolloutVerdict::Progressing.as_str().to_owned(),
                 sentence: plan.verb.beginning(plan.revision),
                 since: self.now().wall,
                 ..Concluded::default()
@@ -123,7 +123,7 @@ impl Apps {
         }
         let show = |verdict, sentence| {
             let (since, finding) = (self.now().mono, None);
-            let judgement = Judgement {
+            let judgement = JudgedRollout {
                 verdict,
                 sentence,
                 finding,
@@ -132,11 +132,14 @@ impl Apps {
             self.show(&plan.app, &judgement);
         };
         let waits = format!("it waits for its turn: {AT_ONCE} changes of other apps are under way");
-        show(Verdict::Waiting, waits);
+        show(RolloutVerdict::Waiting, waits);
         self.may_stop(&plan.app, true);
         let turn = self.turns.acquire().await;
         self.may_stop(&plan.app, false);
-        show(Verdict::Progressing, plan.verb.beginning(plan.revision));
+        show(
+            RolloutVerdict::Progressing,
+            plan.verb.beginning(plan.revision),
+        );
         turn
     }
 
@@ -240,7 +243,7 @@ impl Apps {
         &self,
         app: &App,
         scope: &Scope,
-    ) -> Option<(Verdict, String, Option<Finding>)> {
+    ) -> Option<(RolloutVerdict, String, Option<Finding>)> {
         let running = self.running.borrow();
         let running = running.get(&app.name)?;
         let watched = running.watched.as_ref()?;
@@ -254,7 +257,7 @@ impl Apps {
         self.with_running(app, |running| running.revision = to);
     }
 
-    pub(super) fn show(&self, app: &str, judgement: &Judgement) {
+    pub(super) fn show(&self, app: &str, judgement: &JudgedRollout) {
         let outcome = concluded(judgement, self.now());
         self.with_running(app, |running| {
             let is_same = (&running.outcome.verdict, &running.outcome.cause)
@@ -272,7 +275,7 @@ impl Apps {
         let now = self.now().wall;
         self.with_running(app, |running| {
             running.outcome = Concluded {
-                verdict: Verdict::Blind.as_str().to_owned(),
+                verdict: RolloutVerdict::Blind.as_str().to_owned(),
                 sentence: error.sentence(),
                 since: now,
                 ..Concluded::default()

@@ -20,7 +20,7 @@ use crate::{
             repository::{Cause, Failure, Repository, Tip},
         },
         health::Severity,
-        rollout::Verdict,
+        rollout::RolloutVerdict,
         time::Wall,
         verdict::sentences,
     },
@@ -79,7 +79,7 @@ impl Trigger {
     /// because it was bad or somebody went back.
     pub(super) fn is_again(self, app: &App) -> bool {
         let is_unsettled = app.revisions.last().is_none_or(|last| {
-            last.number != app.running || last.outcome.verdict == Verdict::Bad.as_str()
+            last.number != app.running || last.outcome.verdict == RolloutVerdict::Bad.as_str()
         });
         self != Self::ByTime && is_unsettled
     }

@@ -12,7 +12,9 @@ use super::{
 use crate::{
     core::{
         apps::{Manifest, Outcome as Concluded},
-        rollout::{Cause, DEADLINE, Finding, Judgement, Observation, Scope, Sight, Verdict},
+        rollout::{
+            Cause, DEADLINE, Finding, JudgedRollout, Observation, RolloutVerdict, Scope, Sight,
+        },
         time::{Mono, Now},
     },
     error::{Error, Retry},
@@ -40,9 +42,9 @@ pub(super) const fn sight(seen: &Result<Observation, Option<Finding>>) -> Sight<
     }
 }
 
-pub(super) fn waiting(finding: Finding, now: Now) -> Judgement {
-    Judgement {
-        verdict: Verdict::Waiting,
+pub(super) fn waiting(finding: Finding, now: Now) -> JudgedRollout {
+    JudgedRollout {
+        verdict: RolloutVerdict::Waiting,
         sentence: finding.sentence.clone(),
         finding: Some(finding),
         since: now.mono,
@@ -50,7 +52,7 @@ pub(super) fn waiting(finding: Finding, now: Now) -> Judgement {
 }
 
 /// The judgement on a version that the API server refuses.
-pub(super) fn refusal(error: &Error) -> Judgement {
+pub(super) fn refusal(error: &Error) -> JudgedRollout {
     let finding = Finding {
         cause: Cause::Admission,
         object: error.what.trim_end_matches(" is not deployed").to_owned(),
@@ -59,8 +61,8 @@ pub(super) fn refusal(error: &Error) -> Judgement {
         fix: error.fix.clone().unwrap_or_default(),
         is_definite: true,
     };
-    Judgement {
-        verdict: Verdict::Bad,
+    JudgedRollout {
+        verdict: RolloutVerdict::Bad,
         sentence: finding.sentence.clone(),
         finding: Some(finding),
         since: Mono::default(),
@@ -68,7 +70,7 @@ pub(super) fn refusal(error: &Error) -> Judgement {
 }
 
 /// A judgement as it is kept with its revision.
-pub(super) fn concluded(judged: &Judgement, now: Now) -> Concluded {
+pub(super) fn concluded(judged: &JudgedRollout, now: Now) -> Concluded {
     let found = judged.finding.as_ref();
     Concluded {
         verdict: judged.verdict.as_str().to_owned(),

@@ -1,7 +1,7 @@
 //! Change report of an audit row, as viewers read it.
 
 use crate::{
-    core::audit::{Verdict, in_words, outcome_and_why, reason_and_fix},
+    core::audit::{AuditDecision, in_words, outcome_and_why, reason_and_fix},
     store::AuditRow,
     wire::api::{ChangeReport, Undo},
 };
@@ -11,7 +11,7 @@ const CONTROL_PLANE: &str = "control-plane";
 
 /// Levels before and after, as "full -> off"; `None` unless the row is a change of the level.
 pub fn level(row: &AuditRow) -> Option<&str> {
-    let is_done = row.entry.verdict() == Verdict::Permitted;
+    let is_done = row.entry.verdict() == AuditDecision::Permitted;
     row.entry.what().strip_prefix("access ").filter(|_| is_done)
 }
 
@@ -27,7 +27,7 @@ pub fn what_in_words(what: &str) -> String {
 pub fn change(row: &AuditRow, is_newest: bool) -> ChangeReport {
     let entry = &row.entry;
     let (reason, fix) = reason_and_fix(entry.why());
-    let is_refused = entry.verdict() == Verdict::Refused;
+    let is_refused = entry.verdict() == AuditDecision::Refused;
     let (outcome, reason) = match (&row.ended, is_refused) {
         (_, true) => ("refused", reason),
         (Some((text, _)), false) => {

@@ -12,7 +12,7 @@ use smol::{future::FutureExt as _, lock::Mutex};
 
 use crate::{
     core::{
-        audit::{Effect, Entry, Verdict},
+        audit::{AuditDecision, AuditEntry, Effect},
         authorization::{
             Role, Transport,
             keys::{self, Credentials, Hash, Password},
@@ -152,7 +152,7 @@ impl Logins {
         self.write_down(
             by,
             "log in to the dashboard",
-            Verdict::Refused,
+            AuditDecision::Refused,
             "no such token",
         )
         .await;
@@ -186,7 +186,7 @@ impl Logins {
                 "wrong password"
             }
         };
-        self.write_down(by, "log in to the dashboard", Verdict::Refused, why)
+        self.write_down(by, "log in to the dashboard", AuditDecision::Refused, why)
             .await;
         Err(Reply::refusal(
             StatusCode::UNAUTHORIZED,
@@ -211,8 +211,13 @@ impl Logins {
         let cookie = random::hex::<16>()?;
         let what = format!("log in to the dashboard as {}", role.as_str());
         let name = hash(&cookie).name();
-        self.write_down(by, &what, Verdict::Permitted, &format!("session {name}"))
-            .await;
+        self.write_down(
+            by,
+            &what,
+            AuditDecision::Permitted,
+            &format!("session {name}"),
+        )
+        .await;
         self.keys
             .borrow_mut()
             .open(hash(&cookie), role, self.now().mono);
@@ -237,7 +242,7 @@ impl Logins {
             self.write_down(
                 &by,
                 "log out of the dashboard",
-                Verdict::Permitted,
+                AuditDecision::Permitted,
                 "asked for",
             )
             .await;
@@ -252,7 +257,7 @@ impl Logins {
     pub async fn log_out_everywhere(&self, request: &ApiRequest) -> Reply {
         let by = request.caller.in_words();
         let what = "log everybody out of the dashboard";
-        self.write_down(&by, what, Verdict::Permitted, "asked for")
+        self.write_down(&by, what, AuditDecision::Permitted, "asked for")
             .await;
         let ended = self.keys.borrow_mut().close_all(self.now().mono);
         self.keep().await;
@@ -281,7 +286,7 @@ impl Logins {
             "make a token of the dashboard for a session as {}",
             role.as_str()
         );
-        self.write_down(&by, &what, Verdict::Permitted, "asked for")
+        self.write_down(&by, &what, AuditDecision::Permitted, "asked for")
             .await;
         let now = self.now();
         self.keys.borrow_mut().issue(hash(&token), role, now.mono);
@@ -328,7 +333,7 @@ impl Logins {
             "take the password of the dashboard away".to_owned()
         };
         let by = request.caller.in_words();
-        self.write_down(&by, &what, Verdict::Permitted, "asked for")
+        self.write_down(&by, &what, AuditDecision::Permitted, "asked for")
             .await;
         {
             let mut keys = self.keys.borrow_mut();
@@ -353,14 +358,14 @@ impl Logins {
     }
 
     /// A row of the audit, before the effect.
-    async fn write_down(&self, by: &str, what: &str, verdict: Verdict, why: &str) {
-        let entry = Entry::new(by, what, verdict, why);
+    async fn write_down(&self, by: &str, what: &str, verdict: AuditDecision, why: &str) {
+        let entry = AuditEntry::new(by, what, verdict, why);
         let written = async {
             let now = self.now().wall;
             let ticket = self.audit_writer.begin(entry, now).await.ok()?;
             let outcome = match verdict {
-                Verdict::Permitted => "done",
-                Verdict::Refused => "refused",
+                AuditDecision::Permitted => "done",
+                AuditDecision::Refused => "refused",
             };
             let ended = self.audit_writer.end(ticket, outcome, Effect::default());
             ended.await.ok()

@@ -13,7 +13,9 @@ use crate::{
         link::registration::Registrar,
         state::{ClusterView, DashboardView, HostView, LinkView, SharedState, TurnedAway},
     },
-    wire::api::{self, Access, Cluster, Dashboard, Host, Link, Load, Part, Readiness, Status},
+    wire::api::{
+        self, Access, Cluster, Dashboard, Host, Link, Load, PartStatus, Readiness, Status,
+    },
 };
 
 /// Everything that is known right now.
@@ -159,8 +161,8 @@ fn readiness(list: &Conditions, verdict: &Verdict, link: &LinkView) -> Readiness
     }
 }
 
-fn part(id: &str) -> Part {
-    Part {
+fn part(id: &str) -> PartStatus {
+    PartStatus {
         id: id.to_owned(),
         ready: true,
         sentence: None,

@@ -270,7 +270,7 @@ async fn answer(
             ..
         })) => Input::Forbidden(message),
         Ok(Err(Error::Connection(error)))
-            if matches!(error.kind, net::Kind::CertificateNotYetValid { .. }) =>
+            if matches!(error.kind, net::ErrorKind::CertificateNotYetValid { .. }) =>
         {
             Input::ClockBehind(error.to_string())
         }

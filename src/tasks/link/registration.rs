@@ -25,7 +25,7 @@ use crate::{
     },
     wire::{
         control::{Heartbeat, Registration, ServerSpecs},
-        handshake::Target,
+        handshake::DialTarget,
     },
 };
 
@@ -133,7 +133,7 @@ impl Registrar {
 
     /// Returns whether a session may be opened there: plain text only to this machine, or where it
     /// was allowed.
-    pub fn allows(&self, target: &Target) -> Result<()> {
+    pub fn allows(&self, target: &DialTarget) -> Result<()> {
         let is_here = target.host == "localhost"
             || target
                 .host

@@ -37,7 +37,7 @@ use crate::{
     },
     wire::{
         control::{self, Inbound},
-        handshake::Target,
+        handshake::DialTarget,
     },
 };
 
@@ -356,10 +356,10 @@ impl Uplink {
     fn start_dial(&mut self, endpoint: &Endpoint, now: Now) {
         let version = self.parts.registrar.version();
         let target = match endpoint {
-            Endpoint::Controller => Ok(Target::controller(&self.parts.api_url)),
+            Endpoint::Controller => Ok(DialTarget::controller(&self.parts.api_url)),
             Endpoint::Gateway(known) => {
                 let url = known.gateway_url.as_deref().unwrap_or_default();
-                Target::gateway(url, &known.cluster_uuid, version)
+                DialTarget::gateway(url, &known.cluster_uuid, version)
             }
         };
         let prepared = target

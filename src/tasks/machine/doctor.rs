@@ -21,7 +21,7 @@ use crate::{
     core::{
         environment::Environment,
         preflight::{
-            self, Verdict,
+            self, CheckResult,
             facts::{Fact, Facts},
         },
         rates::Reading,
@@ -132,7 +132,7 @@ pub struct Report {
     /// Environment of the machine.
     pub environment: Environment,
     /// All checks: problems first, the worst on top.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<CheckResult>,
     /// Time.
     pub at: Wall,
     /// Duration.

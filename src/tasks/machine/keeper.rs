@@ -13,7 +13,7 @@ use smol::{
 use crate::{
     error::{Error, Result, Retry},
     wire::{
-        api::{ChangeList, ChangeReport, Refusal},
+        api::{ChangeList, ChangeReport, ErrorBody},
         json::{self, Shape},
         keeper::{Ask, Done, Inspection, LINE_BYTES_MAX, Plan},
     },
@@ -139,7 +139,7 @@ fn understood<T: Shape + Default>(answer: &[u8]) -> Result<T> {
             .because(error)
             .fix("restart it after an update: sudo systemctl restart pipeops-keeper")
     };
-    let refusal: Refusal = json::shape(answer).map_err(|error| odd(&error))?;
+    let refusal: ErrorBody = json::shape(answer).map_err(|error| odd(&error))?;
     if refusal.error.is_empty() {
         return json::shape(answer).map_err(|error| odd(&error));
     }

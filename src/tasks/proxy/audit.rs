@@ -17,10 +17,11 @@ use crate::{
     core::{
         access::reason,
         audit::{
-            Effect, Entry, Form as Written, Kind, Minute, Outcome, Summary, Verdict, root_of_visit,
+            AuditDecision, AuditEntry, Effect, Form as Written, Minute, Outcome, RequestKind,
+            Summary, root_of_visit,
         },
         policy::Rules,
-        proxy::{Call, Class, Refusal, Target},
+        proxy::{Call, CallTarget, Class, Refusal},
         time::{Mono, Wall, in_words},
     },
     host::clock,
@@ -81,11 +82,11 @@ enum AuditTarget {
     /// A row of its own.
     Row(Begun),
     /// The sum of the minute.
-    Sum(Entry),
+    Sum(AuditEntry),
     /// The sum of the minute, in which it was counted when it began.
-    Counted(Entry),
+    Counted(AuditEntry),
     /// The sum of the minute, by the root of what was visited.
-    Visit(Entry),
+    Visit(AuditEntry),
 }
 
 impl Audit {
@@ -132,12 +133,12 @@ impl Audit {
             None => format!("access.level = {}", rules.level.as_str()),
             Some(_) => format!("access = {}, set by hand", rules.level.as_str()),
         };
-        let entry = Entry::new(WHO, &call.audit_line(), Verdict::Permitted, &why);
-        let target = match (self.form_of_permitted(call), Kind::of(call)) {
-            (Written::Sum, Kind::Visit) => AuditTarget::Visit(Entry::new(
+        let entry = AuditEntry::new(WHO, &call.audit_line(), AuditDecision::Permitted, &why);
+        let target = match (self.form_of_permitted(call), RequestKind::of(call)) {
+            (Written::Sum, RequestKind::Visit) => AuditTarget::Visit(AuditEntry::new(
                 WHO,
                 &root_of_visit(call),
-                Verdict::Permitted,
+                AuditDecision::Permitted,
                 &why,
             )),
             (Written::Sum, _) if call.class == Class::Long => {
@@ -168,7 +169,7 @@ impl Audit {
 
     /// Counts a call that is refused because no row can be written for it; returns the reason.
     fn refuse_unwritten(&self, call: &Call, reason: String) -> String {
-        let refused = Entry::refused(WHO, &call.audit_line(), &reason, None);
+        let refused = AuditEntry::refused(WHO, &call.audit_line(), &reason, None);
         let now = clock::now().wall;
         self.minute
             .borrow_mut()
@@ -177,18 +178,21 @@ impl Audit {
     }
 
     /// Counts a refused call; what it returns is to be written as a row, with [`Audit::refused`].
-    pub(super) fn refuse(&self, call: &Call, refusal: &Refusal) -> Option<Entry> {
+    pub(super) fn refuse(&self, call: &Call, refusal: &Refusal) -> Option<AuditEntry> {
         self.queue.as_ref()?;
-        let kind = Kind::of(call);
+        let kind = RequestKind::of(call);
         let now = clock::now().mono;
-        if let (Kind::Exec, Target::Kubernetes(path)) = (kind, &call.target)
+        if let (RequestKind::Exec, CallTarget::Kubernetes(path)) = (kind, &call.target)
             && self.minute.borrow_mut().is_same_upgrade(path.as_str(), now)
         {
             return None;
         }
         let reason = reason(Some(call), refusal);
-        let entry = Entry::refused(WHO, &call.audit_line(), &reason, refusal.fix());
-        let form = self.minute.borrow_mut().form(kind, Verdict::Refused, now);
+        let entry = AuditEntry::refused(WHO, &call.audit_line(), &reason, refusal.fix());
+        let form = self
+            .minute
+            .borrow_mut()
+            .form(kind, AuditDecision::Refused, now);
         match form {
             Written::Row => Some(entry),
             Written::Sum | Written::TooMany(_) => {
@@ -201,7 +205,7 @@ impl Audit {
 
     /// Writes the row of a refusal. There is no effect to hold back, so a disk that fails costs the
     /// row alone.
-    pub(super) async fn refused(&self, entry: Entry) {
+    pub(super) async fn refused(&self, entry: AuditEntry) {
         let Some(queue) = &self.queue else {
             return;
         };
@@ -290,11 +294,11 @@ impl Audit {
     fn form_of_permitted(&self, call: &Call) -> Written {
         let now = clock::now().mono;
         let mut minute = self.minute.borrow_mut();
-        let kind = Kind::of(call);
-        if kind == Kind::Visit {
+        let kind = RequestKind::of(call);
+        if kind == RequestKind::Visit {
             minute.form_of_visit(&root_of_visit(call), now)
         } else {
-            minute.form(kind, Verdict::Permitted, now)
+            minute.form(kind, AuditDecision::Permitted, now)
         }
     }
 
@@ -313,11 +317,11 @@ fn unwritable(failure: &Failure) -> String {
 }
 
 /// Answer to a caller for whom the audit has no room.
-fn too_many(kind: Kind, wait: Duration) -> String {
+fn too_many(kind: RequestKind, wait: Duration) -> String {
     let what = match kind {
-        Kind::Secret => "reads of Secrets",
-        Kind::Exec | Kind::Visit => "ways into the cluster",
-        Kind::Write | Kind::Read => "changes",
+        RequestKind::Secret => "reads of Secrets",
+        RequestKind::Exec | RequestKind::Visit => "ways into the cluster",
+        RequestKind::Write | RequestKind::Read => "changes",
     };
     let since = if wait > SUMS_EVERY {
         "on one day"
@@ -344,8 +348,8 @@ async fn write_end(audit_writer: &AuditWriter, end: End) {
 impl Record {
     /// Keeps the status of the answer. An application's own is no outcome: its answers were carried
     /// through.
-    pub(super) fn answered(&self, target: &Target, status: u16) {
-        if matches!(target, Target::Kubernetes(_)) {
+    pub(super) fn answered(&self, target: &CallTarget, status: u16) {
+        if matches!(target, CallTarget::Kubernetes(_)) {
             self.status.set(Some(status));
         }
     }

@@ -11,12 +11,12 @@ use super::{
 };
 use crate::{
     core::{
-        audit::Entry,
+        audit::AuditEntry,
         policy::{
             self, Fenced, PROTECTED, Terms, Which, Written,
             standing::{Grant, Observed, Standing},
         },
-        proxy::{Call, Cluster, RawRequest, Refusal, Target},
+        proxy::{Call, CallTarget, Cluster, RawRequest, Refusal},
         secret::Secret,
         time::Mono,
     },
@@ -37,7 +37,7 @@ pub(super) type Route = fn(&RawRequest, Cluster) -> Result<Call, Refusal>;
 #[derive(Debug)]
 pub(super) struct Denied {
     pub(super) denial: Denial,
-    pub(super) row: Option<Entry>,
+    pub(super) row: Option<AuditEntry>,
 }
 
 /// A call that may run as far as it says itself. It is judged again when its turn comes.
@@ -161,8 +161,8 @@ impl Shared {
         let is_delegated = matches!(caller, Caller::ControlPlane);
         let forward_as = match call.target {
             // Not to be had is no reason to refuse: most hosts reach their Pods by themselves.
-            Target::Service(_) => self.delegated_token().await.ok().map(Identity::Bearer),
-            Target::Kubernetes(_) => None,
+            CallTarget::Service(_) => self.delegated_token().await.ok().map(Identity::Bearer),
+            CallTarget::Kubernetes(_) => None,
         };
         let identity = match caller {
             Caller::ControlPlane => Identity::Bearer(self.delegated_token().await?),
@@ -224,13 +224,13 @@ impl Shared {
         };
         let bound = delegate.bind(namespace, found).await;
         match call.target {
-            Target::Kubernetes(_) => {
+            CallTarget::Kubernetes(_) => {
                 bound.map_err(Denial::backend)?;
                 self.enter(call, namespace).await
             }
             // Needed where the way leads through the API server, and most hosts reach their Pods by
             // themselves.
-            Target::Service(_) => Ok(()),
+            CallTarget::Service(_) => Ok(()),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     core::{
         policy::{self, BODY_BYTES_MAX, Content, Fault, Write, Written},
-        proxy::{Call, Limits, Refusal, Target},
+        proxy::{Call, CallTarget, Limits, Refusal},
     },
     kube::{Body, Client},
 };
@@ -153,7 +153,7 @@ async fn existing(
     (written, content): (&Written, Content),
     limits: &Limits,
 ) -> Result<Vec<Fault>, Denial> {
-    let Target::Kubernetes(path) = &authorization.call.target else {
+    let CallTarget::Kubernetes(path) = &authorization.call.target else {
         return Ok(Vec::new());
     };
     let request = Request::builder()

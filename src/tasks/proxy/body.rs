@@ -169,8 +169,8 @@ impl Pipe {
     }
 
     /// The body for the backend; `length` is its length where that is known before.
-    pub(super) fn reader(self: &Rc<Self>, length: Option<u64>) -> Reader {
-        Reader {
+    pub(super) fn reader(self: &Rc<Self>, length: Option<u64>) -> BodyReader {
+        BodyReader {
             pipe: Rc::clone(self),
             length,
         }
@@ -187,12 +187,12 @@ pub(super) fn busy_with_bodies() -> String {
 
 /// The end of the pipe that the backend's connection polls.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct BodyReader {
     pipe: Rc<Pipe>,
     length: Option<u64>,
 }
 
-impl Body for Reader {
+impl Body for BodyReader {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -220,7 +220,7 @@ impl Body for Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for BodyReader {
     fn drop(&mut self) {
         let mut state = self.pipe.state.borrow_mut();
         state.is_abandoned = true;

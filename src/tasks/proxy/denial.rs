@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use serde::Serialize;
 
 use crate::{
-    core::proxy::{Refusal, Target},
+    core::proxy::{CallTarget, Refusal},
     kube::Error,
 };
 
@@ -98,10 +98,10 @@ impl From<Refusal> for Denial {
 }
 
 /// Denial of a call whose request failed.
-pub(super) fn failure(target: &Target, error: &Error) -> Denial {
+pub(super) fn failure(target: &CallTarget, error: &Error) -> Denial {
     let what = match target {
-        Target::Kubernetes(_) => "kubernetes API request failed",
-        Target::Service(_) => "service request failed",
+        CallTarget::Kubernetes(_) => "kubernetes API request failed",
+        CallTarget::Service(_) => "service request failed",
     };
     if matches!(error, Error::Unconfigured(_)) {
         return Denial::backend(format!("kubernetes client not initialized: {error}"));

@@ -14,7 +14,7 @@ use super::Proxy;
 use crate::{
     core::{
         access::{Authority, Change, Denied, Inquiry, Override, Standing, Tightened},
-        audit::{Effect, Entry, Verdict},
+        audit::{AuditDecision, AuditEntry, Effect},
         health::Severity,
         policy::{Level, Rules},
         time::{Wall, in_words},
@@ -70,9 +70,9 @@ pub struct AccessDependencies {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Refused {
     /// This caller may not.
-    Forbidden(api::Refusal),
+    Forbidden(api::ErrorBody),
     /// Nobody may, as things stand.
-    Conflict(api::Refusal),
+    Conflict(api::ErrorBody),
 }
 
 impl From<Refused> for Reply {
@@ -282,7 +282,7 @@ impl Access {
     /// The row that is on disk before the effect, as far as there is a disk.
     async fn write_down(&self, by: &str, what: &str, configured: Level) -> Result<Begun, String> {
         let why = format!("set by hand; access.level = {}", configured.as_str());
-        let entry = Entry::new(by, what, Verdict::Permitted, &why);
+        let entry = AuditEntry::new(by, what, AuditDecision::Permitted, &why);
         let now = self.parts.shared_state.now().wall;
         let begun = within(DISK_WITHIN, self.parts.audit_writer.begin(entry, now)).await;
         in_time(begun)
@@ -330,11 +330,11 @@ impl Access {
         let Configured { from, edit, .. } = &self.parts.configured;
         let (held, wanted) = (standing.level().as_str(), wanted.as_str());
         match denied {
-            Denied::OwnerOnly => Refused::Forbidden(api::Refusal {
+            Denied::OwnerOnly => Refused::Forbidden(api::ErrorBody {
                 error: format!("access is {held}, and only root can make it less strict"),
                 fix: Some(format!("sudo pipeops-agent access {wanted}")),
             }),
-            Denied::BeyondConfiguration => Refused::Conflict(api::Refusal {
+            Denied::BeyondConfiguration => Refused::Conflict(api::ErrorBody {
                 error: format!(
                     "the configuration allows {} at most, not {wanted} ({from})",
                     standing.configured.as_str()

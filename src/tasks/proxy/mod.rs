@@ -34,9 +34,9 @@ use smol::{
 use super::{audit::AuditWriter, rights::delegate::Delegate};
 use crate::{
     core::{
-        audit::Entry,
+        audit::AuditEntry,
         policy::Rules,
-        proxy::{Form, RawRequest, Target, route, route_stream},
+        proxy::{CallTarget, Form, RawRequest, route, route_stream},
     },
     executor::Executor,
     files::Spool,
@@ -44,7 +44,8 @@ use crate::{
     kube::Client,
     link::outlet::{Frame, Outlet},
     wire::control::{
-        self, Answer, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart, binary_body,
+        self, AnswerForm, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart,
+        binary_body,
     },
 };
 
@@ -55,7 +56,7 @@ use body::{Budget, Pipe, Pushed, busy_with_bodies};
 use denial::Denial;
 use messages::{
     exchange::{self, Exchange, Source},
-    frames::{FrameIn, Frames, Kind, Queued},
+    frames::{FrameIn, Frames, Queued, StreamKind},
     socket::SocketExchange,
     table::{Inlet, Running, Table},
 };
@@ -105,7 +106,7 @@ struct Shared {
 /// The one lane for answers to messages that started nothing.
 #[derive(Debug)]
 struct Refusals {
-    queue: Sender<(Option<Entry>, String)>,
+    queue: Sender<(Option<AuditEntry>, String)>,
     _task: Task<()>,
 }
 
@@ -138,7 +139,7 @@ pub struct Load {
 #[derive(Debug)]
 enum Work {
     Plain(Source),
-    Socket(Kind, Rc<Frames>),
+    Socket(StreamKind, Rc<Frames>),
 }
 
 impl Proxy {
@@ -291,8 +292,8 @@ impl Proxy {
         };
         if matches!(admitted.call.form, Form::Socket(_)) {
             let kind = match admitted.call.target {
-                Target::Kubernetes(_) => Kind::Kubernetes,
-                Target::Service(_) => Kind::Application,
+                CallTarget::Kubernetes(_) => StreamKind::Kubernetes,
+                CallTarget::Service(_) => StreamKind::Application,
             };
             let work = Work::Socket(kind, Frames::new());
             return self.begin(request_id, admitted, work, answer, outlet);
@@ -342,7 +343,14 @@ impl Proxy {
     }
 
     /// Starts the task of an exchange, or says that there are too many.
-    fn begin(&self, id: String, admitted: Admitted, work: Work, answer: Answer, outlet: &Outlet) {
+    fn begin(
+        &self,
+        id: String,
+        admitted: Admitted,
+        work: Work,
+        answer: AnswerForm,
+        outlet: &Outlet,
+    ) {
         let pass = match self.shared.admission.ask(&admitted.call) {
             Ok(pass) => pass,
             Err(denial) => return self.refuse(&id, answer, &denial.text, outlet),
@@ -427,15 +435,15 @@ impl Proxy {
         }
         match self.shared.admit(&asked, route_stream) {
             Ok(admitted) => {
-                let work = Work::Socket(Kind::Kubernetes, Frames::new());
-                self.begin(stream_id, admitted, work, Answer::Socket, outlet);
+                let work = Work::Socket(StreamKind::Kubernetes, Frames::new());
+                self.begin(stream_id, admitted, work, AnswerForm::Socket, outlet);
             }
-            Err(denied) => self.deny(&stream_id, Answer::Socket, denied, outlet),
+            Err(denied) => self.deny(&stream_id, AnswerForm::Socket, denied, outlet),
         }
     }
 
     /// The first of these that is a living WebSocket.
-    fn frames(&self, ids: &[&str]) -> Option<(Kind, Rc<Frames>)> {
+    fn frames(&self, ids: &[&str]) -> Option<(StreamKind, Rc<Frames>)> {
         let table = self.shared.table.borrow();
         let entry = |id: &&str| table.entries.get(*id)?.inlet.frames();
         ids.iter()
@@ -452,8 +460,8 @@ impl Proxy {
             return frames.fail("a frame is not standard base64".to_owned());
         };
         let frame = match kind {
-            Kind::Application => FrameIn::of(bytes, data.message_type),
-            Kind::Kubernetes => FrameIn::of(bytes, None),
+            StreamKind::Application => FrameIn::of(bytes, data.message_type),
+            StreamKind::Kubernetes => FrameIn::of(bytes, None),
         };
         let Some(frame) = frame else {
             return self.drop_message("a frame without an opcode");
@@ -461,13 +469,13 @@ impl Proxy {
         match (frames.push(frame), kind) {
             (Queued::Taken, _) => {}
             (Queued::Closing, _) => self.drop_message("a frame of a WebSocket that is closing"),
-            (Queued::Full, Kind::Application) => {
+            (Queued::Full, StreamKind::Application) => {
                 self.drop_message("a frame for a backend that is too slow");
                 let id = data.application_id.as_deref().unwrap_or_default();
                 self.send(control::backpressure(id, clock::now().wall), outlet);
             }
             // Terminals and tunnels with a hole in them are worse than none.
-            (Queued::Full, Kind::Kubernetes) => {
+            (Queued::Full, StreamKind::Kubernetes) => {
                 frames.fail("busy: too many frames wait for the stream's backend".to_owned());
             }
         }
@@ -482,7 +490,7 @@ impl Proxy {
     }
 
     /// Answers a request that may not run. Its row in the audit is written before the answer.
-    fn deny(&self, id: &str, answer: Answer, denied: Denied, outlet: &Outlet) {
+    fn deny(&self, id: &str, answer: AnswerForm, denied: Denied, outlet: &Outlet) {
         let Denied {
             denial: Denial { text, .. },
             row,
@@ -491,28 +499,28 @@ impl Proxy {
     }
 
     /// Answers a message that starts nothing.
-    fn refuse(&self, id: &str, answer: Answer, reason: &str, outlet: &Outlet) {
+    fn refuse(&self, id: &str, answer: AnswerForm, reason: &str, outlet: &Outlet) {
         self.answer_refused(id, answer, (None, reason), outlet);
     }
 
     fn answer_refused(
         &self,
         id: &str,
-        answer: Answer,
-        refused: (Option<Entry>, &str),
+        answer: AnswerForm,
+        refused: (Option<AuditEntry>, &str),
         outlet: &Outlet,
     ) {
         let (row, reason) = refused;
         let now = clock::now().wall;
         match answer {
-            Answer::Buffered => {
+            AnswerForm::Buffered => {
                 self.send_after(row, control::proxy_error(id, reason, now), outlet);
             }
-            Answer::Streaming => {
+            AnswerForm::Streaming => {
                 let message = control::proxy_response_abort(id, reason, now);
                 self.send_after(row, message, outlet);
             }
-            Answer::Socket => {
+            AnswerForm::Socket => {
                 self.send_after(row, control::stream_error(id, reason, now), outlet);
                 self.send(control::socket_close(id, now), outlet);
             }
@@ -525,7 +533,7 @@ impl Proxy {
 
     /// Queues a message in the lane of refusals. They do not go in front as control messages: a
     /// flood of them would push the session's own aside, and end it.
-    fn send_after(&self, row: Option<Entry>, message: String, outlet: &Outlet) {
+    fn send_after(&self, row: Option<AuditEntry>, message: String, outlet: &Outlet) {
         let mut refusals = self.refusals.borrow_mut();
         let mut said = (row, message);
         if let Some(refusals) = refusals.as_ref() {
@@ -535,7 +543,7 @@ impl Proxy {
                 Err(TrySendError::Closed(back)) => said = back,
             }
         }
-        let (queue, waiting) = bounded::<(Option<Entry>, String)>(REFUSALS_MAX);
+        let (queue, waiting) = bounded::<(Option<AuditEntry>, String)>(REFUSALS_MAX);
         let mut lane = outlet.open();
         let audit = Rc::clone(&self.shared.audit);
         let task = self.shared.parts.executor.spawn(async move {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Proxy, deadline::until};
 use crate::{
     core::{
-        access::{Explanation, Inquiry, Look, explain},
+        access::{Explanation, Inquiry, NamespaceLookup, explain},
         audit::Summary,
         policy::Rules,
         time::Wall,
@@ -44,16 +44,16 @@ impl Proxy {
         explanation.settled(&self.rules(), look)
     }
 
-    async fn look(&self, namespace: &str) -> Look {
+    async fn look(&self, namespace: &str) -> NamespaceLookup {
         let Some(delegate) = &self.shared.parts.delegate else {
-            return Look::Unknown("no cluster is configured".to_owned());
+            return NamespaceLookup::Unknown("no cluster is configured".to_owned());
         };
         let moment = clock::now().mono.after(LOOK_WITHIN);
         match until(moment, delegate.namespace(namespace)).await {
-            Some(Ok(Some(found))) => Look::Found(found),
-            Some(Ok(None)) => Look::Missing,
-            Some(Err(why)) => Look::Unknown(why),
-            None => Look::Unknown(format!(
+            Some(Ok(Some(found))) => NamespaceLookup::Found(found),
+            Some(Ok(None)) => NamespaceLookup::Missing,
+            Some(Err(why)) => NamespaceLookup::Unknown(why),
+            None => NamespaceLookup::Unknown(format!(
                 "the cluster has not said for {} s what it knows of {namespace}",
                 LOOK_WITHIN.as_secs()
             )),

@@ -18,7 +18,9 @@ use super::{
 use crate::{
     core::{
         policy,
-        proxy::{Call, HeaderList, Limits, Refusal, Scheme, Service, Target, end_to_end, first},
+        proxy::{
+            Call, CallTarget, HeaderList, Limits, Refusal, Scheme, Service, end_to_end, first,
+        },
     },
     kube::{
         Body, Client, Identity, Upgraded,
@@ -40,7 +42,7 @@ pub(super) async fn send(
         return Err(no_cluster());
     };
     let call = &authorization.call;
-    if let Target::Service(service) = &call.target {
+    if let CallTarget::Service(service) = &call.target {
         let request = request(call, body)?;
         let finding = address((shared, client), service, authorization);
         let found = until(limits.head, Box::pin(finding)).await;
@@ -166,11 +168,11 @@ pub(super) async fn upgrade(
         .map_err(|error| Denial::new(Cause::Invalid, format!("invalid upgrade: {error}")))?;
     request.headers_mut().insert(UPGRADE, protocol);
     let switched = match &call.target {
-        Target::Kubernetes(_) => {
+        CallTarget::Kubernetes(_) => {
             let upgrade = client.upgrade(request, &authorization.identity, left(limits)?);
             Box::pin(upgrade).await
         }
-        Target::Service(service) => {
+        CallTarget::Service(service) => {
             let finding = address((shared, client), service, authorization);
             let found = until(limits.head, Box::pin(finding)).await;
             let address = found.ok_or_else(late)??;
@@ -211,8 +213,8 @@ pub(super) fn scheme(service: &Service) -> services::Scheme {
 /// The request as it is sent: the canonical path, the checked headers.
 pub(super) fn request(call: &Call, body: Body) -> Result<Request<Body>, Denial> {
     let path = match &call.target {
-        Target::Kubernetes(path) => path.as_str(),
-        Target::Service(service) => &service.path,
+        CallTarget::Kubernetes(path) => path.as_str(),
+        CallTarget::Service(service) => &service.path,
     };
     let uri = if call.query.is_empty() {
         path.to_owned()
@@ -221,7 +223,7 @@ pub(super) fn request(call: &Call, body: Body) -> Result<Request<Body>, Denial> 
     };
     let mut builder = Request::builder().method(call.method.as_str()).uri(uri);
     builder = with_headers(builder, &call.headers);
-    if let Target::Service(service) = &call.target {
+    if let CallTarget::Service(service) = &call.target {
         if let Some(host) = &service.host {
             builder = builder.header(HOST, host);
         }
@@ -232,7 +234,7 @@ pub(super) fn request(call: &Call, body: Body) -> Result<Request<Body>, Denial> 
     let mut request = builder
         .body(body)
         .map_err(|error| Denial::new(Cause::Invalid, format!("invalid request: {error}")))?;
-    if matches!(call.target, Target::Kubernetes(_)) {
+    if matches!(call.target, CallTarget::Kubernetes(_)) {
         // The party sets its own; a second value must never be there, whatever the party does.
         request.headers_mut().remove(AUTHORIZATION);
     }

@@ -29,7 +29,7 @@ const KNOWN_MAX: usize = 2;
 
 /// Kind of the credential.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum CredentialKind {
     /// A random word.
     Handle,
     /// A token that the API server believes.
@@ -39,7 +39,7 @@ pub enum Kind {
 /// The thing, and which of them are ours.
 #[derive(Debug)]
 pub struct Credential {
-    kind: Kind,
+    kind: CredentialKind,
     known: RefCell<VecDeque<IssuedToken>>,
     /// Credential of the last registration.
     offered: RefCell<Option<Secret>>,
@@ -86,8 +86,8 @@ pub struct Token {
 
 impl Credential {
     /// The one of the last start, or a new one.
-    pub fn new(kind: Kind, notes: &Notes) -> Self {
-        if kind == Kind::Token {
+    pub fn new(kind: CredentialKind, notes: &Notes) -> Self {
+        if kind == CredentialKind::Token {
             return Self::empty(kind);
         }
         if let Some(kept) = notes.get(NOTE) {
@@ -103,13 +103,13 @@ impl Credential {
 
     /// A handle that the control plane has already.
     pub fn of_handle(handle: Secret) -> Self {
-        let credential = Self::empty(Kind::Handle);
+        let credential = Self::empty(CredentialKind::Handle);
         credential.add_handle(handle);
         credential.is_on_disk.set(true);
         credential
     }
 
-    fn empty(kind: Kind) -> Self {
+    fn empty(kind: CredentialKind) -> Self {
         Self {
             kind,
             known: RefCell::default(),

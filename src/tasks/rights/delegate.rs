@@ -31,7 +31,7 @@ use crate::{
         Client, Error, Identity, Patch,
         rbac::{
             ACCOUNT, FULL_BINDING, Manifest,
-            check::{self, Finding, State},
+            check::{self, Deviation, DeviationKind},
         },
     },
     wire::kube::{
@@ -486,9 +486,12 @@ impl Delegate {
     }
 
     /// Differences of the cluster from the manifest.
-    pub async fn compare(&self) -> Result<Vec<Finding>, Error> {
+    pub async fn compare(&self) -> Result<Vec<Deviation>, Error> {
         let findings = check::compare(&self.client, &self.manifest).await?;
-        if findings.iter().any(|found| found.state == State::Unwanted) {
+        if findings
+            .iter()
+            .any(|found| found.state == DeviationKind::Unwanted)
+        {
             self.is_full_gone.set(false);
         }
         Ok(findings)

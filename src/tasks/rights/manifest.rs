@@ -15,7 +15,7 @@ use crate::{
         time::Mono,
         verdict::sentences,
     },
-    kube::rbac::check::{Finding, Part, State},
+    kube::rbac::check::{Deviation, DeviationKind, ObjectPurpose},
     tasks::state::SharedState,
 };
 
@@ -183,7 +183,7 @@ async fn look(delegate: &Delegate, shared_state: &SharedState, rules: &Rules) {
     let is_full = delegate.manifest().is_full();
     let lacks_account = findings
         .iter()
-        .any(|found| found.part == Part::Rights && found.state == State::Missing);
+        .any(|found| found.part == ObjectPurpose::Rights && found.state == DeviationKind::Missing);
     let reaches = if is_full || lacks_account {
         None
     } else {
@@ -205,7 +205,7 @@ async fn look(delegate: &Delegate, shared_state: &SharedState, rules: &Rules) {
 
 /// Rights that the cluster grants, compared with the manifest.
 struct GrantedRights {
-    findings: Vec<Finding>,
+    findings: Vec<Deviation>,
     /// True if the account reaches what no rule of ours gives it.
     reaches_secrets: bool,
     is_full: bool,
@@ -237,20 +237,20 @@ impl GrantedRights {
         holding.collect()
     }
 
-    fn of(&self, part: Part, states: &[State]) -> Vec<&Finding> {
+    fn of(&self, part: ObjectPurpose, states: &[DeviationKind]) -> Vec<&Deviation> {
         let all = self.findings.iter();
         all.filter(|found| found.part == part && states.contains(&found.state))
             .collect()
     }
 
     fn lacks_account(&self) -> bool {
-        let missing = self.of(Part::Rights, &[State::Missing]);
+        let missing = self.of(ObjectPurpose::Rights, &[DeviationKind::Missing]);
         let mut objects = missing.iter().map(|found| found.object.as_str());
         objects.any(|object| object.starts_with("ServiceAccount "))
     }
 
     fn missing(&self) -> Option<(String, String)> {
-        let missing = self.of(Part::Rights, &[State::Missing]);
+        let missing = self.of(ObjectPurpose::Rights, &[DeviationKind::Missing]);
         if !missing.is_empty() {
             let sentence = sentences::rights_missing(&named(&missing));
             return Some((sentence, self.command.clone()));
@@ -258,7 +258,7 @@ impl GrantedRights {
         let hidden: Vec<_> = self
             .findings
             .iter()
-            .filter(|found| found.state == State::Hidden)
+            .filter(|found| found.state == DeviationKind::Hidden)
             .collect();
         if hidden.is_empty() {
             return None;
@@ -271,13 +271,16 @@ impl GrantedRights {
     }
 
     fn differs(&self) -> Option<(String, String)> {
-        let more = self.of(Part::Rights, &[State::More]);
-        let less = self.of(Part::Rights, &[State::Less]);
-        let mut other = self.of(Part::Rights, &[State::Other]);
+        let more = self.of(ObjectPurpose::Rights, &[DeviationKind::More]);
+        let less = self.of(ObjectPurpose::Rights, &[DeviationKind::Less]);
+        let mut other = self.of(ObjectPurpose::Rights, &[DeviationKind::Other]);
         if self.is_full {
             // Where everything is allowed a lock of another kind is no danger, only not what was
             // applied.
-            other.extend(self.of(Part::Lock, &[State::Missing, State::Other]));
+            other.extend(self.of(
+                ObjectPurpose::Lock,
+                &[DeviationKind::Missing, DeviationKind::Other],
+            ));
         }
         let parts: Vec<String> = [
             ("grants more", more),
@@ -303,7 +306,10 @@ impl GrantedRights {
             return None;
         }
         let level = self.level.as_str();
-        if !self.of(Part::Lock, &[State::Unwanted]).is_empty() {
+        if !self
+            .of(ObjectPurpose::Lock, &[DeviationKind::Unwanted])
+            .is_empty()
+        {
             let sentence = format!(
                 "admission policies are not enforced: {} is cluster-admin although access.level is \"{level}\"",
                 self.account
@@ -321,7 +327,10 @@ impl GrantedRights {
             let fix = "kubectl get clusterrolebindings,rolebindings --all-namespaces -o wide | grep pipeops-cp";
             return Some((sentence, fix.to_owned()));
         }
-        let wrong = self.of(Part::Lock, &[State::Missing, State::Other]);
+        let wrong = self.of(
+            ObjectPurpose::Lock,
+            &[DeviationKind::Missing, DeviationKind::Other],
+        );
         // Without the account nobody is to be held, and the whole manifest is missing: one cause is
         // one warning.
         if wrong.is_empty() || self.lacks_account() {
@@ -346,7 +355,7 @@ impl GrantedRights {
     }
 }
 
-fn named(found: &[&Finding]) -> String {
+fn named(found: &[&Deviation]) -> String {
     let names: Vec<&str> = found.iter().map(|found| found.object.as_str()).collect();
     match names.get(..NAMED_MAX) {
         Some(some) if names.len() > NAMED_MAX => {
@@ -370,8 +379,8 @@ mod tests {
     use super::*;
     use crate::core::time::Now;
 
-    fn rights(findings: &[(&str, Part, State)]) -> GrantedRights {
-        let findings = findings.iter().map(|(object, part, state)| Finding {
+    fn rights(findings: &[(&str, ObjectPurpose, DeviationKind)]) -> GrantedRights {
+        let findings = findings.iter().map(|(object, part, state)| Deviation {
             object: (*object).to_owned(),
             part: *part,
             state: *state,
@@ -403,7 +412,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_with_the_line_that_mends_it() {
-        let names = ["a", "b", "c", "d", "e", "f"].map(|name| (name, Part::Rights, State::Missing));
+        let names = ["a", "b", "c", "d", "e", "f"]
+            .map(|name| (name, ObjectPurpose::Rights, DeviationKind::Missing));
         let reports = reported(&rights(&names));
         assert_eq!(reports.len(), 1);
         let (id, sentence, fix) = &reports[0];
@@ -417,8 +427,16 @@ mod tests {
     #[test]
     fn a_manifest_that_is_not_there_is_one_warning() {
         let reports = reported(&rights(&[
-            ("ServiceAccount pipeops-cp", Part::Rights, State::Missing),
-            ("ValidatingAdmissionPolicy x", Part::Lock, State::Missing),
+            (
+                "ServiceAccount pipeops-cp",
+                ObjectPurpose::Rights,
+                DeviationKind::Missing,
+            ),
+            (
+                "ValidatingAdmissionPolicy x",
+                ObjectPurpose::Lock,
+                DeviationKind::Missing,
+            ),
         ]));
         assert_eq!(reports.len(), 1);
         assert_eq!(reports[0].0, MISSING);
@@ -427,8 +445,16 @@ mod tests {
     #[test]
     fn wider_and_narrower_are_told_apart() {
         let reports = reported(&rights(&[
-            ("ClusterRole wide", Part::Rights, State::More),
-            ("ClusterRole narrow", Part::Rights, State::Less),
+            (
+                "ClusterRole wide",
+                ObjectPurpose::Rights,
+                DeviationKind::More,
+            ),
+            (
+                "ClusterRole narrow",
+                ObjectPurpose::Rights,
+                DeviationKind::Less,
+            ),
         ]));
         assert_eq!(reports.len(), 1);
         assert_eq!(reports[0].0, DIFFERS);
@@ -441,7 +467,7 @@ mod tests {
 
     #[test]
     fn an_open_second_lock_is_told_whoever_opened_it() {
-        let unwanted = rights(&[("x", Part::Lock, State::Unwanted)]);
+        let unwanted = rights(&[("x", ObjectPurpose::Lock, DeviationKind::Unwanted)]);
         assert_eq!(
             reported(&unwanted)[0].2,
             "kubectl delete clusterrolebinding pipeops-full"
@@ -449,7 +475,11 @@ mod tests {
         let mut reaches = rights(&[]);
         reaches.reaches_secrets = true;
         assert_eq!(reported(&reaches)[0].0, OPEN);
-        let gone = [("ValidatingAdmissionPolicy x", Part::Lock, State::Missing)];
+        let gone = [(
+            "ValidatingAdmissionPolicy x",
+            ObjectPurpose::Lock,
+            DeviationKind::Missing,
+        )];
         assert_eq!(reported(&rights(&gone))[0].2, "apply");
         let mut old = rights(&gone);
         old.version = Some("v1.29.4+k3s1".to_owned());

@@ -15,11 +15,11 @@ use crate::{
         exec::{self, Limits},
         random,
     },
-    outside::notify::{Answer, Receiver},
+    outside::notify::{NotifyClient, NotifyResponse},
     outside::post::Authorization,
     store,
     tasks::state::SharedState,
-    wire::notify::{Reader, kept, read_kept, request},
+    wire::notify::{ReceiverKind, kept, read_kept, request},
 };
 #[cfg(test)]
 mod tests;
@@ -38,9 +38,9 @@ const OFFSET_FOR: Duration = Duration::from_secs(900);
 /// Dependencies of the task.
 pub struct NotifyDependencies<'a> {
     /// Receiver of notifications.
-    pub receiver: Receiver,
+    pub receiver: NotifyClient,
     /// In which form.
-    pub reader: Reader,
+    pub reader: ReceiverKind,
     /// Selection and quiet hours.
     pub wanted: Wanted,
     /// Credentials; read again for each message.
@@ -85,10 +85,10 @@ pub async fn run(parts: NotifyDependencies<'_>) {
             let request = request(parts.reader, &message, &parts.host, now.wall);
             let sent = match (parts.authorization)().await {
                 Ok(authorization) => parts.receiver.send(&request, authorization.as_ref()).await,
-                Err(error) => Ok(Answer::Wrong(error)),
+                Err(error) => Ok(NotifyResponse::Wrong(error)),
             };
             let (error, wait) = match sent {
-                Ok(Answer::Taken) => {
+                Ok(NotifyResponse::Taken) => {
                     shared_state.clear(UNREACHED);
                     let word = kept(notifier.sent(&message, shared_state.now().mono));
                     if let Err(failure) = parts.store.keep_note(NOTE, Some(word)).await {
@@ -96,8 +96,8 @@ pub async fn run(parts: NotifyDependencies<'_>) {
                     }
                     continue;
                 }
-                Ok(Answer::Busy(error, wait)) => (error, wait),
-                Ok(Answer::Wrong(error)) => {
+                Ok(NotifyResponse::Busy(error, wait)) => (error, wait),
+                Ok(NotifyResponse::Wrong(error)) => {
                     report(shared_state, &error);
                     (error, None)
                 }

@@ -150,7 +150,7 @@ fn take_nodes(nodes: &mut Nodes, event: &Event<Node>, watches: &Watches<'_>) {
     nodes.take_in(event);
     let shared_state = watches.shared_state;
     if let Event::Failed(error) = event {
-        return watches.failed(Kind::Nodes, error);
+        return watches.failed(WatchKind::Nodes, error);
     }
     let (Some(total), Some(ready)) = (nodes.total(), nodes.ready()) else {
         return;
@@ -159,7 +159,7 @@ fn take_nodes(nodes: &mut Nodes, event: &Event<Node>, watches: &Watches<'_>) {
     view.nodes = Some(count(total));
     view.nodes_ready = Some(count(ready));
     drop(view);
-    watches.works(Kind::Nodes);
+    watches.works(WatchKind::Nodes);
     let away: Vec<_> = nodes.away().collect();
     let Some(first) = away.first() else {
         return shared_state.clear("cluster.node-not-ready");
@@ -231,17 +231,17 @@ fn know_pods(known: &Known, event: &Event<Pod>, failures: &FailureSender, now: N
 fn take_pods<T>(pods: &mut Pods, event: &Event<T>, watches: &Watches<'_>) {
     pods.take_in(event);
     if let Event::Failed(error) = event {
-        return watches.failed(Kind::Pods, error);
+        return watches.failed(WatchKind::Pods, error);
     }
     if let Some(total) = pods.total() {
         watches.shared_state.cluster.borrow_mut().pods = Some(count(total));
-        watches.works(Kind::Pods);
+        watches.works(WatchKind::Pods);
     }
 }
 
 /// A watch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Kind {
+enum WatchKind {
     Nodes,
     Pods,
 }
@@ -261,21 +261,21 @@ impl<'a> Watches<'a> {
         }
     }
 
-    fn of(&self, kind: Kind) -> &RefCell<Option<Error>> {
+    fn of(&self, kind: WatchKind) -> &RefCell<Option<Error>> {
         let [nodes, pods] = &self.failing;
         match kind {
-            Kind::Nodes => nodes,
-            Kind::Pods => pods,
+            WatchKind::Nodes => nodes,
+            WatchKind::Pods => pods,
         }
     }
 
-    fn works(&self, kind: Kind) {
+    fn works(&self, kind: WatchKind) {
         if self.of(kind).take().is_some() {
             self.report_failing();
         }
     }
 
-    fn failed(&self, kind: Kind, error: &Error) {
+    fn failed(&self, kind: WatchKind, error: &Error) {
         if !error.is_silence() {
             self.of(kind).replace(Some(error.clone()));
             self.report_failing();

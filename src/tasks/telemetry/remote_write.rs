@@ -11,7 +11,7 @@ use smol::{Timer, channel};
 use crate::{
     core::{
         backoff::Backoff,
-        bisect::{Bisection, Grid, Verdict},
+        bisect::{Bisection, Grid, ReceiverAnswer},
         health::Severity,
         outbox::{Acknowledgement, Batch, Body, Next, Order, Outbox, Range, Samples, Stream},
         secret::Secret,
@@ -19,7 +19,7 @@ use crate::{
     error::{Error, Retry},
     host::random,
     outside::post::Authorization,
-    outside::remote_write::{Answer, Receiver},
+    outside::remote_write::{RemoteWriteClient, WriteResponse},
     store::{Failure, telemetry},
     tasks::state::SharedState,
     wire::remote_write::{Requests, empty_body},
@@ -52,7 +52,7 @@ pub struct DeliveryDependencies<'a> {
     /// Store of samples.
     pub samples: telemetry::Handle,
     /// Receiver of samples.
-    pub receiver: Receiver,
+    pub receiver: RemoteWriteClient,
     /// Credentials; read again for each delivery.
     pub authorization: &'a dyn Fn() -> Authorization,
     /// Labels of every series; `None` while it is not known yet who this agent is.
@@ -246,21 +246,21 @@ impl<'a> Delivery<'a> {
         &mut self,
         body: Vec<u8>,
         authorization: Option<&Secret>,
-    ) -> Result<Verdict, Stop> {
+    ) -> Result<ReceiverAnswer, Stop> {
         match self.parts.receiver.send(body, authorization).await? {
-            Answer::Taken => {
+            WriteResponse::Taken => {
                 self.works();
-                Ok(Verdict::Taken)
+                Ok(ReceiverAnswer::Taken)
             }
-            Answer::Refused(why) => {
+            WriteResponse::Refused(why) => {
                 if !self.is_receiver {
                     self.ask_nothing(authorization).await?;
                 }
                 self.counts.why = why;
-                Ok(Verdict::Refused)
+                Ok(ReceiverAnswer::Refused)
             }
-            Answer::Busy(error, wait) => Err(Stop::Failed(error, wait)),
-            Answer::Wrong(error) => Err(Stop::Wrong(error)),
+            WriteResponse::Busy(error, wait) => Err(Stop::Failed(error, wait)),
+            WriteResponse::Wrong(error) => Err(Stop::Wrong(error)),
         }
     }
 
@@ -273,18 +273,18 @@ impl<'a> Delivery<'a> {
             .send(empty_body(), authorization)
             .await?
         {
-            Answer::Taken => {
+            WriteResponse::Taken => {
                 self.works();
                 Ok(())
             }
-            Answer::Refused(why) => {
+            WriteResponse::Refused(why) => {
                 let error = self.parts.receiver.failure().why(why);
                 Err(Stop::Wrong(error.fix(
                     "check telemetry.remote_write.url: the server there does not accept remote write; check scheme (https or http) and path",
                 )))
             }
-            Answer::Busy(error, wait) => Err(Stop::Failed(error, wait)),
-            Answer::Wrong(error) => Err(Stop::Wrong(error)),
+            WriteResponse::Busy(error, wait) => Err(Stop::Failed(error, wait)),
+            WriteResponse::Wrong(error) => Err(Stop::Wrong(error)),
         }
     }
 

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::stamp;
 use crate::core::{
-    access::{Explanation, Look},
+    access::{Explanation, NamespaceLookup},
     audit::{Counts, Refused, Summary, reason_and_fix},
     policy::Attributes,
-    proxy::Target,
+    proxy::CallTarget,
 };
 use crate::wire::json::fields;
 
@@ -327,8 +327,8 @@ impl From<&Explanation> for Decision {
     fn from(explanation: &Explanation) -> Self {
         let target = explanation.call.as_ref().map(|call| &call.target);
         let (path, service) = match target {
-            Some(Target::Kubernetes(path)) => (path.as_str().to_owned(), None),
-            Some(Target::Service(service)) => (
+            Some(CallTarget::Kubernetes(path)) => (path.as_str().to_owned(), None),
+            Some(CallTarget::Service(service)) => (
                 service.path.clone(),
                 Some(Service {
                     namespace: service.namespace.clone(),
@@ -376,17 +376,17 @@ impl From<&Attributes<'_>> for Request {
 }
 
 impl Namespace {
-    fn of(name: &str, look: &Look) -> Self {
+    fn of(name: &str, look: &NamespaceLookup) -> Self {
         let found = match look {
-            Look::Found(found) => Some(found),
-            Look::Missing | Look::Unknown(_) => None,
+            NamespaceLookup::Found(found) => Some(found),
+            NamespaceLookup::Missing | NamespaceLookup::Unknown(_) => None,
         };
         Self {
             name: name.to_owned(),
             exists: match look {
-                Look::Found(_) => Some(true),
-                Look::Missing => Some(false),
-                Look::Unknown(_) => None,
+                NamespaceLookup::Found(_) => Some(true),
+                NamespaceLookup::Missing => Some(false),
+                NamespaceLookup::Unknown(_) => None,
             },
             is_managed: found.map(|found| found.is_managed),
             enforces: found.and_then(|found| Some(found.enforces?.as_str().to_owned())),
@@ -403,7 +403,7 @@ mod tests {
         time::Wall,
     };
 
-    fn decision(target: &str, look: Look) -> Decision {
+    fn decision(target: &str, look: NamespaceLookup) -> Decision {
         let inquiry = Inquiry {
             method: "PATCH".to_owned(),
             target: target.to_owned(),
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_decision_shows_what_was_asked_and_what_it_depends_on() {
-        let found = Look::Found(policy::Namespace::default());
+        let found = NamespaceLookup::Found(policy::Namespace::default());
         let shown = decision("/apis/apps/v1/namespaces/shop/deployments/web?x=1", found);
         assert_eq!(shown.verdict, "refused");
         assert_eq!(shown.path, "/apis/apps/v1/namespaces/shop/deployments/web");
@@ -433,11 +433,11 @@ mod tests {
             (Some(true), Some(false))
         );
 
-        let shown = decision("shop/web:80/x", Look::Missing);
+        let shown = decision("shop/web:80/x", NamespaceLookup::Missing);
         assert_eq!(shown.service.unwrap().port, 80);
         assert_eq!(shown.namespace.unwrap().exists, Some(false));
 
-        let shown = decision("/api/../x", Look::Missing);
+        let shown = decision("/api/../x", NamespaceLookup::Missing);
         assert_eq!((shown.request, shown.method.as_str()), (None, ""));
     }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::stamp;
 use crate::{
-    core::{environment, preflight::Verdict, repair::Recipe, time::Wall},
+    core::{environment, preflight::CheckResult, repair::Recipe, time::Wall},
     wire::json::fields,
 };
 
@@ -153,7 +153,7 @@ impl Doctor {
     /// From what was found out.
     pub fn new(
         environment: &environment::Environment,
-        verdicts: &[Verdict],
+        verdicts: &[CheckResult],
         at: Wall,
         took_ms: u64,
     ) -> Self {
@@ -235,8 +235,8 @@ impl From<&Recipe> for Automatic {
     }
 }
 
-impl From<&Verdict> for Check {
-    fn from(verdict: &Verdict) -> Self {
+impl From<&CheckResult> for Check {
+    fn from(verdict: &CheckResult) -> Self {
         let check = verdict.check;
         Self {
             id: check.id.to_owned(),

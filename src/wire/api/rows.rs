@@ -316,7 +316,7 @@ fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::api::{Condition, Part};
+    use crate::wire::api::{Condition, PartStatus};
 
     fn row(status: &Status, id: &str) -> Option<String> {
         let row = rows(status).into_iter().find(|row| row.id == id)?;
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_part_that_is_not_ready_is_named_with_its_reason() {
-        let part = |id: &str, ready, sentence: Option<&str>| Part {
+        let part = |id: &str, ready, sentence: Option<&str>| PartStatus {
             id: id.to_owned(),
             ready,
             sentence: sentence.map(str::to_owned),

@@ -83,8 +83,8 @@ impl From<verdict::Verdict> for Verdict {
     }
 }
 
-impl From<verdict::State> for PartVerdict {
-    fn from(state: verdict::State) -> Self {
+impl From<verdict::PartState> for PartVerdict {
+    fn from(state: verdict::PartState) -> Self {
         Self {
             id: state.part.as_str().to_owned(),
             code: state.code.to_owned(),

@@ -25,7 +25,7 @@ pub use outbound::{
     gateway_hello_ack, heartbeat, pong, protocol_fallback, register,
 };
 pub use proxied::{
-    Answer, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart, binary_body,
+    AnswerForm, ProxyMessage, ProxyRequest, RequestBody, SocketData, SocketStart, binary_body,
 };
 
 /// The longest request id or stream id that is kept, in bytes: with it a chunk message stays within

@@ -24,7 +24,7 @@ pub enum ProxyMessage {
         /// The id to answer under; empty where there was none.
         id: String,
         /// In which form it expects the answer.
-        answer: Answer,
+        answer: AnswerForm,
         /// Problem, for the answer.
         reason: String,
     },
@@ -70,7 +70,7 @@ pub enum ProxyMessage {
 
 /// In which form an answer is expected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Answer {
+pub enum AnswerForm {
     /// One `proxy_response` or `proxy_error`.
     Buffered,
     /// `proxy_response_header`, chunks and an end, or an abort.
@@ -88,8 +88,8 @@ pub struct ProxyRequest {
     pub asked: RawRequest,
     /// Location of the body.
     pub body: RequestBody,
-    /// [`Answer::Buffered`] or [`Answer::Streaming`].
-    pub answer: Answer,
+    /// [`AnswerForm::Buffered`] or [`AnswerForm::Streaming`].
+    pub answer: AnswerForm,
 }
 
 /// Location of the body of a request.
@@ -165,9 +165,9 @@ fn id(text: &str) -> Option<String> {
 
 fn request(envelope_id: &str, fields: &Fields<'_>) -> ProxyMessage {
     let answer = if fields.is_true(Field::SupportsResponseStreaming) {
-        Answer::Streaming
+        AnswerForm::Streaming
     } else {
-        Answer::Buffered
+        AnswerForm::Buffered
     };
     if envelope_id.is_empty() {
         return ProxyMessage::Nameless;
@@ -192,7 +192,7 @@ fn request(envelope_id: &str, fields: &Fields<'_>) -> ProxyMessage {
 
 /// The answer still has to say whose it is; beyond the limit of the binary frames there is nobody
 /// to answer.
-fn too_long(id: &str, answer: Answer) -> ProxyMessage {
+fn too_long(id: &str, answer: AnswerForm) -> ProxyMessage {
     if id.len() > usize::from(u16::MAX) {
         return ProxyMessage::Nameless;
     }
@@ -335,18 +335,18 @@ fn socket_start(envelope_id: &str, fields: &Fields<'_>) -> ProxyMessage {
     let Some(sent) = sent.ok().flatten().filter(|id| !id.is_empty()) else {
         return ProxyMessage::Unusable {
             id: id(envelope_id).unwrap_or_default(),
-            answer: Answer::Buffered,
+            answer: AnswerForm::Buffered,
             reason: "missing stream_id".to_owned(),
         };
     };
     let Some(stream_id) = id(&sent) else {
-        return too_long(&sent, Answer::Socket);
+        return too_long(&sent, AnswerForm::Socket);
     };
     match asked(fields) {
         Ok(asked) => ProxyMessage::SocketStart(Box::new(SocketStart { stream_id, asked })),
         Err(Unusable(reason)) => ProxyMessage::Unusable {
             id: stream_id,
-            answer: Answer::Socket,
+            answer: AnswerForm::Socket,
             reason,
         },
     }

@@ -120,11 +120,11 @@ fn text(body: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::journal::{self, Intent, Step, StepState};
+    use crate::core::journal::{self, ChangeStep, Intent, StepState};
 
     #[test]
     fn an_outcome_says_what_was_seen_and_nothing_of_what_was_wanted() {
-        let step = |position| Step {
+        let step = |position| ChangeStep {
             position,
             name: format!("step {position}"),
             state: StepState::Done,
@@ -144,7 +144,7 @@ mod tests {
         };
         assert_eq!(outcome(&change), None);
         let at = Wall::from_millis(1000);
-        let ending = journal::Ending::new(journal::Outcome::Undone).why("no room");
+        let ending = journal::ChangeEnd::new(journal::Outcome::Undone).why("no room");
         change.ended = Some((at, ending.fix(Some("make room".to_owned()))));
         let (ended, body) = outcome(&change).unwrap();
         assert_eq!(ended, at);

@@ -1,7 +1,7 @@
 //! The agent itself and a summary of its cluster.
 
 use super::{
-    Kind::{self, Counter, Gauge},
+    MetricType::{self, Counter, Gauge},
     Page, flag, scaled, whole,
 };
 use crate::core::{outbox::Backlog, rates::Own, time::Wall};
@@ -68,7 +68,7 @@ pub struct Cluster {
 }
 
 pub(super) fn write(agent: &Agent<'_>, own: &Own, page: &mut Page) {
-    const BUILD: (&str, Kind, &str) = (
+    const BUILD: (&str, MetricType, &str) = (
         "pipeops_agent_build_info",
         Gauge,
         "The version of the agent; the value is 1.",

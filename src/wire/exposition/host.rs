@@ -1,7 +1,7 @@
 //! The machine, under the names of node_exporter.
 
 use super::{
-    Kind::{Counter, Gauge},
+    MetricType::{Counter, Gauge},
     Page, flag, scaled, whole,
 };
 use crate::core::{

@@ -31,7 +31,7 @@ pub fn page(agent: &Agent<'_>, reading: &Reading) -> String {
 
 /// Type of a metric family.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum MetricType {
     /// It only grows, until its machine or program starts anew.
     Counter,
     /// It goes up and down.
@@ -51,7 +51,7 @@ impl Page {
     /// mentioned.
     fn family<'a, L: AsRef<[(&'a str, &'a str)]>>(
         &mut self,
-        (name, kind, help): (&str, Kind, &str),
+        (name, kind, help): (&str, MetricType, &str),
         series: impl IntoIterator<Item = (L, Option<String>)>,
     ) {
         let mut is_introduced = false;
@@ -66,8 +66,8 @@ impl Page {
             }
             if !is_introduced {
                 let kind = match kind {
-                    Kind::Counter => "counter",
-                    Kind::Gauge => "gauge",
+                    MetricType::Counter => "counter",
+                    MetricType::Gauge => "gauge",
                 };
                 self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
                 is_introduced = true;
@@ -78,7 +78,7 @@ impl Page {
     }
 
     /// A family of one series without labels.
-    fn one(&mut self, family: (&str, Kind, &str), value: Option<String>) {
+    fn one(&mut self, family: (&str, MetricType, &str), value: Option<String>) {
         self.family(family, [([], value)]);
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pipeops_agent::{
     core::{
-        journal::{Change, Ending, Intent, Journal, Outcome},
+        journal::{Change, ChangeEnd, Intent, Journal, Outcome},
         time::Wall,
     },
     store::{Handle, Store},
@@ -104,7 +104,7 @@ fn a_change_ends_only_once_the_one_in_its_place_is_accepted() {
         assert_eq!(ending.why.as_deref(), Some("another change took its place"));
         // A change whose end was told is not begun again, whatever its record says.
         let lock = Journal::new().lock("app-noted").unwrap();
-        let ending = Ending::new(Outcome::Failed);
+        let ending = ChangeEnd::new(Outcome::Failed);
         let ended = journal.finish_change(&lock, ending, Wall::default());
         ended.await.unwrap();
     });

@@ -9,7 +9,7 @@ use std::{
 
 use pipeops_agent::wire::api::{
     Condition, Destination, Diagnosis, EventPage, EventReport, Link, LinkReport, LogEntry, LogPage,
-    Outage, Part, Probe, Readiness, Row, Status,
+    Outage, PartStatus, Probe, Readiness, Row, Status,
 };
 use serde_json::{Value, json};
 
@@ -106,7 +106,7 @@ fn refused() -> Value {
             because: None,
         }],
         readiness: Readiness {
-            parts: vec![Part {
+            parts: vec![PartStatus {
                 id: "link".to_owned(),
                 ready: false,
                 sentence: Some("the control plane refuses the token: 401".to_owned()),

@@ -83,7 +83,11 @@ fn words_in_databases_stay() {
             ),
             words(
                 "verdict of the audit",
-                [audit::Verdict::Permitted, audit::Verdict::Refused].map(audit::Verdict::as_str),
+                [
+                    audit::AuditDecision::Permitted,
+                    audit::AuditDecision::Refused,
+                ]
+                .map(audit::AuditDecision::as_str),
             ),
             words("outcome of the audit", ended),
             words("others of the audit", [audit::OTHERS]),

@@ -2,7 +2,7 @@
 
 use pipeops_agent::{
     config::keys::{KEYS, SECTIONS, Secrecy},
-    config::value::Kind,
+    config::value::ValueKind,
     core::{
         diagnosis,
         health::Severity,
@@ -17,18 +17,18 @@ use pipeops_agent::{
 use super::{hold, quoted, words};
 
 /// Kind of value of a setting.
-fn kind(kind: Kind) -> String {
+fn kind(kind: ValueKind) -> String {
     match kind {
-        Kind::Text => "text".to_owned(),
-        Kind::Path => "path".to_owned(),
-        Kind::Flag => "flag".to_owned(),
-        Kind::Time { min_s, max_s } => format!("time of {min_s} to {max_s} s"),
-        Kind::Bytes { min } => format!("bytes, at least {min}"),
-        Kind::Choice(words) => format!("one of {}", words.join(", ")),
-        Kind::Words(words) => format!("some of {}", words.join(", ")),
-        Kind::Ip => "IP address".to_owned(),
-        Kind::Address => "address with port, or off".to_owned(),
-        Kind::Labels => "labels".to_owned(),
+        ValueKind::Text => "text".to_owned(),
+        ValueKind::Path => "path".to_owned(),
+        ValueKind::Flag => "flag".to_owned(),
+        ValueKind::Time { min_s, max_s } => format!("time of {min_s} to {max_s} s"),
+        ValueKind::Bytes { min } => format!("bytes, at least {min}"),
+        ValueKind::Choice(words) => format!("one of {}", words.join(", ")),
+        ValueKind::Words(words) => format!("some of {}", words.join(", ")),
+        ValueKind::Ip => "IP address".to_owned(),
+        ValueKind::Address => "address with port, or off".to_owned(),
+        ValueKind::Labels => "labels".to_owned(),
     }
 }
 
@@ -99,18 +99,18 @@ fn conditions_keep_their_names() {
 
 #[test]
 fn words_of_the_api_and_the_exit_codes_stay() {
-    use diagnosis::{Outcome, Side, Step};
+    use diagnosis::{PathStep, Side, StepResult};
     let steps = [
-        Step::Carrier,
-        Step::Address,
-        Step::Route,
-        Step::Dns,
-        Step::Tcp,
-        Step::Tls,
-        Step::Http,
-        Step::Clock,
-        Step::Session,
-        Step::Cluster,
+        PathStep::Carrier,
+        PathStep::Address,
+        PathStep::Route,
+        PathStep::Dns,
+        PathStep::Tcp,
+        PathStep::Tls,
+        PathStep::Http,
+        PathStep::Clock,
+        PathStep::Session,
+        PathStep::Cluster,
     ];
     let sides = [
         Side::None,
@@ -120,16 +120,16 @@ fn words_of_the_api_and_the_exit_codes_stay() {
         Side::Unknown,
     ];
     let outcomes = [
-        Outcome::Ok,
-        Outcome::Failed(Side::Node),
-        Outcome::Skipped,
-        Outcome::Unknown,
+        StepResult::Ok,
+        StepResult::Failed(Side::Node),
+        StepResult::Skipped,
+        StepResult::Unknown,
     ];
     let checked = [
-        preflight::Outcome::Problem,
-        preflight::Outcome::Unknown,
-        preflight::Outcome::Skipped,
-        preflight::Outcome::Ok,
+        preflight::CheckOutcome::Problem,
+        preflight::CheckOutcome::Unknown,
+        preflight::CheckOutcome::Skipped,
+        preflight::CheckOutcome::Ok,
     ];
     let severities = [Severity::Note, Severity::Warning, Severity::Critical];
     let levels = [Level::Full, Level::Managed, Level::ReadOnly, Level::Off];
@@ -151,11 +151,11 @@ fn words_of_the_api_and_the_exit_codes_stay() {
             words("access level", levels.map(Level::as_str)),
             words("pod security", pods.map(PodSecurity::as_str)),
             words("step of the diagnosis", steps.map(|step| step.words().0)),
-            words("outcome of a step", outcomes.map(Outcome::as_str)),
+            words("outcome of a step", outcomes.map(StepResult::as_str)),
             words("side of the diagnosis", sides.map(Side::as_str)),
             words(
                 "outcome of a check",
-                checked.map(preflight::Outcome::as_str),
+                checked.map(preflight::CheckOutcome::as_str),
             ),
         ],
     );

@@ -10,7 +10,7 @@ use std::{
 };
 
 use pipeops_agent::{
-    core::rollout::{self, Judgement, Verdict},
+    core::rollout::{self, JudgedRollout, RolloutVerdict},
     wire::rollout::read,
 };
 
@@ -18,7 +18,7 @@ use pipeops_agent::{
 struct Scenario {
     name: String,
     /// Verdict, and its cause where there is one.
-    expected: (Verdict, Option<String>),
+    expected: (RolloutVerdict, Option<String>),
     /// Seconds that are recorded.
     run_s: u64,
     soak_s: u64,
@@ -59,7 +59,7 @@ impl Scenario {
         };
         Self {
             name: name.to_owned(),
-            expected: (Verdict::of(verdict).unwrap(), cause),
+            expected: (RolloutVerdict::of(verdict).unwrap(), cause),
             run_s: number("run"),
             soak_s: number("soak"),
             deadline_s: number("deadline"),
@@ -70,7 +70,7 @@ impl Scenario {
     }
 
     /// Why a judgement is not the expected one.
-    fn differs(&self, last: &Judgement) -> Option<String> {
+    fn differs(&self, last: &JudgedRollout) -> Option<String> {
         let cause = last
             .finding
             .as_ref()
@@ -81,10 +81,10 @@ impl Scenario {
 }
 
 /// The steps of a recording: what was said when.
-fn judged(text: &str) -> Vec<(u64, Judgement)> {
+fn judged(text: &str) -> Vec<(u64, JudgedRollout)> {
     let recording = read(text).unwrap();
     let steps = rollout::replay(&recording.scope, &recording.frames);
-    let seconds = |(at, step): (pipeops_agent::core::time::Mono, Judgement)| {
+    let seconds = |(at, step): (pipeops_agent::core::time::Mono, JudgedRollout)| {
         (at.elapsed_since_boot().as_secs(), step)
     };
     steps.into_iter().map(seconds).collect()
@@ -104,7 +104,7 @@ fn every_recorded_rollout_gets_its_verdict() {
         let steps = judged(&text);
         let (_, last) = steps.last().expect("an observation");
         wrong.extend(Scenario::read(name).differs(last));
-        if last.verdict == Verdict::Bad {
+        if last.verdict == RolloutVerdict::Bad {
             let found = last.finding.as_ref().expect("a bad verdict has a cause");
             for (what, text) in [
                 ("sentence", &last.sentence),

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use pipeops_agent::{
     core::{
-        audit::{Effect, Entry, Sum, Verdict},
+        audit::{AuditDecision, AuditEntry, Effect, Sum},
         event::{Event, EventContent, LogLine, Source as Told},
         health::Severity,
-        journal::{Ending, Intent, Journal, Outcome},
+        journal::{ChangeEnd, Intent, Journal, Outcome},
         outbox::Stream,
         series::{Key, Point, Series, Tick},
         time::{Mono, Now, Wall},
@@ -177,7 +177,7 @@ impl Source {
         handle.audit_sums(sums.collect()).await.unwrap();
         for number in 1..=CHANGES {
             let lock = Journal::new().lock(&format!("change {number}")).unwrap();
-            let ending = Ending::new(Outcome::Done).why(text(4, number));
+            let ending = ChangeEnd::new(Outcome::Done).why(text(4, number));
             handle
                 .begin_change(&lock, Intent::default(), self.booted)
                 .await
@@ -278,7 +278,7 @@ pub(super) fn are_in(counts: &BTreeMap<&'static str, u64>, records: &Records) ->
     })
 }
 
-fn entry(number: u64) -> Entry {
+fn entry(number: u64) -> AuditEntry {
     let what = format!("PUT /{}", text(3, number));
-    Entry::new("control-plane", &what, Verdict::Permitted, "full")
+    AuditEntry::new("control-plane", &what, AuditDecision::Permitted, "full")
 }

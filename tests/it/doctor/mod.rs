@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use pipeops_agent::{
     core::{
         environment::{Environment, READS},
-        preflight::{self, Judgement, Outcome, Verdict, checks, facts::Fact},
+        preflight::{self, CheckOutcome, CheckResult, Judgement, checks, facts::Fact},
         repair::Repair,
     },
     wire::api,
@@ -34,7 +34,7 @@ fn every_check_fires_on_its_problem_and_names_what_is_there() {
     for case in cases::all() {
         let said = case.tree.said();
         let verdict = said.of(case.id);
-        if verdict.outcome != Outcome::Problem {
+        if verdict.outcome != CheckOutcome::Problem {
             wrong.push(format!("{}: {verdict:?}", case.id));
             continue;
         }
@@ -103,7 +103,7 @@ fn each_environment_is_called_what_it_is() {
 
 /// A fix is of use only where it names files of this very machine; a file that it makes has its
 /// folder, or it makes that too.
-fn names_what_is_not_there(said: &Said, verdict: &Verdict) -> Vec<String> {
+fn names_what_is_not_there(said: &Said, verdict: &CheckResult) -> Vec<String> {
     let fix = verdict.fix.as_deref().unwrap_or_default();
     let text = format!("{fix} {}", verdict.commands.join(" "));
     let mut wrong = Vec::new();
@@ -189,7 +189,7 @@ fn one_cause_is_one_finding() {
     );
     for id in ["k3s.service", "k3s.kubeconfig", "k3s.api"] {
         let verdict = said.of(id);
-        assert_eq!(verdict.outcome, Outcome::Skipped, "{id}");
+        assert_eq!(verdict.outcome, CheckOutcome::Skipped, "{id}");
         assert_eq!(verdict.because, Some("cgroup.memory"), "{id}");
     }
 }
@@ -206,12 +206,20 @@ fn what_only_root_sees_is_unknown_and_root_completes_it() {
         let verdict = verdict.unwrap();
         (verdict.outcome, verdict.seen, verdict.needs_root)
     };
-    let unseen = (Outcome::Unknown, preflight::NEEDS_ROOT.to_owned(), true);
+    let unseen = (
+        CheckOutcome::Unknown,
+        preflight::NEEDS_ROOT.to_owned(),
+        true,
+    );
     assert_eq!(of(&facts, "network.overlap"), unseen);
     let text = Fact::Text("cluster-cidr: 192.168.0.0/16\n".to_owned());
     facts.complete([(config.to_owned(), text)].into());
     let (outcome, seen, needs_root) = of(&facts, "network.overlap");
-    assert_eq!((outcome, needs_root), (Outcome::Problem, false), "{seen}");
+    assert_eq!(
+        (outcome, needs_root),
+        (CheckOutcome::Problem, false),
+        "{seen}"
+    );
 }
 
 #[test]

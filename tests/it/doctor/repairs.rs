@@ -8,7 +8,7 @@ use std::{
 };
 
 use pipeops_agent::{
-    core::{preflight::Outcome, repair::Repair},
+    core::{preflight::CheckOutcome, repair::Repair},
     keeper::Keeper,
 };
 
@@ -175,7 +175,11 @@ fn what_is_typed_by_hand_and_what_the_helper_does_leave_the_same_behind() {
     for (check, tree) in machines() {
         let by_hand = machine(&tree);
         let verdict = by_hand.of(check);
-        assert_eq!(verdict.outcome, Outcome::Problem, "{check}: {verdict:?}");
+        assert_eq!(
+            verdict.outcome,
+            CheckOutcome::Problem,
+            "{check}: {verdict:?}"
+        );
         let recipe = verdict.recipe.as_ref().expect(check);
         assert!(!verdict.commands.is_empty(), "{check}");
         let before = left(by_hand.root.path());
@@ -233,7 +237,11 @@ fn a_repair_is_offered_only_where_the_helper_would_do_it() {
     for (check, tree) in no_repair {
         let said = tree.said();
         let verdict = said.of(check);
-        assert_eq!(verdict.outcome, Outcome::Problem, "{check}: {verdict:?}");
+        assert_eq!(
+            verdict.outcome,
+            CheckOutcome::Problem,
+            "{check}: {verdict:?}"
+        );
         assert_eq!(verdict.recipe, None, "{check}");
         assert!(verdict.fix.is_some(), "{check}");
     }

@@ -7,7 +7,7 @@ use pipeops_agent::{
     core::{
         environment::Environment,
         preflight::{
-            self, Outcome, Verdict,
+            self, CheckOutcome, CheckResult,
             facts::{Fact, Facts},
         },
         rates::Space,
@@ -37,7 +37,7 @@ pub(super) struct Tree {
 pub(super) struct Said {
     pub(super) facts: Facts,
     pub(super) environment: Environment,
-    pub(super) verdicts: Vec<Verdict>,
+    pub(super) verdicts: Vec<CheckResult>,
     /// Every path of the tree.
     pub(super) root: tempfile::TempDir,
 }
@@ -148,7 +148,7 @@ impl Tree {
 }
 
 impl Said {
-    pub(super) fn of(&self, id: &str) -> &Verdict {
+    pub(super) fn of(&self, id: &str) -> &CheckResult {
         let verdict = self.verdicts.iter().find(|verdict| verdict.check.id == id);
         verdict.unwrap_or_else(|| panic!("no check {id}"))
     }
@@ -158,7 +158,7 @@ impl Said {
         let problems = self
             .verdicts
             .iter()
-            .filter(|verdict| verdict.outcome == Outcome::Problem);
+            .filter(|verdict| verdict.outcome == CheckOutcome::Problem);
         problems
             .map(|verdict| format!("{}: {}", verdict.check.id, verdict.seen))
             .collect()

@@ -8,7 +8,7 @@ use hyper::{Method, Request};
 use pipeops_agent::core::secret::Secret;
 use pipeops_agent::error::Retry;
 use pipeops_agent::kube::{Body, Client, Detail, Error, Identity, Upgraded};
-use pipeops_agent::net::{Kind, Phase};
+use pipeops_agent::net::{ErrorKind, Phase};
 use pipeops_agent::wire::kube::HeadOnly;
 
 use super::certificates::{Authority, Valid};
@@ -256,7 +256,10 @@ fn a_cluster_installed_anew_is_believed_after_its_kubeconfig_is_rewritten() {
         let Error::Connection(why) = &error else {
             panic!("{error}");
         };
-        assert_eq!((why.phase, &why.kind), (Phase::Tls, &Kind::UnknownIssuer));
+        assert_eq!(
+            (why.phase, &why.kind),
+            (Phase::Tls, &ErrorKind::UnknownIssuer)
+        );
         kubeconfig.write(&server, &new, &certificate_user(&new));
         while client.version().await.is_err() {}
         assert!(server.seen().pop().unwrap().certificate);

@@ -9,7 +9,7 @@ use pipeops_agent::core::url::ProxyUrl;
 use pipeops_agent::net::dial::{Dialer, Route, Target};
 use pipeops_agent::net::proxy::Proxy;
 use pipeops_agent::net::tls::{self, Clock, Roots, Tls};
-use pipeops_agent::net::{Error, Kind, Phase};
+use pipeops_agent::net::{Error, ErrorKind, Phase};
 use smol::Task;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 use smol::net::{TcpListener, TcpStream};
@@ -113,7 +113,7 @@ fn what_a_proxy_refuses_is_told_with_the_fix() {
         for answer in ["SSH-2.0-OpenSSH\r\n", "HTTP/1.1 lots\r\n\r\n"] {
             let fake = proxy(&executor, answer).await;
             let error = dial(&server, &by(&fake, ""), &tls).await.unwrap_err();
-            assert!(matches!(error.kind, Kind::ProxyGarbage(_)), "{error}");
+            assert!(matches!(error.kind, ErrorKind::ProxyGarbage(_)), "{error}");
         }
     });
 }
@@ -164,14 +164,14 @@ fn a_server_without_tls_and_a_silent_one_are_told_apart() {
         let error = Dialer::default().dial(&route, SOON).await.unwrap_err();
         assert_eq!(
             (error.phase, &error.kind),
-            (Phase::Tls, &Kind::NotTls),
+            (Phase::Tls, &ErrorKind::NotTls),
             "{error}"
         );
         let limit = Duration::from_millis(200);
         let error = Dialer::default().dial(&route, limit).await.unwrap_err();
         assert_eq!(
             (error.phase, &error.kind),
-            (Phase::Tls, &Kind::Deadline(limit)),
+            (Phase::Tls, &ErrorKind::Deadline(limit)),
             "{error}"
         );
         drop(answering);
@@ -196,7 +196,7 @@ fn a_certificate_for_another_name_is_refused_unless_the_name_is_given() {
         let wrong = named("k3s.example");
         let route = Route::direct(&target).with_tls(Some(&wrong));
         let error = Dialer::default().dial(&route, SOON).await.unwrap_err();
-        assert!(matches!(error.kind, Kind::WrongName(_)), "{error}");
+        assert!(matches!(error.kind, ErrorKind::WrongName(_)), "{error}");
         let right = named("localhost");
         let route = Route::direct(&target).with_tls(Some(&right));
         Dialer::default().dial(&route, SOON).await.unwrap();

@@ -22,7 +22,7 @@ use pipeops_agent::kube::watch::{Event, Watch};
 use pipeops_agent::kube::{Body, Client, Detail, Error, Identity, Patch, Settings};
 use pipeops_agent::net::dial::Dialer;
 use pipeops_agent::net::proxy::Proxies;
-use pipeops_agent::net::{Kind, deadline};
+use pipeops_agent::net::{ErrorKind, deadline};
 use pipeops_agent::wire::kube::{ConfigMap, HeadOnly, Metadata, Node};
 use smol::stream::StreamExt;
 
@@ -413,7 +413,9 @@ fn a_watch_outlives_the_api_server_and_new_certificates_are_believed() {
                     .send(get("/version"), &Identity::Anonymous, SOON)
                     .await
                 {
-                    Err(Error::Connection(error)) if error.kind == Kind::UnknownIssuer => return,
+                    Err(Error::Connection(error)) if error.kind == ErrorKind::UnknownIssuer => {
+                        return;
+                    }
                     _ => smol::Timer::after(Duration::from_millis(200)).await,
                 };
             }

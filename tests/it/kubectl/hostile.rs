@@ -3,7 +3,7 @@
 
 mod peer;
 
-use pipeops_agent::core::yamux::frame::{Flags, Kind};
+use pipeops_agent::core::yamux::frame::{Flags, FrameType};
 use plane::{Cut, Direction, Opcode, ProxyRequest, Sessions, Streams};
 use serde_json::json;
 
@@ -118,14 +118,14 @@ fn ten_thousand_openings_in_a_second_leave_the_session_and_everybody_else_alone(
     let mut peer = Peer::instead_of(&bench.plane);
     let rows: [(&str, Frames); 4] = [
         ("opened", |id| {
-            head(Kind::Window, Flags::SYN, id, 0).to_vec()
+            head(FrameType::Window, Flags::SYN, id, 0).to_vec()
         }),
         ("opened for a watch", |id| frame(Flags::SYN, id, &watch())),
         ("opened and half closed", |id| {
             frame(Flags::SYN.with(Flags::FIN), id, &watch())
         }),
         ("opened and reset", |id| {
-            let reset = head(Kind::Window, Flags::RST, id, 0);
+            let reset = head(FrameType::Window, Flags::RST, id, 0);
             [frame(Flags::SYN, id, &watch()), reset.to_vec()].concat()
         }),
     ];
@@ -179,7 +179,7 @@ fn streams_that_nobody_reads_give_their_window_and_then_wait() {
     }
     // A window of nothing, again and again, is no window.
     for id in &ids {
-        let nothing = head(Kind::Window, Flags::NONE, *id, 0);
+        let nothing = head(FrameType::Window, Flags::NONE, *id, 0);
         peer.sends(&nothing.repeat(100));
     }
     peer.settle();
@@ -187,7 +187,7 @@ fn streams_that_nobody_reads_give_their_window_and_then_wait() {
     answers(&bench);
     assert_eq!(peer.heard.count(|stream| stream.bytes == WINDOW), ids.len());
     for id in &ids {
-        peer.says(Kind::Window, Flags::NONE, *id, 1);
+        peer.says(FrameType::Window, Flags::NONE, *id, 1);
     }
     peer.until("a byte each", |heard| {
         heard.count(|stream| stream.bytes == WINDOW + 1) == ids.len()
@@ -199,7 +199,7 @@ fn streams_that_nobody_reads_give_their_window_and_then_wait() {
     bench.plane.cut(Sessions::All, Cut::BlackHole);
     let most = u32::MAX;
     for id in &ids {
-        peer.says(Kind::Window, Flags::NONE, *id, most);
+        peer.says(FrameType::Window, Flags::NONE, *id, most);
     }
     bench.plane.cut(Sessions::All, Cut::Slow(1));
     let mut queued = 0;
@@ -300,22 +300,22 @@ fn a_stream_that_is_given_up_at_any_moment_is_over_in_the_agent() {
     // What comes instead of the rest.
     let ends: [(&str, Frames); 5] = [
         ("is reset", |id| {
-            head(Kind::Window, Flags::RST, id, 0).to_vec()
+            head(FrameType::Window, Flags::RST, id, 0).to_vec()
         }),
         ("is half closed and reset", |id| {
-            let finish = head(Kind::Data, Flags::FIN, id, 0);
-            [finish, head(Kind::Data, Flags::RST, id, 0)].concat()
+            let finish = head(FrameType::Data, Flags::FIN, id, 0);
+            [finish, head(FrameType::Data, Flags::RST, id, 0)].concat()
         }),
         ("is opened again", |id| frame(Flags::SYN, id, b"again")),
         ("goes on after its end", |id| {
             [
-                head(Kind::Data, Flags::FIN, id, 0).to_vec(),
+                head(FrameType::Data, Flags::FIN, id, 0).to_vec(),
                 frame(Flags::NONE, id, b"more"),
             ]
             .concat()
         }),
         ("is half closed", |id| {
-            head(Kind::Data, Flags::FIN, id, 0).to_vec()
+            head(FrameType::Data, Flags::FIN, id, 0).to_vec()
         }),
     ];
     for (end, bytes) in ends {
@@ -352,13 +352,13 @@ fn whoever_breaks_the_rules_of_a_stream_loses_that_stream() {
 
     let rows: [(&str, Frames); 3] = [
         ("a window that overflows", |id| {
-            head(Kind::Window, Flags::NONE, id, u32::MAX).to_vec()
+            head(FrameType::Window, Flags::NONE, id, u32::MAX).to_vec()
         }),
         ("more than the window", |id| {
             frame(Flags::NONE, id, &vec![b'x'; WINDOW + 1])
         }),
         ("an opening of what is open", |id| {
-            head(Kind::Window, Flags::SYN, id, 0).to_vec()
+            head(FrameType::Window, Flags::SYN, id, 0).to_vec()
         }),
     ];
     for (what, bytes) in rows {
@@ -390,16 +390,16 @@ fn whoever_breaks_the_rules_of_a_stream_loses_that_stream() {
 
     streams_that_never_were(&mut peer);
     peer.sends(&frame(Flags::NONE, 0, b"data of the session"));
-    peer.says(Kind::Window, Flags::SYN, 0, 0);
+    peer.says(FrameType::Window, Flags::SYN, 0, 0);
     peer.settle();
     peer.get(PATH);
 
     // Questions without end, and a peer that goes away while it goes on.
     for _ in 0..100 {
-        peer.sends(&head(Kind::Ping, Flags::SYN, 0, 1).repeat(1000));
+        peer.sends(&head(FrameType::Ping, Flags::SYN, 0, 1).repeat(1000));
     }
     for reason in [0, 1, 2, 77] {
-        peer.says(Kind::GoAway, Flags::NONE, 0, reason);
+        peer.says(FrameType::GoAway, Flags::NONE, 0, reason);
     }
     peer.settle();
     peer.get(PATH);
@@ -443,7 +443,7 @@ fn lost_framing_ends_the_streams_until_the_next_hello_and_nothing_else() {
         // From here on nothing binary means anything.
         let before = peer.heard.pongs;
         for _ in 0..1000 {
-            peer.says(Kind::Ping, Flags::SYN, 0, 1);
+            peer.says(FrameType::Ping, Flags::SYN, 0, 1);
             peer.sends(bytes);
         }
         answers(&bench);
@@ -455,7 +455,7 @@ fn lost_framing_ends_the_streams_until_the_next_hello_and_nothing_else() {
     // A frame of four gigabytes swallows what follows, for as long as the peer means it.
     let id = peer.open(&watch());
     peer.until("a watch", |heard| heard.has(id, |stream| stream.bytes > 0));
-    peer.says(Kind::Data, Flags::NONE, id, u32::MAX);
+    peer.says(FrameType::Data, Flags::NONE, id, u32::MAX);
     peer.until("too much", |heard| heard.has(id, |stream| stream.is_reset));
     for _ in 0..100 {
         peer.writes(id, &noise);
@@ -485,7 +485,7 @@ fn words_that_come_too_early_too_late_or_too_often_are_no_harm() {
     let mut peer = Peer::silent(&bench.plane);
     for _ in 0..1000 {
         peer.sends(&frame(Flags::SYN, 2, &watch()));
-        peer.says(Kind::Ping, Flags::SYN, 0, 1);
+        peer.says(FrameType::Ping, Flags::SYN, 0, 1);
     }
     answers(&bench);
     assert!(peer.heard.streams.is_empty() && peer.heard.pongs == 0);
@@ -538,10 +538,10 @@ fn streams_that_never_were(peer: &mut Peer<'_>) {
     for id in peer.ids(2000) {
         let frames = [
             frame(Flags::NONE, id, b"data of nothing"),
-            head(Kind::Window, Flags::NONE, id, 1).to_vec(),
-            head(Kind::Data, Flags::FIN, id, 0).to_vec(),
-            head(Kind::Data, Flags::RST, id, 0).to_vec(),
-            head(Kind::Window, Flags::ACK, id, 0).to_vec(),
+            head(FrameType::Window, Flags::NONE, id, 1).to_vec(),
+            head(FrameType::Data, Flags::FIN, id, 0).to_vec(),
+            head(FrameType::Data, Flags::RST, id, 0).to_vec(),
+            head(FrameType::Window, Flags::ACK, id, 0).to_vec(),
         ];
         peer.sends(&frames.concat());
     }

@@ -14,7 +14,7 @@ use pipeops_agent::{
     core::yamux::{Load, Settings},
     executor::Executor,
     link::{
-        mux::{Mux, MuxStream, Over},
+        mux::{Mux, MuxEnd, MuxStream},
         outlet::{Frame, Outlet},
     },
 };
@@ -108,7 +108,7 @@ pub(super) fn run<F: Future>(test: impl FnOnce(Rc<Executor>) -> F) -> F::Output 
 
 async fn drive(mux: Mux) {
     let over = mux.drive().await;
-    assert_eq!(over, Over::SessionLost, "no peer breaks the framing");
+    assert_eq!(over, MuxEnd::SessionLost, "no peer breaks the framing");
 }
 
 async fn read(

@@ -9,13 +9,13 @@ use std::{
 use pipeops_agent::{
     core::yamux::{
         Settings,
-        frame::{Flags, HEADER_BYTES, Header, Kind},
+        frame::{Flags, FrameType, HEADER_BYTES, Header},
     },
     link::{
-        mux::{End, HeaderError, Mux, MuxStream, Over},
+        mux::{HeaderError, Mux, MuxEnd, MuxStream, StreamEnd},
         outlet::{Frame, Outlet},
     },
-    wire::stream::{Invalid, Target},
+    wire::stream::{Invalid, StreamTarget},
 };
 use smol::{
     future::{block_on, poll_once, zip},
@@ -34,7 +34,7 @@ impl Bench {
         Self { mux, outlet }
     }
 
-    fn says(&self, kind: Kind, flags: Flags, stream: u32, length: u32) {
+    fn says(&self, kind: FrameType, flags: Flags, stream: u32, length: u32) {
         let header = Header {
             kind,
             flags,
@@ -46,12 +46,12 @@ impl Bench {
 
     fn sends(&self, stream: u32, payload: &[u8]) {
         let length = u32::try_from(payload.len()).unwrap();
-        self.says(Kind::Data, Flags::NONE, stream, length);
+        self.says(FrameType::Data, Flags::NONE, stream, length);
         self.mux.receive(&payload.to_vec().into());
     }
 
     fn opens(&self, stream: u32) -> MuxStream {
-        self.says(Kind::Window, Flags::SYN, stream, 0);
+        self.says(FrameType::Window, Flags::SYN, stream, 0);
         now(self.mux.accept()).unwrap().unwrap()
     }
 
@@ -75,8 +75,8 @@ impl Bench {
             while let Some((head, after)) = rest.split_first_chunk::<HEADER_BYTES>() {
                 let header = Header::decode(*head).unwrap();
                 let payload = match header.kind {
-                    Kind::Data => usize::try_from(header.length).unwrap(),
-                    Kind::Window | Kind::Ping | Kind::GoAway => 0,
+                    FrameType::Data => usize::try_from(header.length).unwrap(),
+                    FrameType::Window | FrameType::Ping | FrameType::GoAway => 0,
                 };
                 rest = &after[payload..];
                 out.push((header, payload));
@@ -86,7 +86,7 @@ impl Bench {
     }
 
     /// Type, flags and payload of what goes out for one stream.
-    fn goes_out_for(&self, stream: u32) -> Vec<(Kind, Flags, usize)> {
+    fn goes_out_for(&self, stream: u32) -> Vec<(FrameType, Flags, usize)> {
         let mut out = self.goes_out();
         out.retain(|(header, _)| header.stream == stream);
         out.into_iter()
@@ -105,9 +105,9 @@ fn fin_reads_as_the_end_and_a_reset_as_an_error() {
     let bench = Bench::new();
     let (mut finished, mut reset) = (bench.opens(2), bench.opens(4));
     bench.sends(2, b"all");
-    bench.says(Kind::Data, Flags::FIN, 2, 0);
+    bench.says(FrameType::Data, Flags::FIN, 2, 0);
     bench.sends(4, b"part");
-    bench.says(Kind::Window, Flags::RST, 4, 0);
+    bench.says(FrameType::Window, Flags::RST, 4, 0);
     let mut buffer = [0; 8];
     assert_eq!(now(finished.read(&mut buffer)).unwrap().unwrap(), 3);
     assert_eq!(now(finished.read(&mut buffer)).unwrap().unwrap(), 0);
@@ -126,7 +126,7 @@ fn dropping_a_stream_resets_it_and_what_it_had_written_stays_here() {
     drop(stream);
     assert_eq!(
         bench.goes_out_for(2),
-        [(Kind::Window, Flags::RST, 0)],
+        [(FrameType::Window, Flags::RST, 0)],
         "and nothing else"
     );
     assert_eq!(bench.mux.load().streams, 0);
@@ -144,7 +144,10 @@ fn closing_a_stream_lets_everything_out_and_then_says_fin() {
     drop(stream);
     assert_eq!(
         bench.goes_out_for(2),
-        [(Kind::Data, Flags::ACK, 7), (Kind::Data, Flags::FIN, 0)]
+        [
+            (FrameType::Data, Flags::ACK, 7),
+            (FrameType::Data, Flags::FIN, 0)
+        ]
     );
     assert_eq!(bench.outlet.load(), (0, 0));
 }
@@ -173,7 +176,7 @@ fn a_writer_waits_for_the_lane_and_then_for_the_window() {
     assert_eq!(sent, 256 * 1024);
     assert_eq!(bench.goes_out_for(2).len(), 8);
     assert!(now(stream.write(&data)).is_none(), "the window is used up");
-    bench.says(Kind::Window, Flags::NONE, 2, 10);
+    bench.says(FrameType::Window, Flags::NONE, 2, 10);
     assert_eq!(now(stream.write(&data)).unwrap().unwrap(), 10);
 }
 
@@ -181,7 +184,7 @@ fn a_writer_waits_for_the_lane_and_then_for_the_window() {
 fn a_write_that_was_taken_goes_out_though_its_writer_never_comes_back() {
     let bench = Bench::new();
     let mut stream = bench.opens(2);
-    bench.says(Kind::Window, Flags::NONE, 2, 1 << 20);
+    bench.says(FrameType::Window, Flags::NONE, 2, 1 << 20);
     let mut sent = 0;
     while let Some(count) = now(stream.write(b"small")) {
         sent += count.unwrap();
@@ -199,7 +202,7 @@ fn a_write_that_was_taken_goes_out_though_its_writer_never_comes_back() {
 fn a_small_answer_does_not_wait_behind_bulk() {
     let bench = Bench::new();
     let (mut bulk, mut small) = (bench.opens(2), bench.opens(4));
-    bench.says(Kind::Window, Flags::NONE, 2, 1 << 30);
+    bench.says(FrameType::Window, Flags::NONE, 2, 1 << 30);
     let data = vec![7; 1 << 20];
     // The lane of the bulk has become bulk, and is full again.
     while now(bulk.write(&data)).is_some() {}
@@ -210,15 +213,15 @@ fn a_small_answer_does_not_wait_behind_bulk() {
     now(bulk.read_exact(&mut vec![0; 200_000]))
         .unwrap()
         .unwrap();
-    let order: Vec<(Kind, u32)> = bench
+    let order: Vec<(FrameType, u32)> = bench
         .goes_out()
         .iter()
         .map(|(header, _)| (header.kind, header.stream))
         .collect();
     let place = |wanted| order.iter().position(|seen| *seen == wanted).unwrap();
-    assert!(place((Kind::Data, 4)) <= 1, "{order:?}");
-    assert!(place((Kind::Window, 2)) <= 1, "{order:?}");
-    assert!(place((Kind::Data, 2)) >= 2, "{order:?}");
+    assert!(place((FrameType::Data, 4)) <= 1, "{order:?}");
+    assert!(place((FrameType::Window, 2)) <= 1, "{order:?}");
+    assert!(place((FrameType::Data, 2)) >= 2, "{order:?}");
 }
 
 #[test]
@@ -228,16 +231,19 @@ fn windows_stay_in_front_of_bulk_however_many_there_were() {
     let mut driver = pin!(bench.mux.drive());
     // 10,000 answers are 120 kB: a lane that carried them all would have become bulk.
     for _ in 0..10_000 {
-        bench.says(Kind::Ping, Flags::SYN, 0, 1);
+        bench.says(FrameType::Ping, Flags::SYN, 0, 1);
         assert!(!bench.goes_out_by(driver.as_mut()).is_empty());
     }
-    bench.says(Kind::Window, Flags::NONE, 2, 1 << 30);
+    bench.says(FrameType::Window, Flags::NONE, 2, 1 << 30);
     let data = vec![7; 1 << 20];
     while now(stream.write(&data)).is_some() {}
     bench.goes_out_by(driver.as_mut());
     while now(stream.write(&data)).is_some() {}
-    bench.says(Kind::Ping, Flags::SYN, 0, 1);
-    assert_eq!(bench.goes_out_by(driver.as_mut())[0].0.kind, Kind::Ping);
+    bench.says(FrameType::Ping, Flags::SYN, 0, 1);
+    assert_eq!(
+        bench.goes_out_by(driver.as_mut())[0].0.kind,
+        FrameType::Ping
+    );
 }
 
 #[test]
@@ -255,10 +261,10 @@ fn a_lost_session_ends_every_wait() {
     let others = zip(
         async { assert!(bench.mux.accept().await.is_none()) },
         zip(
-            async { assert_eq!(bench.mux.drive().await, Over::SessionLost) },
+            async { assert_eq!(bench.mux.drive().await, MuxEnd::SessionLost) },
             async {
                 let end = watch.ended().await;
-                assert_eq!(end, Some(End::Over(Over::SessionLost)));
+                assert_eq!(end, Some(StreamEnd::Over(MuxEnd::SessionLost)));
             },
         ),
     );
@@ -270,7 +276,7 @@ fn a_lost_session_ends_every_wait() {
     block_on(zip(zip(waits, others), lose));
     drop(stream);
     assert_eq!(bench.mux.load().streams, 0);
-    bench.says(Kind::Window, Flags::SYN, 4, 0);
+    bench.says(FrameType::Window, Flags::SYN, 4, 0);
     assert_eq!(bench.mux.load().streams, 0, "nothing is opened any more");
 }
 
@@ -286,7 +292,7 @@ fn lost_framing_is_said_to_the_peer_and_ends_the_mux_with_its_reason() {
     );
     let last = now(poll_fn(|context| bench.outlet.poll_next(context)));
     let go_away = Header {
-        kind: Kind::GoAway,
+        kind: FrameType::GoAway,
         flags: Flags::NONE,
         stream: 0,
         length: 1,
@@ -301,8 +307,8 @@ fn lost_framing_is_said_to_the_peer_and_ends_the_mux_with_its_reason() {
 fn a_stream_that_was_reset_before_anybody_took_it_is_gone() {
     let bench = Bench::new();
     for id in 1..=1000 {
-        bench.says(Kind::Window, Flags::SYN, id * 2, 0);
-        bench.says(Kind::Window, Flags::RST, id * 2, 0);
+        bench.says(FrameType::Window, Flags::SYN, id * 2, 0);
+        bench.says(FrameType::Window, Flags::RST, id * 2, 0);
     }
     assert!(now(bench.mux.accept()).is_none());
     assert_eq!((bench.mux.load().streams, bench.mux.load().refused), (0, 0));
@@ -315,8 +321,8 @@ fn the_end_of_a_stream_is_seen_without_reading() {
     let (watch, gone) = (finished.watch(), dropped.watch());
     assert_eq!(now(watch.ended()), None);
     bench.sends(2, b"a pipelined request");
-    bench.says(Kind::Data, Flags::FIN, 2, 0);
-    assert_eq!(now(watch.ended()), Some(Some(End::Finished)));
+    bench.says(FrameType::Data, Flags::FIN, 2, 0);
+    assert_eq!(now(watch.ended()), Some(Some(StreamEnd::Finished)));
     drop(dropped);
     assert_eq!(now(gone.ended()), Some(None));
 }
@@ -333,7 +339,7 @@ fn the_header_of_a_stream_is_read_and_not_a_byte_more() {
     drop(reading);
     assert_eq!(
         (header.target, header.id.as_str()),
-        (Target::Kubernetes, "x")
+        (StreamTarget::Kubernetes, "x")
     );
     let mut rest = [0; 3];
     now(stream.read_exact(&mut rest)).unwrap().unwrap();
@@ -346,8 +352,8 @@ fn a_header_that_is_none_is_refused_with_its_reason() {
     let (mut wrong, mut short, mut broken) = (bench.opens(2), bench.opens(4), bench.opens(6));
     bench.sends(2, &[9]);
     bench.sends(4, &[2, 3]);
-    bench.says(Kind::Data, Flags::FIN, 4, 0);
-    bench.says(Kind::Data, Flags::RST, 6, 0);
+    bench.says(FrameType::Data, Flags::FIN, 4, 0);
+    bench.says(FrameType::Data, Flags::RST, 6, 0);
     let wrong = now(wrong.read_header()).unwrap().unwrap_err();
     assert!(matches!(wrong, HeaderError::Invalid(Invalid::Version(9))));
     let short = now(short.read_header()).unwrap().unwrap_err();

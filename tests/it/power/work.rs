@@ -9,7 +9,7 @@ use std::{
 use pipeops_agent::{
     core::{
         audit::Effect,
-        journal::{Ending, Intent, Journal, Outcome, Step, StepState},
+        journal::{ChangeEnd, ChangeStep, Intent, Journal, Outcome, StepState},
         outbox::{Body, Range, Stream},
     },
     files,
@@ -135,7 +135,7 @@ async fn change<C: Fn() -> usize>(log: &mut Log<C>, handle: &Handle, round: u64)
             body: "x".repeat(20_000),
         };
         handle.begin_change(&lock, intent, at(3)).await.unwrap();
-        let step = Step {
+        let step = ChangeStep {
             position: 0,
             name: "apply".to_owned(),
             state: StepState::Intended,
@@ -151,7 +151,7 @@ async fn change<C: Fn() -> usize>(log: &mut Log<C>, handle: &Handle, round: u64)
             let advanced = handle.advance_step(&lock, (0, state), None, at(4));
             advanced.await.unwrap();
         }
-        let finished = handle.finish_change(&lock, Ending::new(Outcome::Done), at(5));
+        let finished = handle.finish_change(&lock, ChangeEnd::new(Outcome::Done), at(5));
         finished.await.unwrap();
         What::Finished(round)
     })

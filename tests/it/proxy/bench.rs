@@ -38,7 +38,7 @@ use pipeops_agent::{
         kubeconfig::Source,
         rbac::{Manifest, Reach},
     },
-    link::outlet::{Frame, Outlet, Part},
+    link::outlet::{Fragment, Frame, Outlet},
     net::{dial::Dialer, proxy::Proxies, tls::Clock},
     store::Handle,
     tasks::{
@@ -206,9 +206,9 @@ impl Bench {
                 } => {
                     assert!(data.len() <= 40 * 1024, "{} bytes", data.len());
                     match kind {
-                        Part::FirstText => parts = Some((true, data.to_vec())),
-                        Part::FirstBinary => parts = Some((false, data.to_vec())),
-                        Part::Next => parts.as_mut().unwrap().1.extend(&data),
+                        Fragment::FirstText => parts = Some((true, data.to_vec())),
+                        Fragment::FirstBinary => parts = Some((false, data.to_vec())),
+                        Fragment::Next => parts.as_mut().unwrap().1.extend(&data),
                     }
                     if is_last {
                         let (is_text, data) = parts.unwrap();

@@ -2,9 +2,9 @@
 
 use super::super::{
     Attributes, Verb,
-    schema::{Field, Kind, Others, Schema, field},
+    schema::{Field, FieldKind, Others, Schema, field},
 };
-use crate::core::proxy::{Call, Target, values};
+use crate::core::proxy::{Call, CallTarget, values};
 
 /// A kind of object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -56,7 +56,7 @@ pub(super) const APPLY: &str = "application/apply-patch+yaml";
 
 /// Names a call whose body is judged; `None` for any other.
 pub fn written(call: &Call) -> Option<Written> {
-    let Target::Kubernetes(path) = &call.target else {
+    let CallTarget::Kubernetes(path) = &call.target else {
         return None;
     };
     let Some(Attributes::Object(object)) = Attributes::of(&call.method, path, &call.query) else {
@@ -107,7 +107,7 @@ fn patch_type(call: &Call) -> &str {
 
 /// A call in the API server's words.
 pub(super) fn attributes(call: &Call) -> Option<String> {
-    let Target::Kubernetes(path) = &call.target else {
+    let CallTarget::Kubernetes(path) = &call.target else {
         return None;
     };
     Attributes::of(&call.method, path, &call.query).map(|attributes| attributes.to_string())
@@ -158,17 +158,20 @@ impl Subject {
 // The numbers are those of `generated.proto` in k8s.io/api v0.34 (core, apps, batch, networking);
 // they never change.
 
-const VERSION: Field = field("apiVersion", 0, Kind::Text);
-const KIND: Field = field("kind", 0, Kind::Text);
+const VERSION: Field = field("apiVersion", 0, FieldKind::Text);
+const KIND: Field = field("kind", 0, FieldKind::Text);
 
-static SERVICE: Schema =
-    Schema::of(&[VERSION, KIND, field("spec", 2, Kind::Object(&SERVICE_SPEC))]);
+static SERVICE: Schema = Schema::of(&[
+    VERSION,
+    KIND,
+    field("spec", 2, FieldKind::Object(&SERVICE_SPEC)),
+]);
 static SERVICE_SPEC: Schema = Schema::of(&[
-    field("type", 4, Kind::Text),
-    field("externalIPs", 5, Kind::Texts),
+    field("type", 4, FieldKind::Text),
+    field("externalIPs", 5, FieldKind::Texts),
 ]);
 
-static SECRET: Schema = Schema::of(&[VERSION, KIND, field("type", 3, Kind::Text)]);
+static SECRET: Schema = Schema::of(&[VERSION, KIND, field("type", 3, FieldKind::Text)]);
 
 /// Annotations by which cert-manager is asked for a certificate.
 pub(super) const ISSUER_ANNOTATIONS: &[&str] = &[
@@ -180,63 +183,75 @@ pub(super) const ISSUER_ANNOTATIONS: &[&str] = &[
 static INGRESS: Schema = Schema::of(&[
     VERSION,
     KIND,
-    field("metadata", 1, Kind::Object(&INGRESS_METADATA)),
+    field("metadata", 1, FieldKind::Object(&INGRESS_METADATA)),
 ]);
-static INGRESS_METADATA: Schema =
-    Schema::of(&[field("annotations", 12, Kind::TextMap(ISSUER_ANNOTATIONS))]);
+static INGRESS_METADATA: Schema = Schema::of(&[field(
+    "annotations",
+    12,
+    FieldKind::TextMap(ISSUER_ANNOTATIONS),
+)]);
 
 // A custom resource: there is no protobuf of it.
 static CERTIFICATE: Schema = Schema::of(&[
     VERSION,
     KIND,
-    field("spec", 0, Kind::Object(&CERTIFICATE_SPEC)),
+    field("spec", 0, FieldKind::Object(&CERTIFICATE_SPEC)),
 ]);
 static CERTIFICATE_SPEC: Schema =
-    Schema::of(&[field("issuerRef", 0, Kind::Object(&ISSUER_REFERENCE))]);
+    Schema::of(&[field("issuerRef", 0, FieldKind::Object(&ISSUER_REFERENCE))]);
 static ISSUER_REFERENCE: Schema = Schema::of(&[
-    field("name", 0, Kind::Text),
-    field("kind", 0, Kind::Text),
-    field("group", 0, Kind::Text),
+    field("name", 0, FieldKind::Text),
+    field("kind", 0, FieldKind::Text),
+    field("group", 0, FieldKind::Text),
 ]);
 
-static POD: Schema = Schema::of(&[VERSION, KIND, field("spec", 2, Kind::Object(&POD_SPEC))]);
-static TEMPLATE: Schema = Schema::of(&[field("spec", 2, Kind::Object(&POD_SPEC))]);
+static POD: Schema = Schema::of(&[
+    VERSION,
+    KIND,
+    field("spec", 2, FieldKind::Object(&POD_SPEC)),
+]);
+static TEMPLATE: Schema = Schema::of(&[field("spec", 2, FieldKind::Object(&POD_SPEC))]);
 static WORKLOAD: Schema = Schema::of(&[
     VERSION,
     KIND,
-    field("spec", 2, Kind::Object(&WORKLOAD_SPEC)),
+    field("spec", 2, FieldKind::Object(&WORKLOAD_SPEC)),
 ]);
-static WORKLOAD_SPEC: Schema = Schema::of(&[field("template", 3, Kind::Object(&TEMPLATE))]);
+static WORKLOAD_SPEC: Schema = Schema::of(&[field("template", 3, FieldKind::Object(&TEMPLATE))]);
 static DAEMON_SET: Schema = Schema::of(&[
     VERSION,
     KIND,
-    field("spec", 2, Kind::Object(&DAEMON_SET_SPEC)),
+    field("spec", 2, FieldKind::Object(&DAEMON_SET_SPEC)),
 ]);
-static DAEMON_SET_SPEC: Schema = Schema::of(&[field("template", 2, Kind::Object(&TEMPLATE))]);
-static JOB: Schema = Schema::of(&[VERSION, KIND, field("spec", 2, Kind::Object(&JOB_SPEC))]);
-static JOB_SPEC: Schema = Schema::of(&[field("template", 6, Kind::Object(&TEMPLATE))]);
+static DAEMON_SET_SPEC: Schema = Schema::of(&[field("template", 2, FieldKind::Object(&TEMPLATE))]);
+static JOB: Schema = Schema::of(&[
+    VERSION,
+    KIND,
+    field("spec", 2, FieldKind::Object(&JOB_SPEC)),
+]);
+static JOB_SPEC: Schema = Schema::of(&[field("template", 6, FieldKind::Object(&TEMPLATE))]);
 static CRON_JOB: Schema = Schema::of(&[
     VERSION,
     KIND,
-    field("spec", 2, Kind::Object(&CRON_JOB_SPEC)),
+    field("spec", 2, FieldKind::Object(&CRON_JOB_SPEC)),
 ]);
-static CRON_JOB_SPEC: Schema = Schema::of(&[field("jobTemplate", 5, Kind::Object(&JOB_TEMPLATE))]);
-static JOB_TEMPLATE: Schema = Schema::of(&[field("spec", 2, Kind::Object(&JOB_SPEC))]);
+static CRON_JOB_SPEC: Schema =
+    Schema::of(&[field("jobTemplate", 5, FieldKind::Object(&JOB_TEMPLATE))]);
+static JOB_TEMPLATE: Schema = Schema::of(&[field("spec", 2, FieldKind::Object(&JOB_SPEC))]);
 
 static POD_SPEC: Schema = Schema::of(&[
-    field("volumes", 1, Kind::Objects(&VOLUME)),
-    field("containers", 2, Kind::Objects(&CONTAINER)),
-    field("initContainers", 20, Kind::Objects(&CONTAINER)),
-    field("priorityClassName", 24, Kind::Text),
-    field("resources", 40, Kind::Object(&RESOURCES)),
+    field("volumes", 1, FieldKind::Objects(&VOLUME)),
+    field("containers", 2, FieldKind::Objects(&CONTAINER)),
+    field("initContainers", 20, FieldKind::Objects(&CONTAINER)),
+    field("priorityClassName", 24, FieldKind::Text),
+    field("resources", 40, FieldKind::Object(&RESOURCES)),
 ]);
 static CONTAINER: Schema = Schema::of(&[
-    field("name", 1, Kind::Text),
-    field("resources", 8, Kind::Object(&RESOURCES)),
+    field("name", 1, FieldKind::Text),
+    field("resources", 8, FieldKind::Object(&RESOURCES)),
 ]);
 static RESOURCES: Schema = Schema::of(&[
-    field("limits", 1, Kind::Names),
-    field("requests", 2, Kind::Names),
+    field("limits", 1, FieldKind::Names),
+    field("requests", 2, FieldKind::Names),
 ]);
 
 /// Sources of volumes that lie in the namespace, in the node's own storage, or behind a claim.
@@ -256,44 +271,44 @@ pub(super) const LOCAL_VOLUMES: &[&str] = &[
 
 static VOLUME: Schema = Schema {
     fields: &[
-        field("name", 1, Kind::Text),
+        field("name", 1, FieldKind::Text),
         // In protobuf the sources lie in a message of their own.
-        field("volumeSource", 2, Kind::Inline(&VOLUME_SOURCE)),
+        field("volumeSource", 2, FieldKind::Inline(&VOLUME_SOURCE)),
     ],
     others: Others::Keep,
 };
 static VOLUME_SOURCE: Schema = Schema {
     fields: &[
-        field("hostPath", 1, Kind::Presence),
-        field("emptyDir", 2, Kind::Presence),
-        field("gcePersistentDisk", 3, Kind::Whole),
-        field("awsElasticBlockStore", 4, Kind::Whole),
-        field("gitRepo", 5, Kind::Whole),
-        field("secret", 6, Kind::Presence),
-        field("nfs", 7, Kind::Whole),
-        field("iscsi", 8, Kind::Whole),
-        field("glusterfs", 9, Kind::Whole),
-        field("persistentVolumeClaim", 10, Kind::Presence),
-        field("rbd", 11, Kind::Whole),
-        field("flexVolume", 12, Kind::Whole),
-        field("cinder", 13, Kind::Whole),
-        field("cephfs", 14, Kind::Whole),
-        field("flocker", 15, Kind::Whole),
-        field("downwardAPI", 16, Kind::Presence),
-        field("fc", 17, Kind::Whole),
-        field("azureFile", 18, Kind::Whole),
-        field("configMap", 19, Kind::Presence),
-        field("vsphereVolume", 20, Kind::Whole),
-        field("quobyte", 21, Kind::Whole),
-        field("azureDisk", 22, Kind::Whole),
-        field("photonPersistentDisk", 23, Kind::Whole),
-        field("portworxVolume", 24, Kind::Whole),
-        field("scaleIO", 25, Kind::Whole),
-        field("projected", 26, Kind::Presence),
-        field("storageos", 27, Kind::Whole),
-        field("csi", 28, Kind::Whole),
-        field("ephemeral", 29, Kind::Presence),
-        field("image", 30, Kind::Presence),
+        field("hostPath", 1, FieldKind::Presence),
+        field("emptyDir", 2, FieldKind::Presence),
+        field("gcePersistentDisk", 3, FieldKind::Whole),
+        field("awsElasticBlockStore", 4, FieldKind::Whole),
+        field("gitRepo", 5, FieldKind::Whole),
+        field("secret", 6, FieldKind::Presence),
+        field("nfs", 7, FieldKind::Whole),
+        field("iscsi", 8, FieldKind::Whole),
+        field("glusterfs", 9, FieldKind::Whole),
+        field("persistentVolumeClaim", 10, FieldKind::Presence),
+        field("rbd", 11, FieldKind::Whole),
+        field("flexVolume", 12, FieldKind::Whole),
+        field("cinder", 13, FieldKind::Whole),
+        field("cephfs", 14, FieldKind::Whole),
+        field("flocker", 15, FieldKind::Whole),
+        field("downwardAPI", 16, FieldKind::Presence),
+        field("fc", 17, FieldKind::Whole),
+        field("azureFile", 18, FieldKind::Whole),
+        field("configMap", 19, FieldKind::Presence),
+        field("vsphereVolume", 20, FieldKind::Whole),
+        field("quobyte", 21, FieldKind::Whole),
+        field("azureDisk", 22, FieldKind::Whole),
+        field("photonPersistentDisk", 23, FieldKind::Whole),
+        field("portworxVolume", 24, FieldKind::Whole),
+        field("scaleIO", 25, FieldKind::Whole),
+        field("projected", 26, FieldKind::Presence),
+        field("storageos", 27, FieldKind::Whole),
+        field("csi", 28, FieldKind::Whole),
+        field("ephemeral", 29, FieldKind::Presence),
+        field("image", 30, FieldKind::Presence),
     ],
     others: Others::Keep,
 };

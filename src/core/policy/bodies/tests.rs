@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::{
     super::{
         protobuf::write,
-        schema::{Kind, Schema},
+        schema::{FieldKind, Schema},
     },
     content::MANIFEST_BYTES_MAX,
     *,
@@ -49,7 +49,7 @@ fn message(object: &Value, schema: &Schema) -> Vec<u8> {
     let object = object.as_object().unwrap();
     for field in schema.fields {
         let mut put = |content: &[u8]| bytes.extend(write::field(field.number, content));
-        if let Kind::Inline(inner) = field.kind {
+        if let FieldKind::Inline(inner) = field.kind {
             put(&message(&Value::Object(object.clone()), inner));
             continue;
         }
@@ -57,19 +57,19 @@ fn message(object: &Value, schema: &Schema) -> Vec<u8> {
             continue;
         };
         match field.kind {
-            Kind::Text => put(value.as_str().unwrap().as_bytes()),
-            Kind::Texts => {
+            FieldKind::Text => put(value.as_str().unwrap().as_bytes()),
+            FieldKind::Texts => {
                 for text in value.as_array().unwrap() {
                     put(text.as_str().unwrap().as_bytes());
                 }
             }
-            Kind::Object(inner) => put(&message(value, inner)),
-            Kind::Objects(inner) => {
+            FieldKind::Object(inner) => put(&message(value, inner)),
+            FieldKind::Objects(inner) => {
                 for item in value.as_array().unwrap() {
                     put(&message(item, inner));
                 }
             }
-            Kind::TextMap(_) | Kind::Names => {
+            FieldKind::TextMap(_) | FieldKind::Names => {
                 for (key, value) in value.as_object().unwrap() {
                     let value = value.as_str().unwrap_or_default();
                     let entry = [
@@ -79,9 +79,11 @@ fn message(object: &Value, schema: &Schema) -> Vec<u8> {
                     put(&entry.concat());
                 }
             }
-            Kind::Presence => put(b""),
-            Kind::Whole => put(value.to_string().as_bytes()),
-            Kind::Flag | Kind::Number | Kind::Inline(_) => unreachable!("not in a body"),
+            FieldKind::Presence => put(b""),
+            FieldKind::Whole => put(value.to_string().as_bytes()),
+            FieldKind::Flag | FieldKind::Number | FieldKind::Inline(_) => {
+                unreachable!("not in a body")
+            }
         }
     }
     bytes

@@ -85,7 +85,7 @@ fn a_budget_that_was_lowered_makes_the_file_smaller_and_keeps_what_is_newest() {
     place.options.disk_bytes_max = budget;
     place.open();
     // A reader that has the file open when it should shrink: it waits, and breaks nothing.
-    let reader = Reader::open(place.path()).unwrap();
+    let reader = TelemetryReader::open(place.path()).unwrap();
     for _ in 0..20 {
         block_on(place.handle().tend(place.now())).unwrap();
     }

@@ -13,14 +13,14 @@ use super::{
 use crate::{
     core::{
         apps::Manifest,
-        rollout::{Judgement, LOOK_EVERY, Rollout, Sight, stuck},
+        rollout::{JudgedRollout, LOOK_EVERY, Rollout, Sight, stuck},
     },
     error::Result,
 };
 
 impl Work {
     /// Looks until the version is good or bad.
-    pub(super) async fn judge(&self, version: &Version) -> Result<Judgement> {
+    pub(super) async fn judge(&self, version: &Version) -> Result<JudgedRollout> {
         let read = self.record().await?;
         let is_judged = |manifest: &&Manifest| version.is_judged(manifest);
         let judged: Vec<_> = version.manifests.iter().filter(is_judged).collect();

@@ -24,8 +24,8 @@ use crate::{
     core::{
         apps::{self, LastChange, Stage},
         backoff::Backoff,
-        journal::{Change, ChangeLock, Ending, Next, Outcome, Step, StepState},
-        rollout::{Judgement, Verdict},
+        journal::{Change, ChangeEnd, ChangeLock, ChangeStep, Next, Outcome, StepState},
+        rollout::{JudgedRollout, RolloutVerdict},
     },
     error::{Error, Result},
 };
@@ -79,9 +79,9 @@ impl Work {
             Next::Forward(step) => self.go_forward(step).await,
         };
         let ending = match ended {
-            Ok((Outcome::Done, why)) => Ending::new(Outcome::Done).why(why),
-            Ok((outcome, why)) => Ending::new(outcome).why(why).fix(self.known_fix()),
-            Err(error) => Ending::new(Outcome::Failed)
+            Ok((Outcome::Done, why)) => ChangeEnd::new(Outcome::Done).why(why),
+            Ok((outcome, why)) => ChangeEnd::new(outcome).why(why).fix(self.known_fix()),
+            Err(error) => ChangeEnd::new(Outcome::Failed)
                 .why(error.sentence())
                 .fix(error.fix),
         };
@@ -205,7 +205,7 @@ impl Work {
         if step <= JUDGE {
             self.intend(JUDGE, "judge").await?;
             let judged = self.judge(&version).await?;
-            if judged.verdict == Verdict::Bad {
+            if judged.verdict == RolloutVerdict::Bad {
                 return self.failed(JUDGE, &judged).await;
             }
             verdict.clone_from(&judged.sentence);
@@ -220,7 +220,7 @@ impl Work {
     }
 
     /// The version does not work: its evidence is kept first, then the last good one is put back.
-    async fn failed(&self, step: u32, judged: &Judgement) -> Result<(Outcome, String)> {
+    async fn failed(&self, step: u32, judged: &JudgedRollout) -> Result<(Outcome, String)> {
         self.conclude(self.plan.revision, judged, IsGood::No)
             .await?;
         let detail = judged
@@ -279,7 +279,7 @@ impl Work {
             ));
         }
         let judged = self.judge(&version).await?;
-        if judged.verdict == Verdict::Bad {
+        if judged.verdict == RolloutVerdict::Bad {
             return Ok((
                 Outcome::Failed,
                 format!(
@@ -298,7 +298,7 @@ impl Work {
         Ok((Outcome::Undone, self.plan.rolled_back(why)))
     }
 
-    async fn conclude(&self, number: u64, judged: &Judgement, is_good: IsGood) -> Result<()> {
+    async fn conclude(&self, number: u64, judged: &JudgedRollout, is_good: IsGood) -> Result<()> {
         let mut read = self.record().await?;
         read.app
             .conclude(number, concluded(judged, self.apps.now()));
@@ -331,7 +331,7 @@ impl Work {
     }
 
     async fn intend(&self, position: u32, name: &str) -> Result<()> {
-        let step = Step {
+        let step = ChangeStep {
             position,
             name: name.to_owned(),
             state: StepState::Intended,

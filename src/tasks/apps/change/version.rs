@@ -7,7 +7,7 @@ use super::{
 use crate::{
     core::{
         apps::{App, Manifest},
-        rollout::{JobEnd, Key, Verdict, job_end},
+        rollout::{JobEnd, Key, RolloutVerdict, job_end},
     },
     error::{Error, Result},
 };
@@ -97,7 +97,7 @@ impl Work {
     ) -> Result<Vec<(Key, JobEnd)>> {
         let was_good = |number| {
             let found = app.revision(number);
-            found.is_none_or(|found| found.outcome.verdict == Verdict::Good.as_str())
+            found.is_none_or(|found| found.outcome.verdict == RolloutVerdict::Good.as_str())
         };
         let jobs = manifests
             .iter()

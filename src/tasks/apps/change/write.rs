@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, Entry, Manifest, Stage},
+        apps::{App, InventoryEntry, Manifest, Stage},
         backoff::Backoff,
         rollout::LOOK_EVERY,
     },
@@ -84,7 +84,7 @@ impl Work {
         app: &mut App,
         (manifest, all): (&Manifest, &[Manifest]),
     ) -> Result<()> {
-        let entry = Entry::of(manifest);
+        let entry = InventoryEntry::of(manifest);
         if manifest.kind.name == "Job" && app.uid(&entry).is_some() {
             self.remove_job(cluster, app, &entry).await?;
         }
@@ -97,7 +97,12 @@ impl Work {
     }
 
     /// A Job cannot be changed: it is made again.
-    async fn remove_job(&self, cluster: &Cluster<'_>, app: &mut App, entry: &Entry) -> Result<()> {
+    async fn remove_job(
+        &self,
+        cluster: &Cluster<'_>,
+        app: &mut App,
+        entry: &InventoryEntry,
+    ) -> Result<()> {
         let deadline = self.apps.now().mono.after(JOB_GONE_WITHIN);
         let shown = &*app;
         self.while_silent(async || cluster.delete(shown, entry).await)

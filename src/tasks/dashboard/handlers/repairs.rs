@@ -11,7 +11,7 @@ use smol::{
 use super::Local;
 use crate::{
     core::{
-        audit::{Effect, Entry, Verdict},
+        audit::{AuditDecision, AuditEntry, Effect},
         health::Severity,
         policy::Level,
         time::Now,
@@ -226,7 +226,12 @@ impl Local {
     ) -> Reply {
         let who = request.caller.in_words();
         let what = format!("{verb} {}", request.id);
-        let entry = Entry::new(&who, &what, Verdict::Permitted, "asked for on this machine");
+        let entry = AuditEntry::new(
+            &who,
+            &what,
+            AuditDecision::Permitted,
+            "asked for on this machine",
+        );
         let begun = self
             .audit_writer
             .begin(entry, self.shared_state.now().wall)

@@ -13,7 +13,7 @@ use crate::{
     kube::{Body, Bytes, Client},
     tasks::{
         dashboard::views::{
-            Answer, cluster,
+            ViewResult, cluster,
             diagnosis::Prober,
             figures, history,
             series::{self, KEYS_MAX, POINTS_MAX, Question, Subjects},
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Sources {
 }
 
 /// A view as a reply.
-fn shown<T: Serialize>(answer: &Answer<T>) -> Reply {
+fn shown<T: Serialize>(answer: &ViewResult<T>) -> Reply {
     match answer {
         Ok(shape) => Reply::json(shape),
         Err(why) => Reply::unavailable(why.clone(), Some("pipeops-agent status says more")),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, newest};
+use super::{ViewResult, newest};
 use crate::{
     core::{series::float, time::Wall},
     kube::{Client, Detail, query_escaped, services::is_name},
@@ -93,7 +93,7 @@ impl View<'_> {
         Wall::from_millis(now.millis().saturating_sub(silence))
     }
 
-    async fn nodes(&self, now: Wall) -> Answer<Vec<NodeReport>> {
+    async fn nodes(&self, now: Wall) -> ViewResult<Vec<NodeReport>> {
         let mut nodes: Vec<NodeReport> = Vec::new();
         let mut next = String::new();
         for _ in 0..NODE_PAGES_MAX {
@@ -131,7 +131,7 @@ impl View<'_> {
     }
 
     /// Pods of a namespace, or of all, with this in their name.
-    pub async fn pods(&self, namespace: &str, contains: &str, next: &str) -> Answer<PodPage> {
+    pub async fn pods(&self, namespace: &str, contains: &str, next: &str) -> ViewResult<PodPage> {
         let now = self.shared_state.now().wall;
         let path = collection("/api/v1", namespace, "pods")?;
         let mut pods: Vec<PodReport> = Vec::new();
@@ -153,7 +153,7 @@ impl View<'_> {
     }
 
     /// Workloads of a namespace, or of all: one kind after the other.
-    pub async fn workloads(&self, namespace: &str, next: &str) -> Answer<WorkloadPage> {
+    pub async fn workloads(&self, namespace: &str, next: &str) -> ViewResult<WorkloadPage> {
         let now = self.shared_state.now().wall;
         // Which kind, and where in it.
         let (kind, mut next) = next.split_once('.').unwrap_or(("0", next));
@@ -187,7 +187,7 @@ impl View<'_> {
         })
     }
 
-    async fn page<T: Shape + Default>(&self, path: &str, next: &str) -> Answer<List<T>> {
+    async fn page<T: Shape + Default>(&self, path: &str, next: &str) -> ViewResult<List<T>> {
         let client = self.client.ok_or("no cluster is configured")?;
         if let Some(error) = client.heard().silence() {
             return Err(crate::error::Error::from(&error).sentence());
@@ -198,7 +198,7 @@ impl View<'_> {
 }
 
 /// Collection to page through: a namespace, or all of them.
-fn collection(group: &str, namespace: &str, plural: &str) -> Answer<String> {
+fn collection(group: &str, namespace: &str, plural: &str) -> ViewResult<String> {
     if namespace.is_empty() {
         return Ok(format!("{group}/{plural}"));
     }
@@ -207,7 +207,7 @@ fn collection(group: &str, namespace: &str, plural: &str) -> Answer<String> {
 }
 
 /// Refuses what cannot be the name of an object, before it is a part of a path.
-pub fn named(name: &str) -> Answer<()> {
+pub fn named(name: &str) -> ViewResult<()> {
     if is_name(name) {
         Ok(())
     } else {
@@ -220,7 +220,7 @@ pub fn log_path(
     (namespace, pod, container): (&str, &str, &str),
     (tail, since): (u32, Option<Wall>),
     (follow, previous): (bool, bool),
-) -> Answer<String> {
+) -> ViewResult<String> {
     named(namespace)?;
     named(pod)?;
     let mut path =

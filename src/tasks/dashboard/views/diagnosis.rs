@@ -5,7 +5,7 @@ use std::{cell::RefCell, path::Path, pin::Pin, rc::Rc, time::Duration};
 use super::cached::Cached;
 use crate::{
     core::{
-        diagnosis::{Outcome, Probe, Side, Step, verdict},
+        diagnosis::{PathStep, Probe, Side, StepResult, verdict},
         link::Holder,
         secret::Secret,
         time::{Now, in_words},
@@ -20,7 +20,7 @@ use crate::{
     tasks::state::SharedState,
     wire::{
         api::{self, Diagnosis},
-        handshake::Target,
+        handshake::DialTarget,
     },
 };
 
@@ -58,7 +58,7 @@ impl std::fmt::Debug for ProberDependencies {
 /// The control plane to test.
 pub struct Server {
     /// Its address.
-    pub target: Target,
+    pub target: DialTarget,
     /// Reads the files that are shown to it.
     pub read: Box<dyn Fn() -> Reading>,
 }
@@ -152,20 +152,20 @@ impl Prober {
     /// Adds what the running agent knows: its session and its cluster.
     fn complete(&self, probes: &mut Vec<Probe>) {
         let session = self.session();
-        let answer = probes.iter_mut().find(|probe| probe.step == Step::Http);
+        let answer = probes.iter_mut().find(|probe| probe.step == PathStep::Http);
         let is_answered = answer
             .as_ref()
-            .is_none_or(|answer| answer.outcome == Outcome::Ok);
-        if session.outcome == Outcome::Ok {
+            .is_none_or(|answer| answer.outcome == StepResult::Ok);
+        if session.outcome == StepResult::Ok {
             // Whatever an odd request is answered: a session is the better proof.
             if let Some(answer) = answer.filter(|_| !is_answered) {
-                *answer = Probe::new(Step::Http, Outcome::Ok, "the session is alive");
+                *answer = Probe::new(PathStep::Http, StepResult::Ok, "the session is alive");
             }
             probes.push(session);
-        } else if is_answered || matches!(session.outcome, Outcome::Failed(_)) {
+        } else if is_answered || matches!(session.outcome, StepResult::Failed(_)) {
             probes.push(session);
         } else {
-            probes.push(Probe::skipped(Step::Session));
+            probes.push(Probe::skipped(PathStep::Session));
         }
         probes.push(self.cluster());
     }
@@ -173,25 +173,28 @@ impl Prober {
     fn session(&self) -> Probe {
         let shared_state = &self.parts.shared_state;
         let link = shared_state.link.borrow();
-        let probe = |outcome, seen: String| Probe::new(Step::Session, outcome, seen);
+        let probe = |outcome, seen: String| Probe::new(PathStep::Session, outcome, seen);
         let Some(standing) = &link.standing else {
             return probe(
-                Outcome::Unknown,
+                StepResult::Unknown,
                 "no session has been started yet".to_owned(),
             );
         };
         let why = &standing.why;
         if standing.state == "ready" {
-            return probe(Outcome::Ok, "the control plane holds a session".to_owned());
+            return probe(
+                StepResult::Ok,
+                "the control plane holds a session".to_owned(),
+            );
         }
         match standing.held_by {
-            Some(Holder::Lease) => return probe(Outcome::Skipped, why.clone()),
-            Some(_) => return probe(Outcome::Failed(Side::Node), why.clone()),
+            Some(Holder::Lease) => return probe(StepResult::Skipped, why.clone()),
+            Some(_) => return probe(StepResult::Failed(Side::Node), why.clone()),
             None => {}
         }
         if standing.is_refused {
             let seen = format!("the token was rejected: {why}");
-            return probe(Outcome::Failed(Side::Node), seen).fix(TOKEN_FIX);
+            return probe(StepResult::Failed(Side::Node), seen).fix(TOKEN_FIX);
         }
         let next = standing.next_attempt.map(in_words);
         let next = next.map_or_else(String::new, |wait| format!("; next attempt in {wait}"));
@@ -199,15 +202,15 @@ impl Prober {
             "" => "connecting".to_owned(),
             why => format!("no session yet: {why}{next}"),
         };
-        probe(Outcome::Unknown, seen)
+        probe(StepResult::Unknown, seen)
     }
 
     fn cluster(&self) -> Probe {
         let shared_state = &self.parts.shared_state;
         let view = shared_state.cluster.borrow();
-        let probe = |outcome, seen: String| Probe::new(Step::Cluster, outcome, seen);
+        let probe = |outcome, seen: String| Probe::new(PathStep::Cluster, outcome, seen);
         if view.server.is_none() {
-            return probe(Outcome::Skipped, "no cluster is configured".to_owned());
+            return probe(StepResult::Skipped, "no cluster is configured".to_owned());
         }
         let heard = view
             .last_heard()
@@ -215,16 +218,19 @@ impl Prober {
         let silent = shared_state.with_conditions(|list| list.get(UNREACHABLE).cloned());
         if let Some(condition) = silent {
             let seen = sentences::cluster_silent(shared_state.now().mono.since(heard));
-            let failed = probe(Outcome::Failed(Side::Node), seen);
+            let failed = probe(StepResult::Failed(Side::Node), seen);
             return Probe {
                 fix: condition.fix,
                 ..failed
             };
         }
         match (&view.why, view.last_heard()) {
-            (Some(why), _) => probe(Outcome::Failed(Side::Node), why.clone()),
-            (None, Some(_)) => probe(Outcome::Ok, "the API server answers".to_owned()),
-            (None, None) => probe(Outcome::Unknown, "connecting to the API server".to_owned()),
+            (Some(why), _) => probe(StepResult::Failed(Side::Node), why.clone()),
+            (None, Some(_)) => probe(StepResult::Ok, "the API server answers".to_owned()),
+            (None, None) => probe(
+                StepResult::Unknown,
+                "connecting to the API server".to_owned(),
+            ),
         }
     }
 }

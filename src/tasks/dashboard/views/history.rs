@@ -1,9 +1,9 @@
 //! Lists of the past: the timeline, the agent's log lines, the history of the link, changes.
 
-use super::{Answer, silent};
+use super::{ViewResult, silent};
 use crate::{
     core::{
-        audit::{Kind, outcome_and_why},
+        audit::{RequestKind, outcome_and_why},
         event::Source,
         health::Severity,
         outbox::{Backlog, Row, Stream},
@@ -59,7 +59,7 @@ impl Wanted {
 }
 
 /// A page of the time line.
-pub async fn events(samples: &Handle, wanted: Wanted) -> Answer<EventPage> {
+pub async fn events(samples: &Handle, wanted: Wanted) -> ViewResult<EventPage> {
     let limit = usize::try_from(wanted.limit.clamp(1, EVENTS_MAX)).unwrap_or(1);
     let mut events: Vec<EventReport> = Vec::new();
     let mut before = wanted.before;
@@ -94,7 +94,11 @@ fn shown(row: &Row) -> Option<EventReport> {
 }
 
 /// The link now, before, and what waits for it.
-pub async fn link(samples: &Handle, databases: &Databases, status: Status) -> Answer<LinkReport> {
+pub async fn link(
+    samples: &Handle,
+    databases: &Databases,
+    status: Status,
+) -> ViewResult<LinkReport> {
     let wanted = Wanted {
         limit: EVENTS_MAX,
         reason: Some(LINK_LOST),
@@ -155,7 +159,7 @@ pub fn destination(backlog: Backlog) -> Destination {
 }
 
 /// Changes through this agent, newest first: those of the journal, and rows of the audit.
-pub async fn changes(store: &store::Handle) -> Answer<Vec<ChangeReport>> {
+pub async fn changes(store: &store::Handle) -> ViewResult<Vec<ChangeReport>> {
     let rows = store
         .recent_audit(CHANGES_MAX)
         .await
@@ -183,7 +187,7 @@ fn once(rows: &[AuditRow]) -> impl Iterator<Item = &AuditRow> {
 fn is_asked_again(row: &AuditRow, newer: &AuditRow) -> bool {
     let path = |row: &AuditRow, method| {
         let path = row.entry.what().strip_prefix(method)?;
-        (Kind::of_line(row.entry.what()) == Some(Kind::Exec)).then(|| path.to_owned())
+        (RequestKind::of_line(row.entry.what()) == Some(RequestKind::Exec)).then(|| path.to_owned())
     };
     let outcome = row.ended.as_ref().map(|(text, _)| outcome_and_why(text).0);
     let apart = newer.at.millis().saturating_sub(row.at.millis());
@@ -195,7 +199,7 @@ fn is_asked_again(row: &AuditRow, newer: &AuditRow) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::audit::{Effect, Entry, Verdict};
+    use crate::core::audit::{AuditDecision, AuditEntry, Effect};
 
     fn event(at: &str, severity: &str) -> EventReport {
         EventReport {
@@ -210,10 +214,10 @@ mod tests {
         AuditRow {
             number,
             at: Wall::from_millis(number * 1_000),
-            entry: Entry::new(
+            entry: AuditEntry::new(
                 "control-plane",
                 what,
-                Verdict::Permitted,
+                AuditDecision::Permitted,
                 "access.level = full",
             ),
             ended: Some((outcome.to_owned(), Effect::default())),

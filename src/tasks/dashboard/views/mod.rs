@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Result of a view; the error is a sentence.
-pub type Answer<T> = Result<T, String>;
+pub type ViewResult<T> = Result<T, String>;
 
 /// The newest value of each series of a metric, no older than so many milliseconds. One question,
 /// however many series there are: each unpacks the whole journal.

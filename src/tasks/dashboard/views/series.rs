@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Answer, silent};
+use super::{ViewResult, silent};
 use crate::{
     core::{
         series::{Key, Line, Listed, Page, Query, Search, Select, Spot, float, unit},
@@ -75,7 +75,7 @@ pub async fn list(
     samples: &Handle,
     subjects: Subjects,
     (contains, next, limit): (&str, &str, u32),
-) -> Option<Answer<SeriesList>> {
+) -> Option<ViewResult<SeriesList>> {
     let after = match next {
         "" => None,
         next => Some(listed(next)?),
@@ -139,7 +139,7 @@ fn listed(token: &str) -> Option<Listed> {
 }
 
 /// Values of some series. Those that are not there, or are not shown to this viewer, are left out.
-pub async fn values(samples: &Handle, subjects: Subjects, asked: Question) -> Answer<Values> {
+pub async fn values(samples: &Handle, subjects: Subjects, asked: Question) -> ViewResult<Values> {
     let step_s = step(&asked);
     let query = |select| Query {
         select,

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::{
         core::{
-            journal::{Ending, Intent, Journal, Outcome},
+            journal::{ChangeEnd, Intent, Journal, Outcome},
             time::{Now, Wall},
         },
         store::{Store, telemetry::Telemetry},
@@ -122,7 +122,7 @@ mod tests {
                     .await
                     .unwrap();
                 let ended = state
-                    .finish_change(&lock, Ending::new(Outcome::Done), at)
+                    .finish_change(&lock, ChangeEnd::new(Outcome::Done), at)
                     .await;
                 ended.unwrap();
             }

@@ -7,13 +7,13 @@ use http_body_util::BodyExt;
 use hyper::body::Bytes;
 
 use crate::{
-    core::proxy::{HeaderList, Target, first},
+    core::proxy::{CallTarget, HeaderList, first},
     files::{Spool, SpoolFailure, SpoolFile},
     host::clock,
     kube::Body,
-    link::outlet::{Frame, Lane, Lost, Outlet, Part},
+    link::outlet::{Fragment, Frame, Lane, Lost, Outlet},
     tasks::proxy::{deadline::until, denial::Denial},
-    wire::control::{self, Answer, Encoding, ResponseParts},
+    wire::control::{self, AnswerForm, Encoding, ResponseParts},
 };
 
 /// Raw bytes in one message or one part: with base64 around them they stay below the 32 KiB of a
@@ -77,12 +77,12 @@ enum Collected {
 #[derive(Debug)]
 pub(in crate::tasks::proxy) struct Reply {
     id: String,
-    answer: Answer,
+    answer: AnswerForm,
     lane: Lane,
 }
 
 impl Reply {
-    pub(in crate::tasks::proxy) fn new(id: &str, answer: Answer, outlet: &Outlet) -> Self {
+    pub(in crate::tasks::proxy) fn new(id: &str, answer: AnswerForm, outlet: &Outlet) -> Self {
         Self {
             id: id.to_owned(),
             answer,
@@ -94,9 +94,9 @@ impl Reply {
     pub(in crate::tasks::proxy) async fn fail(mut self, text: &str) {
         let now = clock::now().wall;
         let message = match self.answer {
-            Answer::Buffered => control::proxy_error(&self.id, text, now),
-            Answer::Streaming => control::proxy_response_abort(&self.id, text, now),
-            Answer::Socket => control::stream_error(&self.id, text, now),
+            AnswerForm::Buffered => control::proxy_error(&self.id, text, now),
+            AnswerForm::Streaming => control::proxy_response_abort(&self.id, text, now),
+            AnswerForm::Socket => control::stream_error(&self.id, text, now),
         };
         if self.lane.send(Frame::Text(message)).await.is_ok() {
             self.lane.finish();
@@ -110,7 +110,7 @@ impl Reply {
         mut sent: impl FnMut(usize),
         head: (u16, &HeaderList),
         mut body: Body,
-        target: &Target,
+        target: &CallTarget,
         idle: Duration,
     ) -> Result<(), Failure> {
         let (status, headers) = head;
@@ -150,11 +150,11 @@ impl Reply {
             return self.text(message).await;
         }
         let mut rest = Bytes::from(message);
-        let mut kind = Part::FirstText;
+        let mut kind = Fragment::FirstText;
         while !rest.is_empty() {
             let part = rest.split_to(rest.len().min(FRAME_BYTES_MAX));
             self.part(kind, part, rest.is_empty()).await?;
-            kind = Part::Next;
+            kind = Fragment::Next;
         }
         Ok(())
     }
@@ -216,14 +216,15 @@ impl Reply {
         let now = clock::now().wall;
         let Some(head) = head else {
             let parts = ResponseParts::new(&self.id, status, headers, Encoding::Base64, now);
-            self.part(Part::FirstText, parts.opening.into(), false)
+            self.part(Fragment::FirstText, parts.opening.into(), false)
                 .await?;
             let mut at = 0;
             while let Some(piece) = body.piece(&mut at).await? {
-                self.part(Part::Next, ResponseParts::body(&piece).into(), false)
+                self.part(Fragment::Next, ResponseParts::body(&piece).into(), false)
                     .await?;
             }
-            self.part(Part::Next, parts.closing.into(), true).await?;
+            self.part(Fragment::Next, parts.closing.into(), true)
+                .await?;
             return Ok(());
         };
         if let Collected::Memory(body) = body
@@ -233,16 +234,16 @@ impl Reply {
             self.lane.send(Frame::Binary(message.into())).await?;
             return Ok(());
         }
-        self.part(Part::FirstBinary, head.into(), false).await?;
+        self.part(Fragment::FirstBinary, head.into(), false).await?;
         let mut at = 0;
         while let Some(piece) = body.piece(&mut at).await? {
-            self.part(Part::Next, piece, false).await?;
+            self.part(Fragment::Next, piece, false).await?;
         }
-        self.part(Part::Next, Bytes::new(), true).await?;
+        self.part(Fragment::Next, Bytes::new(), true).await?;
         Ok(())
     }
 
-    async fn part(&mut self, kind: Part, data: Bytes, is_last: bool) -> Result<(), Lost> {
+    async fn part(&mut self, kind: Fragment, data: Bytes, is_last: bool) -> Result<(), Lost> {
         self.lane
             .send(Frame::Part {
                 kind,
@@ -298,7 +299,7 @@ pub(in crate::tasks::proxy) async fn collect(
     head: (u16, HeaderList),
     mut body: Body,
     spool: &Spool,
-    target: &Target,
+    target: &CallTarget,
     idle: Duration,
 ) -> Result<Whole, Failure> {
     let (status, headers) = head;
@@ -350,10 +351,14 @@ impl From<SpoolFailure> for Failure {
 
 /// The next data of a body; `None` at its end. Trailers are passed over: the wire has no place for
 /// them.
-async fn next(body: &mut Body, target: &Target, idle: Duration) -> Result<Option<Bytes>, Failure> {
+async fn next(
+    body: &mut Body,
+    target: &CallTarget,
+    idle: Duration,
+) -> Result<Option<Bytes>, Failure> {
     let what = match target {
-        Target::Kubernetes(_) => "kubernetes API request failed",
-        Target::Service(_) => "service request failed",
+        CallTarget::Kubernetes(_) => "kubernetes API request failed",
+        CallTarget::Service(_) => "service request failed",
     };
     loop {
         let moment = clock::now().mono.after(idle);

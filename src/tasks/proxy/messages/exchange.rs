@@ -26,7 +26,7 @@ use crate::{
         denial::late,
         upstream::{self, header_list},
     },
-    wire::control::Answer,
+    wire::control::AnswerForm,
 };
 
 /// Source of the body of a request.
@@ -72,7 +72,7 @@ pub(in crate::tasks::proxy) struct Exchange {
     pub(in crate::tasks::proxy) pass: Pass,
     pub(in crate::tasks::proxy) admitted: Admitted,
     pub(in crate::tasks::proxy) limits: Limits,
-    pub(in crate::tasks::proxy) answer: Answer,
+    pub(in crate::tasks::proxy) answer: AnswerForm,
     pub(in crate::tasks::proxy) outlet: Outlet,
 }
 
@@ -152,7 +152,7 @@ struct Conversation<'a> {
     shared: &'a Shared,
     authorization: &'a Authorization,
     limits: &'a Limits,
-    answer: Answer,
+    answer: AnswerForm,
 }
 
 impl Conversation<'_> {
@@ -189,13 +189,13 @@ impl Conversation<'_> {
             }
         };
         match self.answer {
-            Answer::Streaming => {
+            AnswerForm::Streaming => {
                 reply
                     .stream(sent, (status, &headers), body, target, idle)
                     .await?;
                 Ok(None)
             }
-            Answer::Buffered | Answer::Socket => {
+            AnswerForm::Buffered | AnswerForm::Socket => {
                 let spool = &self.shared.parts.spool;
                 let whole = collect((status, headers), body, spool, target, idle).await?;
                 sent(whole.body_bytes());

@@ -17,7 +17,7 @@ const FRAMES_MAX: usize = 100;
 const BYTES_MAX: usize = 1 << 20;
 /// Kind of a stream: it decides on the form of its messages and on its end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::tasks::proxy) enum Kind {
+pub(in crate::tasks::proxy) enum StreamKind {
     /// An application's WebSocket.
     Application,
     /// exec, attach or port-forward.
@@ -85,7 +85,7 @@ pub(in crate::tasks::proxy) enum Queued {
 
 /// End of a queue.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(in crate::tasks::proxy) enum End {
+pub(in crate::tasks::proxy) enum QueueEnd {
     /// The control plane closed it.
     Closed,
     /// It cannot go on.
@@ -97,7 +97,7 @@ struct State {
     queue: VecDeque<FrameIn>,
     bytes: usize,
     received_bytes: u64,
-    end: Option<End>,
+    end: Option<QueueEnd>,
     writer: Option<Waker>,
     watcher: Option<Waker>,
 }
@@ -138,20 +138,20 @@ impl Frames {
 
     /// The control plane wants no more: what is queued is still written.
     pub(in crate::tasks::proxy) fn close(&self) {
-        self.end(End::Closed);
+        self.end(QueueEnd::Closed);
     }
 
     /// The stream cannot go on: what is queued is not written any more.
     pub(in crate::tasks::proxy) fn fail(&self, why: String) {
-        self.end(End::Failed(why));
+        self.end(QueueEnd::Failed(why));
     }
 
-    fn end(&self, end: End) {
+    fn end(&self, end: QueueEnd) {
         let mut state = self.state.borrow_mut();
         if state.end.is_some() {
             return;
         }
-        if matches!(end, End::Failed(_)) {
+        if matches!(end, QueueEnd::Failed(_)) {
             state.queue.clear();
             state.bytes = 0;
         }
@@ -173,7 +173,7 @@ impl Frames {
     }
 
     /// The next frame; how it ended when there is none any more.
-    pub(in crate::tasks::proxy) async fn next(&self) -> Result<FrameIn, End> {
+    pub(in crate::tasks::proxy) async fn next(&self) -> Result<FrameIn, QueueEnd> {
         poll_fn(|context| {
             let mut state = self.state.borrow_mut();
             if let Some(frame) = state.queue.pop_front() {
@@ -233,11 +233,14 @@ mod tests {
         closed.fail("late".to_owned());
         assert_eq!(closed.push(frame(1)), Queued::Closing);
         assert!(block_on(closed.next()).is_ok());
-        assert_eq!(block_on(closed.next()), Err(End::Closed));
+        assert_eq!(block_on(closed.next()), Err(QueueEnd::Closed));
         let failed = Frames::default();
         failed.push(frame(1));
         failed.fail("x".to_owned());
-        assert_eq!(block_on(failed.next()), Err(End::Failed("x".to_owned())));
+        assert_eq!(
+            block_on(failed.next()),
+            Err(QueueEnd::Failed("x".to_owned()))
+        );
     }
 
     #[test]

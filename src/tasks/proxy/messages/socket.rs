@@ -15,13 +15,13 @@ use smol::{future::FutureExt as _, stream::StreamExt};
 
 use super::{
     answer::{Failure, Reply},
-    frames::{End, FrameIn, Frames, Kind, Opcode},
+    frames::{FrameIn, Frames, Opcode, QueueEnd, StreamKind},
     table::ExchangeSlot,
 };
 use crate::{
     core::{
         audit::Outcome,
-        proxy::{Form, Limits, Target, end_to_end},
+        proxy::{CallTarget, Form, Limits, end_to_end},
     },
     host::clock,
     kube::{
@@ -37,7 +37,7 @@ use crate::{
         denial::DEADLINE,
         upstream::{self, every_header, header_list},
     },
-    wire::control::{self, Answer},
+    wire::control::{self, AnswerForm},
 };
 
 /// Interval between pings of an application's backend (docs/protocol.md, WebSockets of services).
@@ -53,11 +53,11 @@ pub(in crate::tasks::proxy) struct SocketExchange {
     pub(in crate::tasks::proxy) slot: ExchangeSlot,
     pub(in crate::tasks::proxy) pass: Pass,
     pub(in crate::tasks::proxy) limits: Limits,
-    /// [`Answer::Socket`] where it began with a start message: then there is no answer to a
+    /// [`AnswerForm::Socket`] where it began with a start message: then there is no answer to a
     /// request.
-    pub(in crate::tasks::proxy) answer: Answer,
+    pub(in crate::tasks::proxy) answer: AnswerForm,
     pub(in crate::tasks::proxy) outlet: Outlet,
-    pub(in crate::tasks::proxy) kind: Kind,
+    pub(in crate::tasks::proxy) kind: StreamKind,
     pub(in crate::tasks::proxy) frames: Rc<Frames>,
 }
 
@@ -152,8 +152,8 @@ impl SocketExchange {
         written: &OnceCell<Record>,
     ) -> Result<Box<Socket>, Failure> {
         let what = match self.kind {
-            Kind::Application => "failed to connect to service WebSocket",
-            Kind::Kubernetes => "failed to connect to K8s API",
+            StreamKind::Application => "failed to connect to service WebSocket",
+            StreamKind::Kubernetes => "failed to connect to K8s API",
         };
         let Some(client) = &self.slot.shared.parts.client else {
             return Err("kubernetes client not initialized".to_owned().into());
@@ -172,12 +172,12 @@ impl SocketExchange {
         };
         let opening = async {
             match &authorization.call.target {
-                Target::Kubernetes(_) => {
+                CallTarget::Kubernetes(_) => {
                     let peer = Peer::Api(&authorization.identity);
                     let opened = socket::open(client, peer, ask, left).await;
                     opened.map_err(|error| format!("{what}: {error}"))
                 }
-                Target::Service(service) => {
+                CallTarget::Service(service) => {
                     let shared = &self.slot.shared;
                     let address = upstream::address((shared, client), service, authorization)
                         .await
@@ -196,7 +196,7 @@ impl SocketExchange {
                 if let Some(record) = written.get() {
                     record.answered(&authorization.call.target, status);
                 }
-                if self.answer == Answer::Streaming {
+                if self.answer == AnswerForm::Streaming {
                     let headers = header_list(response.headers());
                     reply.head(status, &headers).await?;
                 }
@@ -211,7 +211,7 @@ impl SocketExchange {
     async fn refused(&self, mut reply: Reply, text: &str) {
         log::debug!("proxy: a WebSocket did not open: {text}");
         let id = &self.slot.id;
-        if self.answer != Answer::Socket {
+        if self.answer != AnswerForm::Socket {
             return reply.fail(text).await;
         }
         let now = clock::now().wall;
@@ -232,12 +232,12 @@ impl SocketExchange {
         headers.push(("Connection".to_owned(), vec!["Upgrade".to_owned()]));
         let (id, now) = (&self.slot.id, clock::now().wall);
         match self.answer {
-            Answer::Socket => Ok(()),
-            Answer::Streaming => {
+            AnswerForm::Socket => Ok(()),
+            AnswerForm::Streaming => {
                 reply.head(101, &headers).await?;
                 reply.text(control::proxy_response_end(id, now)).await
             }
-            Answer::Buffered => {
+            AnswerForm::Buffered => {
                 let nothing = (&[][..], control::Encoding::Base64);
                 reply
                     .text(control::proxy_response(id, 101, &headers, nothing, now))
@@ -252,8 +252,8 @@ impl SocketExchange {
         let (id, now) = (&self.slot.id, clock::now().wall);
         match (self.kind, over) {
             (_, Over::Lost) => return Err(Lost),
-            (Kind::Application, Over::ByCaller) => return Ok(()),
-            (Kind::Kubernetes, Over::ByCaller) | (_, Over::ByBackend) => {}
+            (StreamKind::Application, Over::ByCaller) => return Ok(()),
+            (StreamKind::Kubernetes, Over::ByCaller) | (_, Over::ByBackend) => {}
             (_, Over::Failed(text)) => {
                 log::debug!("proxy: a WebSocket was ended: {text}");
                 reply.text(control::stream_error(id, &text, now)).await?;
@@ -293,16 +293,16 @@ impl SocketExchange {
         let mut ping_at = clock::now().mono.after(PING_EVERY);
         loop {
             let next = match self.kind {
-                Kind::Application => until(ping_at, self.frames.next()).await,
-                Kind::Kubernetes => Some(self.frames.next().await),
+                StreamKind::Application => until(ping_at, self.frames.next()).await,
+                StreamKind::Kubernetes => Some(self.frames.next().await),
             };
             let message = match next {
                 None => {
                     ping_at = clock::now().mono.after(PING_EVERY);
                     Message::Ping(Bytes::new())
                 }
-                Some(Err(End::Closed)) => return Over::ByCaller,
-                Some(Err(End::Failed(text))) => return Over::Failed(text),
+                Some(Err(QueueEnd::Closed)) => return Over::ByCaller,
+                Some(Err(QueueEnd::Failed(text))) => return Over::Failed(text),
                 Some(Ok(frame)) => match translation.upward(frame) {
                     Some(Message::Close(_)) => return Over::ByCaller,
                     Some(message) => message,
@@ -326,8 +326,8 @@ impl SocketExchange {
         loop {
             // Only the wait for the backend counts as its silence, not our own for a slow caller.
             let silence = match self.kind {
-                Kind::Application => SILENCE_MAX,
-                Kind::Kubernetes => self.limits.idle,
+                StreamKind::Application => SILENCE_MAX,
+                StreamKind::Kubernetes => self.limits.idle,
             };
             let moment = clock::now().mono.after(silence);
             let Some(next) = until(moment, receiver.next()).await else {
@@ -349,8 +349,8 @@ impl SocketExchange {
             };
             let (id, now) = (&self.slot.id, clock::now().wall);
             let text = match self.kind {
-                Kind::Application => control::app_socket_data(id, opcode, &payload, now),
-                Kind::Kubernetes => control::kube_socket_data(id, opcode, &payload, now),
+                StreamKind::Application => control::app_socket_data(id, opcode, &payload, now),
+                StreamKind::Kubernetes => control::kube_socket_data(id, opcode, &payload, now),
             };
             record.sent(payload.len());
             drop(payload);
@@ -371,11 +371,11 @@ enum Translation {
 }
 
 impl Translation {
-    fn of(kind: Kind, protocol: Option<&str>) -> Self {
+    fn of(kind: StreamKind, protocol: Option<&str>) -> Self {
         let has_channels = protocol.is_some_and(|protocol| {
             protocol == "channel.k8s.io" || protocol.ends_with(".channel.k8s.io")
         });
-        if kind == Kind::Kubernetes && has_channels {
+        if kind == StreamKind::Kubernetes && has_channels {
             Self::Channels
         } else {
             Self::None
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn channels_are_translated_as_the_protocol_says() {
-        let channels = Translation::of(Kind::Kubernetes, Some("v4.channel.k8s.io"));
+        let channels = Translation::of(StreamKind::Kubernetes, Some("v4.channel.k8s.io"));
         let up = |opcode, payload| channels.upward(frame(opcode, payload));
         assert_eq!(
             up(Opcode::Text, b"ls\n"),
@@ -448,9 +448,9 @@ mod tests {
     #[test]
     fn without_channels_nothing_is_changed() {
         for (kind, protocol) in [
-            (Kind::Kubernetes, None),
-            (Kind::Kubernetes, Some("portforward.k8s.io")),
-            (Kind::Application, Some("v4.channel.k8s.io")),
+            (StreamKind::Kubernetes, None),
+            (StreamKind::Kubernetes, Some("portforward.k8s.io")),
+            (StreamKind::Application, Some("v4.channel.k8s.io")),
         ] {
             let translation = Translation::of(kind, protocol);
             assert_eq!(

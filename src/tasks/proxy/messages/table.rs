@@ -5,7 +5,7 @@ use std::rc::Rc;
 use litemap::LiteMap;
 use smol::Task;
 
-use super::frames::{Frames, Kind};
+use super::frames::{Frames, StreamKind};
 use crate::tasks::proxy::{Shared, body::Pipe};
 
 /// The exchanges of a session.
@@ -36,7 +36,7 @@ pub(in crate::tasks::proxy) enum Inlet {
     /// Pieces of its request body.
     Body(Rc<Pipe>),
     /// Frames of its WebSocket.
-    Frames(Kind, Rc<Frames>),
+    Frames(StreamKind, Rc<Frames>),
 }
 
 impl Inlet {
@@ -47,7 +47,7 @@ impl Inlet {
         }
     }
 
-    pub(in crate::tasks::proxy) fn frames(&self) -> Option<(Kind, &Rc<Frames>)> {
+    pub(in crate::tasks::proxy) fn frames(&self) -> Option<(StreamKind, &Rc<Frames>)> {
         match self {
             Self::Frames(kind, frames) => Some((*kind, frames)),
             Self::None | Self::Body(_) => None,

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     core::{
         audit::Outcome,
-        proxy::{Form, HeaderList, Limit, Limits, RawRequest, Scheme, Target, route_http},
+        proxy::{CallTarget, Form, HeaderList, Limit, Limits, RawRequest, Scheme, route_http},
     },
     host::clock,
     kube::{Body, Upgraded, strip_hop_by_hop},
@@ -211,7 +211,7 @@ impl Server {
         opened: Upgraded,
         pass: Pass,
         written: Rc<OnceCell<Record>>,
-        (target, idle): (&Target, Duration),
+        (target, idle): (&CallTarget, Duration),
     ) -> Response<Body> {
         match opened {
             Upgraded::Refused(response) => {

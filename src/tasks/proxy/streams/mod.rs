@@ -16,10 +16,10 @@ use crate::{
     core::yamux::Settings,
     host::clock,
     link::{
-        mux::{Mux, MuxStream, Over},
+        mux::{Mux, MuxEnd, MuxStream},
         outlet::Outlet,
     },
-    wire::stream::{Header, Target, Version},
+    wire::stream::{Header, StreamTarget, Version},
 };
 
 /// Time for the header of a stream.
@@ -59,8 +59,8 @@ impl Proxy {
             let mux = mux.clone();
             async move {
                 match mux.drive().await {
-                    Over::SessionLost => {}
-                    over @ Over::FramingLost(_) => log::warn!("proxy: no more streams: {over}"),
+                    MuxEnd::SessionLost => {}
+                    over @ MuxEnd::FramingLost(_) => log::warn!("proxy: no more streams: {over}"),
                 }
             }
         });
@@ -111,11 +111,13 @@ async fn serve(shared: Rc<Shared>, mut stream: MuxStream) {
         None => return log::debug!("proxy: a stream does not say what it is for"),
     };
     match header.target {
-        Target::Kubernetes => http::serve(shared, stream, http::Destination::Kubernetes).await,
-        Target::Http(service) => {
+        StreamTarget::Kubernetes => {
+            http::serve(shared, stream, http::Destination::Kubernetes).await
+        }
+        StreamTarget::Http(service) => {
             http::serve(shared, stream, http::Destination::Service(service)).await;
         }
-        Target::Tcp(_) | Target::Udp(_) => {
+        StreamTarget::Tcp(_) | StreamTarget::Udp(_) => {
             let moment = clock::now().mono.after(LAST_WORD_WITHIN);
             until(moment, refuse_tunnel(&header, stream)).await;
         }

@@ -10,7 +10,7 @@ use smol::{
 
 use super::{
     super::{delegate::Delegate, revocation::Revocation},
-    Credential, IssuedToken, Kind, NOTE,
+    Credential, CredentialKind, IssuedToken, NOTE,
 };
 use crate::{
     core::{access::permits_sharing, health::Severity, link::Command, secret::Secret},
@@ -46,7 +46,7 @@ impl Credential {
     /// Gets the first token, but does not wait for ever: a control plane without a token is better
     /// than none.
     pub async fn prepare(&self, delegate: &Delegate, revocation: &Revocation) {
-        if self.kind == Kind::Handle || !permits_sharing(self.level.get()) {
+        if self.kind == CredentialKind::Handle || !permits_sharing(self.level.get()) {
             return;
         }
         let asked = async {
@@ -83,8 +83,8 @@ impl Credential {
     /// nothing.
     pub async fn supply(&self, parts: SupplyDependencies<'_>, is_idle: impl Fn() -> bool) {
         match self.kind {
-            Kind::Handle => self.keep_handle(&parts).await,
-            Kind::Token => self.share(&parts, &is_idle).await,
+            CredentialKind::Handle => self.keep_handle(&parts).await,
+            CredentialKind::Token => self.share(&parts, &is_idle).await,
         }
     }
 

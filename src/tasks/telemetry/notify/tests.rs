@@ -73,7 +73,7 @@ fn server(answers: &'static [&'static str]) -> (u16, Arrived) {
 }
 
 /// Runs the task beside `work`, with steps of milliseconds instead of seconds.
-fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&SharedState, &store::Handle)) {
+fn beside(port: u16, reader: ReceiverKind, work: &impl AsyncFn(&SharedState, &store::Handle)) {
     let directory = tempfile::tempdir().unwrap();
     let executor = Rc::new(Executor::new());
     block_on(executor.run(async {
@@ -82,7 +82,7 @@ fn beside(port: u16, reader: Reader, work: &impl AsyncFn(&SharedState, &store::H
         let handle = store.handle();
         let shared_state = SharedState::new(clock::now);
         let parts = NotifyDependencies {
-            receiver: Receiver(HttpClient {
+            receiver: NotifyClient(HttpClient {
                 address: Address {
                     target: Target::new("127.0.0.1", port),
                     path: "/hook?a=b".to_owned(),
@@ -136,7 +136,7 @@ async fn until(arrived: &Arrived, count: usize) {
 #[test]
 fn a_condition_is_told_as_it_begins_and_ends_and_kept_for_the_next_start() {
     let (port, arrived) = server(&["204 No Content"]);
-    beside(port, Reader::Webhook, &async |shared_state, _| {
+    beside(port, ReceiverKind::Webhook, &async |shared_state, _| {
         shared_state.report(
             "disk.full",
             Severity::Critical,
@@ -171,7 +171,7 @@ fn a_condition_is_told_as_it_begins_and_ends_and_kept_for_the_next_start() {
 #[test]
 fn a_receiver_that_refuses_is_a_condition_and_is_asked_again() {
     let (port, arrived) = server(&["403 Forbidden", "200 OK"]);
-    beside(port, Reader::Ntfy, &async |shared_state, _| {
+    beside(port, ReceiverKind::Ntfy, &async |shared_state, _| {
         shared_state.report("disk.full", Severity::Warning, "the disk is full", None);
         until(&arrived, 1).await;
         let deadline = clock::now().mono.after(Duration::from_secs(30));

@@ -281,8 +281,8 @@ impl Agent {
         }
     }
 
-    fn receiver(port: u16) -> Receiver {
-        Receiver(HttpClient {
+    fn receiver(port: u16) -> RemoteWriteClient {
+        RemoteWriteClient(HttpClient {
             address: Address {
                 target: Target::new("127.0.0.1", port),
                 path: "/api/v1/write?x=1".to_owned(),
@@ -300,7 +300,7 @@ impl Agent {
     }
 
     /// One delivery; the error as a person reads it, and how long until the next.
-    fn deliver(&self, receiver: Receiver) -> Result<(), (String, Duration)> {
+    fn deliver(&self, receiver: RemoteWriteClient) -> Result<(), (String, Duration)> {
         let authorization = || -> Authorization {
             Box::pin(std::future::ready(self.authorization.borrow().clone()))
         };

@@ -37,7 +37,7 @@ fn the_examples_of_the_protocol_are_read() {
         r#"{"method":"GET","path":"/api/v1/namespaces/default/pods","query":"limit=50&watch=false",
             "headers":{"Accept":["application/json"],"Authorization":["Bearer eyJ"]},"supports_response_streaming":true,"timeout":30000}"#,
     );
-    assert_eq!(first.answer, Answer::Streaming);
+    assert_eq!(first.answer, AnswerForm::Streaming);
     assert_eq!(first.asked.query, "limit=50&watch=false");
     assert_eq!(first.asked.limit, Limit::Timeout(Duration::from_secs(30)));
     assert_eq!(first.asked.headers[1].1, ["Bearer eyJ"]);
@@ -45,7 +45,7 @@ fn the_examples_of_the_protocol_are_read() {
         r#"{"method":"POST","path":"/login","scheme":"https","namespace":"pipeops-system","service_name":"traefik","service_port":80,
             "headers":{"Host":["app.example.com"],"Content-Type":["application/json"]},"body":"eyJ1IjoiYSJ9","body_encoding":"base64"}"#,
     );
-    assert_eq!(second.answer, Answer::Buffered);
+    assert_eq!(second.answer, AnswerForm::Buffered);
     assert_eq!(
         (second.asked.scheme, second.asked.port),
         (Scheme::Https, 80)
@@ -66,7 +66,7 @@ fn values_of_the_wrong_type_are_absent() {
     assert_eq!(read.asked, nothing.asked);
     assert_eq!(
         (read.body, read.answer),
-        (RequestBody::None, Answer::Buffered)
+        (RequestBody::None, AnswerForm::Buffered)
     );
     assert_eq!(nothing.asked.limit, Limit::Default);
 }

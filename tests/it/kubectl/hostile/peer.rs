@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pipeops_agent::core::yamux::frame::{Flags, HEADER_BYTES, Head, Header, Kind};
+use pipeops_agent::core::yamux::frame::{Flags, FrameType, HEADER_BYTES, Head, Header};
 use plane::{BinaryMessages, Plane, StreamHeader};
 use serde_json::json;
 
@@ -102,7 +102,7 @@ impl<'a> Peer<'a> {
     }
 
     /// One frame without payload.
-    pub(super) fn says(&self, kind: Kind, flags: Flags, stream: u32, length: u32) {
+    pub(super) fn says(&self, kind: FrameType, flags: Flags, stream: u32, length: u32) {
         self.sends(&head(kind, flags, stream, length));
     }
 
@@ -131,7 +131,7 @@ impl<'a> Peer<'a> {
     pub(super) fn reset(&self, streams: &[u32]) {
         let resets = streams
             .iter()
-            .flat_map(|id| head(Kind::Window, Flags::RST, *id, 0));
+            .flat_map(|id| head(FrameType::Window, Flags::RST, *id, 0));
         self.sends(&resets.collect::<Vec<_>>());
     }
 
@@ -156,7 +156,7 @@ impl<'a> Peer<'a> {
         // The first answer may go out in front of the resets that belong before it.
         for _ in 0..2 {
             let before = self.heard.pongs;
-            self.says(Kind::Ping, Flags::SYN, 0, 7);
+            self.says(FrameType::Ping, Flags::SYN, 0, 7);
             self.until("a pong", |heard| heard.pongs > before);
         }
     }
@@ -177,7 +177,7 @@ impl<'a> Peer<'a> {
         assert!(stream.is_finished, "{stream:?}");
         let text = stream.text();
         assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
-        self.says(Kind::Data, Flags::FIN, id, 0);
+        self.says(FrameType::Data, Flags::FIN, id, 0);
     }
 
     fn hear(&mut self, message: &[u8]) {
@@ -186,8 +186,8 @@ impl<'a> Peer<'a> {
         while let Some((start, after)) = self.rest[at..].split_first_chunk::<HEADER_BYTES>() {
             let header = Header::decode(*start).expect("the agent sends frames");
             let length = match header.kind {
-                Kind::Data => usize::try_from(header.length).unwrap(),
-                Kind::Window | Kind::Ping | Kind::GoAway => 0,
+                FrameType::Data => usize::try_from(header.length).unwrap(),
+                FrameType::Window | FrameType::Ping | FrameType::GoAway => 0,
             };
             let Some(payload) = after.get(..length) else {
                 break;
@@ -201,9 +201,9 @@ impl<'a> Peer<'a> {
 
 fn book(heard: &mut Heard, header: Header, payload: &[u8]) {
     match header.kind {
-        Kind::Ping => heard.pongs += 1,
-        Kind::GoAway => heard.go_away = Some(header.length),
-        Kind::Data | Kind::Window => {
+        FrameType::Ping => heard.pongs += 1,
+        FrameType::GoAway => heard.go_away = Some(header.length),
+        FrameType::Data | FrameType::Window => {
             let stream = heard.streams.entry(header.stream).or_default();
             stream.is_accepted |= header.flags.has(Flags::ACK);
             stream.is_finished |= header.flags.has(Flags::FIN);
@@ -217,7 +217,7 @@ fn book(heard: &mut Heard, header: Header, payload: &[u8]) {
 }
 
 /// The head of a frame.
-pub(super) fn head(kind: Kind, flags: Flags, stream: u32, length: u32) -> Head {
+pub(super) fn head(kind: FrameType, flags: Flags, stream: u32, length: u32) -> Head {
     Header {
         kind,
         flags,
@@ -230,7 +230,7 @@ pub(super) fn head(kind: Kind, flags: Flags, stream: u32, length: u32) -> Head {
 /// A frame of data.
 pub(super) fn frame(flags: Flags, stream: u32, data: &[u8]) -> Vec<u8> {
     let length = u32::try_from(data.len()).unwrap();
-    let head = head(Kind::Data, flags, stream, length);
+    let head = head(FrameType::Data, flags, stream, length);
     [&head, data].concat()
 }
 
