@@ -2,6 +2,7 @@
 //! `net::tls::Clock`): a board without a battery wakes up in 1970, and every certificate is then
 //! "not yet valid". `SOURCE_DATE_EPOCH` wins, so that builds are reproducible. Stamps it with its
 //! commit (`PIPEOPS_COMMIT`, where the release sets it) and its target, for `version --json`.
+//! Stamps it with the key that signs its releases (`PIPEOPS_RELEASE_KEY`), if it is one.
 //! Compresses the files of the page, so that the program never has to.
 
 use std::{
@@ -23,6 +24,7 @@ const JOINED: [&str; 3] = ["base.js", "pages.js", "app.js"];
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=SOURCE_DATE_EPOCH");
     println!("cargo:rerun-if-env-changed=PIPEOPS_COMMIT");
+    println!("cargo:rerun-if-env-changed=PIPEOPS_RELEASE_KEY");
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={ASSETS}");
     let given = std::env::var_os("SOURCE_DATE_EPOCH")
@@ -32,10 +34,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     let text = |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
     let commit = text("PIPEOPS_COMMIT").unwrap_or_default();
     println!("cargo:rustc-env=BUILD_COMMIT={}", commit.trim());
+    let key = text("PIPEOPS_RELEASE_KEY").unwrap_or_default();
+    if !key.is_empty() && !is_key(&key) {
+        return Err(format!(
+            "PIPEOPS_RELEASE_KEY is {key:?}, and no public key of minisign: it is the last line of \
+             minisign.pub, after changes of the key with their number before it (1 RW…)"
+        )
+        .into());
+    }
+    println!("cargo:rustc-env=BUILD_RELEASE_KEY={key}");
     let target = text("TARGET").ok_or("no TARGET")?;
     println!("cargo:rustc-env=BUILD_TARGET={target}");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
     assets(&out)
+}
+
+/// Returns whether the program will believe this: a key of minisign, in its usual 56 letters, and
+/// the number before it.
+fn is_key(text: &str) -> bool {
+    let (number, key) = text.split_once(' ').unwrap_or(("0", text));
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/';
+    number.parse::<u32>().is_ok()
+        && key.len() == 56
+        && key.starts_with("RW")
+        && key.bytes().all(is_letter)
 }
 
 #[expect(

@@ -211,6 +211,7 @@ fn version(args: &Args, output: &mut Output) -> Exit {
             "date": build_date().rfc3339(),
             "target": env!("BUILD_TARGET"),
             "features": FEATURES,
+            "release_key": releases::built_in_key(),
         }));
     } else {
         output.line(&format!("pipeops-agent {VERSION}"));

@@ -25,30 +25,36 @@ use crate::{
 
 /// Key of the releases, put in when they are built. Without it only a key of the settings is
 /// believed.
-const RELEASE_KEY: Option<&str> = option_env!("PIPEOPS_RELEASE_KEY");
+pub(super) fn built_in_key() -> Option<&'static str> {
+    Some(env!("BUILD_RELEASE_KEY")).filter(|key| !key.is_empty())
+}
 
 /// Returns whether any list would be believed.
 pub(super) fn has_key(settings: &Update) -> bool {
-    RELEASE_KEY.is_some() || settings.key.is_some()
+    built_in_key().is_some() || settings.key.is_some()
 }
 
 /// The trust that lists are read with; `sequence` and `keys` are what this machine has seen.
 pub(super) fn trust(settings: &Update, sequence: u64, keys: u32) -> Result<Trust> {
-    let (key, origin) = match (&settings.key, RELEASE_KEY) {
+    let (text, origin) = match (&settings.key, built_in_key()) {
         (Some(key), _) => (key.as_str(), KeyOrigin::Settings),
         (None, Some(key)) => (key, KeyOrigin::BuiltIn),
         (None, None) => {
             return Err(Error::new("cannot verify releases")
                 .why("this program was built without their key")
-                .fix("set update.key to the public key of minisign that signs yours"));
+                .fix("set update.key in /etc/pipeops-agent/config.toml to the public key of minisign that signs yours; or install a release, whose programs have their key"));
         }
     };
-    let key = PublicKey::parse(key).ok_or_else(|| {
+    // After changes of the key: how many led to it, then the key.
+    let (number, key) = text.trim().split_once(' ').unwrap_or(("0", text));
+    let read = number.parse().ok().zip(PublicKey::parse(key));
+    let (number, key) = read.ok_or_else(|| {
         Error::new("update.key is no public key of minisign")
             .fix("it is the last line of minisign.pub")
     })?;
     Ok(Trust {
         key,
+        number,
         origin,
         sequence,
         keys,

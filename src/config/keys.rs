@@ -487,7 +487,7 @@ keys! {
     }
     UPDATE_KEY = {
         path: "update.key",
-        doc: "Public key of minisign that signs releases, for a mirror with releases of its own. Default: the key of this program.",
+        doc: "Public key of minisign that signs releases, for a mirror with releases of its own; after changes of the key with their number before it: \"1 RW…\". Default: the key of this program.",
     }
     ROOTS = {
         path: "tls.roots",

@@ -597,6 +597,7 @@ fn the_index_that_is_made_for_releases_is_read() {
     let key = std::fs::read_to_string(public).unwrap();
     let trust = Trust {
         key: PublicKey::parse(key.lines().last().unwrap()).unwrap(),
+        number: 0,
         origin: KeyOrigin::BuiltIn,
         sequence: 0,
         keys: 0,

@@ -25,6 +25,8 @@ pub const BYTES_MAX: usize = 64 * 1024;
 pub struct Trust {
     /// The key that everything begins with.
     pub key: PublicKey,
+    /// Changes of the signing key that led to that key.
+    pub number: u32,
     /// Origin of that key.
     pub origin: KeyOrigin,
     /// Highest sequence number that was accepted on this machine.
@@ -80,7 +82,7 @@ impl Signed {
         let text = std::str::from_utf8(text).map_err(|error| unsigned().because(&error))?;
         let signature = String::from_utf8_lossy(signature);
         let signature = signature.lines().nth(1).unwrap_or_default();
-        let (key, keys) = last_key(text, &trust.key);
+        let (key, keys) = last_key(text, trust);
         if !key.has_signed(text.as_bytes(), signature) {
             return Err(unsigned());
         }
@@ -170,11 +172,11 @@ fn only<T: Clone>(all: &[(String, T)], name: &str) -> Option<T> {
     found.next().is_none().then(|| one.1.clone())
 }
 
-/// The key that follows from `first` by the changes that the list replays, and their number. A line
-/// that is not signed by the key before it ends nothing: what precedes a built-in key cannot be
-/// verified any more.
-fn last_key(text: &str, first: &PublicKey) -> (PublicKey, u32) {
-    let mut last = (first.clone(), 0);
+/// The key that follows from the trusted one by the changes that the list replays, and their
+/// number. A line that is not signed by the key before it ends nothing: what precedes a built-in
+/// key cannot be verified any more.
+fn last_key(text: &str, trust: &Trust) -> (PublicKey, u32) {
+    let mut last = (trust.key.clone(), trust.number);
     for line in text.lines() {
         let Some(change) = line.strip_prefix("# key ") else {
             continue;

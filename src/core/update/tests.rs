@@ -49,6 +49,7 @@ impl Signer {
     pub(crate) fn trust(&self) -> Trust {
         Trust {
             key: PublicKey::parse(&self.public()).unwrap(),
+            number: 0,
             origin: KeyOrigin::BuiltIn,
             sequence: 5,
             keys: 0,
@@ -125,7 +126,16 @@ fn changes_of_the_key_are_replayed_in_order_and_never_taken_back() {
     let good = List::verified(text.as_bytes(), &three.minisig(&text), &one.trust()).unwrap();
     assert_eq!(good.keys, 2);
     // A program of the second year has the second key.
-    assert!(List::verified(text.as_bytes(), &three.minisig(&text), &two.trust()).is_ok());
+    let second = Trust {
+        number: 1,
+        ..two.trust()
+    };
+    assert!(List::verified(text.as_bytes(), &three.minisig(&text), &second).is_ok());
+    // So has one that came by an update, on a machine that saw the change.
+    let seen = Trust { keys: 1, ..second };
+    let year = list(&one.change(1, two));
+    let good = List::verified(year.as_bytes(), &two.minisig(&year), &seen).unwrap();
+    assert_eq!(good.keys, 1);
     // The first key signs nothing any more, with its successor in the list or without.
     refused(&text, &one.minisig(&text), &one.trust());
     let knows = Trust {
