@@ -217,8 +217,8 @@ install_package() {
         for tool in dnf yum zypper; do
             have "$tool" || continue
             case $tool in
-            zypper) act zypper --non-interactive install --allow-unsigned-rpm "$work/$file" </dev/null ;;
-            # The list that was verified has its checksum.
+            # The list that was verified has its checksum. Somebody who names an older version wants it.
+            zypper) act zypper --non-interactive install --allow-unsigned-rpm --oldpackage "$work/$file" </dev/null ;;
             *) act "$tool" install -y --nogpgcheck "$work/$file" </dev/null ;;
             esac
             break
@@ -278,6 +278,9 @@ run_install() {
         say "getting $file"
         verified "$file"
         install_package
+        # Some leave an older version alone, and say that all is well.
+        [ -n "$dry_run" ] || [ "$kind" = tar ] || [ "$(installed_version)" = "$found" ] ||
+            die "the package manager did not install $found" 'look at what it printed above'
     fi
     set_up
 }
