@@ -19,7 +19,7 @@ run:
 test:
 	@tests/all
 
-## make test-packages  packages beyond those of make test: Debian 13, OpenRC, the repositories with apt and dnf (as root)
+## make test-packages  packages beyond those of make test: Debian 13, OpenRC, updates, the key of a release, the repositories (as root)
 test-packages:
 	@tests/packages/all
 
@@ -27,11 +27,12 @@ test-packages:
 test-arm64:
 	@tests/packages/arm64
 
-## make test-k3s  k3s installed, joined, rebooted and removed under systemd (as root; PIPEOPS_TEST_K3S_RELEASES: real releases)
+## make test-k3s  k3s installed, joined, rebooted and removed under systemd and OpenRC (as root; PIPEOPS_TEST_K3S_RELEASES: real releases)
 test-k3s:
 	@cargo build --quiet
 	@tests/k3s/run
 	@tests/k3s/run --data-dir /mnt/disk/k3s
+	@tests/k3s/run --openrc
 	@tests/k3s/join
 	@tests/k3s/run --faults
 

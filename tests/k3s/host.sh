@@ -4,6 +4,8 @@
 suite=bookworm
 cache=${PIPEOPS_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/pipeops-agent-test}
 packages=systemd,systemd-sysv,dbus,iproute2,procps,kmod,nftables
+# Of the machine: systemd or openrc.
+init=systemd
 program=${PIPEOPS_TEST_PROGRAM:-target/debug/pipeops-agent}
 
 skip() {
@@ -24,6 +26,9 @@ prepare_host() {
     if [[ -z $RELEASES ]]; then
         RELEASES=$(tests/cluster/cluster k3s) || skip "${RELEASES#skipped: }"
     fi
+    if [[ $init == openrc ]]; then
+        packages=openrc,busybox-static,iproute2,procps,kmod,nftables
+    fi
     root=$cache/root-$suite-$(sha256sum <<<"$packages" | cut -c 1-12)
     if [[ ! -e $root/made ]]; then
         rm -rf "$root"
@@ -39,7 +44,7 @@ prepare_host() {
     WORK=$(mktemp -d)
     GROUP=pipeops-k3s-$$
     ROOT=$root/tree
-    export WORK ROOT RELEASES GROUP
+    export WORK ROOT RELEASES GROUP INIT=$init
     trap leave_host EXIT
     mkdir "$WORK/test"
     strip --strip-debug -o "$WORK/test/pipeops-agent" "$program"
@@ -92,6 +97,11 @@ make_machine() {
     cp "$WORK/test/pipeops-agent" usr/bin/pipeops-agent
     printf '127.0.0.1 localhost\n' >etc/hosts
     printf '%s\n' "$host" >etc/hostname
+    if [[ $INIT == openrc ]]; then
+        services_of_openrc "$steps" "/test/log${1:+.$1}"
+        cd /
+        return
+    fi
     mkdir -p etc/systemd/system/multi-user.target.wants
     for unit in board "$steps"; do
         cat >etc/systemd/system/"$unit".service <<END
@@ -109,16 +119,28 @@ END
     cd /
 }
 
+# The board before all others, and the steps in the background, by OpenRC.
+services_of_openrc() {
+    local steps=$1 log=$2
+    printf '#!/sbin/openrc-run\ndepend() { before sysfs cgroups; }\nstart() { /test/board >>%s 2>&1; }\n' "$log" >etc/init.d/board
+    printf '#!/sbin/openrc-run\nstart() { start-stop-daemon --start --background --exec /bin/bash -- -c "exec /test/%s >>%s 2>&1"; }\n' \
+        "$steps" "$log" >etc/init.d/life
+    chmod 755 etc/init.d/board etc/init.d/life
+    ln -s /etc/init.d/board etc/runlevels/sysinit/board
+    ln -s /etc/init.d/life etc/runlevels/default/life
+}
+
 # Runs a machine until it is off; a reboot ends nspawn with 133.
 run_machine() {
-    local at=/run/machine/$1 answer
+    local at=/run/machine/$1 answer boot=-b
     shift
+    [[ $INIT != openrc ]] || boot=/sbin/openrc-init
     while :; do
         answer=0
-        SYSTEMD_NSPAWN_API_VFS_WRITABLE=1 systemd-nspawn --quiet -D "$at/root" -b --register=no --keep-unit "$@" \
+        SYSTEMD_NSPAWN_API_VFS_WRITABLE=1 systemd-nspawn --quiet -D "$at/root" --register=no --keep-unit "$@" \
             --link-journal=no --capability=all --system-call-filter='@keyring bpf perf_event_open' --bind=/dev/kmsg \
             --bind="$WORK/test:/test" --bind-ro="$RELEASES:/releases" --bind="$at/disk:/mnt/disk" \
-            </dev/null >>"$WORK/console" 2>&1 || answer=$?
+            "$boot" </dev/null >>"$WORK/console" 2>&1 || answer=$?
         ((answer == 133)) || return "$answer"
     done
 }

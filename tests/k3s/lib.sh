@@ -4,13 +4,58 @@
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C HOME=/tmp
 cd /
 
+init=systemd
+[[ -d /run/systemd/system ]] || init=openrc
+# service start|stop|restart|enable|disable NAME
+service() {
+    case $init:$1 in
+    systemd:*) systemctl --quiet "$1" "$2" ;;
+    openrc:enable) rc-update --quiet add "$2" default ;;
+    openrc:disable) rc-update --quiet delete "$2" default ;;
+    openrc:*) rc-service --quiet "$2" "$1" ;;
+    esac
+}
+is_active() {
+    case $init in
+    systemd) systemctl is-active --quiet "$1" ;;
+    openrc) rc-service --quiet "$1" status >/dev/null 2>&1 ;;
+    esac
+}
+is_enabled() {
+    case $init in
+    systemd) systemctl is-enabled --quiet "$1" ;;
+    openrc) [[ -e /etc/runlevels/default/$1 ]] ;;
+    esac
+}
+# When the service was started, in a form of its own.
+started_at() {
+    case $init in
+    systemd) systemctl show -P ActiveEnterTimestampMonotonic "$1" ;;
+    openrc) cat "/run/openrc/options/$1/child_pid" ;;
+    esac
+}
+# leave poweroff | reboot
+leave() {
+    case $init:$1 in
+    systemd:*) systemctl "$1" ;;
+    openrc:poweroff) openrc-shutdown -p now ;;
+    openrc:reboot) openrc-shutdown -r now ;;
+    esac
+}
+
 step() { printf '== %s: %s\n' "$(date +%T)" "$*"; }
 fail() {
     printf 'FAILED: %s\n' "$*"
-    journalctl --no-pager -n 40 -u k3s -u k3s-agent -u pipeops-k3s-resume -o cat | cut -c 1-300 || true
+    case $init in
+    systemd) journalctl --no-pager -n 40 -u k3s -u k3s-agent -u pipeops-k3s-resume -o cat | cut -c 1-300 ;;
+    openrc) tail -n 40 /var/log/k3s.log | cut -c 1-300 ;;
+    esac || true
     ls -l /var/lib/pipeops-keeper || true
     # The machine ends, and nobody waits for it.
-    systemctl --force --force poweroff
+    case $init in
+    systemd) systemctl --force --force poweroff ;;
+    openrc) busybox poweroff -f ;;
+    esac
     exit 1
 }
 trap 'fail "line $LINENO: $BASH_COMMAND"' ERR
@@ -29,7 +74,7 @@ now() { date +%s%3N; }
 snapshot() {
     find / \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /test -o -path /releases -o -path /var/tmp \
         -o -path /var/log/journal -o -path /var/lib/systemd -o -path /run/systemd -o -path /run/log -o -path /run/udev -o -path /run/user \
-        -o -path /run/dbus -o -path /run/sysctl -o -path /var/lib/pipeops-keeper -o -path /etc/machine-id -o -path '/var/log/[wbl]tmp' \
+        -o -path /run/dbus -o -path /run/openrc -o -path /run/sysctl -o -path /var/lib/pipeops-keeper -o -path /etc/machine-id -o -path '/var/log/[wbl]tmp' \
         -o -path /var/log/lastlog -o -path /etc/.updated -o -path /var/.updated -o -path /run/machine-id -o -path /run/utmp \
         -o -path /run/credentials -o -path /run/host -o -path '/run/*.pid' -o -path /run/lock -o -path /run/agetty.reload \) \
         -prune -o -type f -printf '%p %m %u:%g %s\n' -o -printf '%p %y %m %u:%g %l\n' | sort

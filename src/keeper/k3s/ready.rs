@@ -129,12 +129,16 @@ impl System {
         })
     }
 
-    /// State of the unit; empty where there is no systemd.
+    /// State of the unit, or the starts that supervise-daemon of OpenRC counts, in the same form.
     fn unit(&self) -> String {
+        let name = self.role().name();
+        if let Some(starts) = self.line(&format!("/run/openrc/options/{name}/start_count")) {
+            return format!("NRestarts={starts}");
+        }
         let argv = [
             "systemctl",
             "show",
-            self.role().name(),
+            name,
             "-p",
             "ActiveState",
             "-p",
