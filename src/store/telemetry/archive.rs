@@ -170,7 +170,7 @@ impl Archive {
         let boot = Boot {
             guess_ms: match known {
                 Some(known) => known.guess_ms,
-                None => self.guess(offset, now)?,
+                None => self.guess(offset)?,
             },
             wall_offset_ms: known
                 .and_then(|known| known.wall_offset_ms)
@@ -221,21 +221,15 @@ impl Archive {
         Ok(())
     }
 
-    /// A guess at the wall clock of this boot that puts it behind the one before, where the clock
-    /// itself does not.
-    fn guess(&mut self, offset: i64, now: Now) -> Result<i64, Failure> {
+    /// A guess at when this boot began: after the last sample of the boot before it, where the clock
+    /// says otherwise.
+    fn guess(&mut self, offset: i64) -> Result<i64, Failure> {
         let last = self.contents.metrics.last;
         let boots = &self.contents.boots;
-        let before = self
+        let end = self
             .database
-            .read(|connection| read::wall(connection, boots, Stream::Metrics, last))?;
-        let behind = before.map_or(i64::MIN, |before| {
-            before
-                .millis()
-                .saturating_add(60_000)
-                .saturating_sub(signed(millis(now.mono)))
-        });
-        Ok(offset.max(behind))
+            .read(|connection| read::end(connection, boots, last))?;
+        Ok(end.map_or(offset, |end| offset.max(end)))
     }
 
     pub(super) fn query(&mut self, query: &Query) -> Result<Vec<Line>, Failure> {

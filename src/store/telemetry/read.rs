@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use super::{boots::Boots, chunk, journal, rows, series, signed, unsigned};
 use crate::core::{
     outbox::{Batch, Body, Holdings, Loss, Range, Samples, Stream},
+    retention::Level,
     series::block::Block,
     time::Wall,
 };
@@ -192,4 +193,25 @@ pub(super) fn wall(
         let first = block.ticks.first()?;
         Some(Wall::from_millis(block.wall_ms(*first)))
     }))
+}
+
+/// The moment after the newest sample, as far as that is known.
+pub(super) fn end(
+    connection: &Connection,
+    boots: &Boots,
+    last: u64,
+) -> rusqlite::Result<Option<i64>> {
+    // The newest may be damaged.
+    let minutes = match Range::new(last.saturating_sub(60).max(1), last) {
+        Some(newest) => journal::list(connection, boots, newest)?,
+        None => Vec::new(),
+    };
+    let mut blocks = minutes.iter().rev().filter_map(|one| one.block.as_ref());
+    let tick = blocks.find_map(|block| Some(block.wall_ms(*block.ticks.last()?)));
+    if let Some(tick) = tick {
+        return Ok(Some(tick.saturating_add(1)));
+    }
+    let newest = "level = ?1 ORDER BY sequence_from DESC LIMIT 1";
+    let chunks = chunk::list(connection, newest, [Level::Raw.number()])?;
+    Ok(chunks.first().map(|chunk| chunk.wall.1))
 }
