@@ -143,3 +143,31 @@ pub(super) fn write(
         .execute(params![number, by])?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_goes_once_every_minute_of_it_is_gone_and_the_newest_never() {
+        let mut boots = Boots::default();
+        // An earlier version began the first one, and nobody knows its first minute.
+        for (number, sequence_from) in [(1, 0), (2, 11), (3, 21), (4, 31)] {
+            let boot = Boot {
+                guess_ms: 0,
+                wall_offset_ms: None,
+                sequence_from,
+            };
+            boots.put(number, boot);
+        }
+        assert!(boots.over(10, 9).is_empty());
+        assert_eq!(boots.over(11, 9), [1]);
+        assert_eq!(boots.over(20, 9), [1]);
+        assert_eq!(boots.over(21, 9), [1, 2]);
+        assert_eq!(boots.over(u64::MAX, 9), [1, 2, 3]);
+        assert!(boots.over(0, 4).is_empty());
+        assert_eq!(boots.over(0, 3), [1]);
+        assert_eq!(boots.over(0, 0), [1, 2, 3]);
+        assert_eq!(boots.next(), 5);
+    }
+}

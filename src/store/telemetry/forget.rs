@@ -77,8 +77,19 @@ pub(super) fn dead(connection: &Connection, live: &BTreeSet<u32>) -> rusqlite::R
         ],
         gone,
     )?;
-    let mut found = rows.collect::<rusqlite::Result<Vec<_>>>()?;
-    found.retain(|gone| !live.contains(&gone.number));
+    unused(connection, rows.collect::<rusqlite::Result<_>>()?, live)
+}
+
+/// Those that are not measured now and have no sample in the journal, where `seen` does not tell.
+fn unused(
+    connection: &Connection,
+    mut found: Vec<Gone>,
+    live: &BTreeSet<u32>,
+) -> rusqlite::Result<Vec<Gone>> {
+    if !found.is_empty() {
+        let in_journal = in_journal(connection)?;
+        found.retain(|gone| !live.contains(&gone.number) && !in_journal.contains(&gone.number));
+    }
     Ok(found)
 }
 
@@ -103,9 +114,7 @@ pub(super) fn excess(
     ))?;
     let values = params![until, signed(Level::Quarters.life_minutes()), limit()];
     let rows = query.query_map(values, gone)?;
-    let mut found = rows.collect::<rusqlite::Result<Vec<_>>>()?;
-    let in_journal = in_journal(connection)?;
-    found.retain(|gone| !live.contains(&gone.number) && !in_journal.contains(&gone.number));
+    let mut found = unused(connection, rows.collect::<rusqlite::Result<_>>()?, live)?;
     // Some more than needed, so that it is not a batch with each new Pod.
     found.truncate(known.saturating_sub(series_max).saturating_add(BATCH / 4));
     Ok((found, is_hard))

@@ -16,6 +16,8 @@ use crate::core::{
 
 mod bounded;
 mod clock;
+mod faults;
+mod kept;
 
 const MINUTE_MS: i64 = 60_000;
 /// 2026-01-01T00:00:00Z.
