@@ -474,7 +474,11 @@ fn open(path: &Path, form: &Form) -> rusqlite::Result<Home> {
 
 /// Reads all of the database.
 fn check(connection: &Connection) -> rusqlite::Result<()> {
-    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    judged(connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?)
+}
+
+/// The verdict of a check.
+fn judged(verdict: String) -> rusqlite::Result<()> {
     if verdict == "ok" {
         return Ok(());
     }
@@ -490,3 +494,6 @@ fn check(connection: &Connection) -> rusqlite::Result<()> {
         Some(verdict),
     ))
 }
+
+#[cfg(test)]
+mod tests;

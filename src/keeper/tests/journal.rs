@@ -274,3 +274,56 @@ fn a_way_back_that_was_cut_off_anywhere_goes_on_where_it_was() {
     }
     panic!("it never came to its end");
 }
+
+#[test]
+fn a_step_is_written_down_before_it_is_done() {
+    let tree = Tree::new().program("look", "cat var/keeper/*.json >> seen; echo , >> seen");
+    let keeper = tree.keeper();
+    let acts = vec![run(&["look"]), run(&["look"])];
+    let record = Record::new("log.journal", "root", Wall::default(), "looks".to_owned());
+    let done = keeper.begin(&keeper.open().unwrap(), record, acts).unwrap();
+    assert_eq!(done.outcome, "done");
+    let seen = format!("[{}{{}}]", tree.read("seen").unwrap());
+    let seen: Vec<serde_json::Value> = serde_json::from_str(&seen).unwrap();
+    let steps: Vec<_> = seen[..2].iter().map(|one| one["steps"].clone()).collect();
+    let wanted = [
+        serde_json::json!(["intended"]),
+        serde_json::json!(["done", "intended"]),
+    ];
+    assert_eq!(steps, wanted);
+}
+
+#[test]
+fn a_sandbox_leaves_a_change_of_k3s_to_a_process_that_has_none() {
+    let tree = inotify();
+    let record = Record {
+        number: 1,
+        acts: vec![Act::Directory {
+            path: "/etc/made".to_owned(),
+        }],
+        ..Record::new(
+            "k3s.install",
+            "root",
+            Wall::default(),
+            "makes it".to_owned(),
+        )
+    };
+    tree.keeper().open().unwrap().write(&record).unwrap();
+    let made = || tree.root().join("etc/made").exists();
+    let sandbox = tree.keeper().in_sandbox();
+    assert!(sandbox.resume().unwrap().is_empty());
+    // It holds up nothing that the sandbox can do.
+    let fixed = sandbox.fix("limits.inotify", "root").unwrap();
+    assert_eq!(fixed.outcome, "done");
+    assert!(!made());
+    assert_eq!(tree.keeper().resume().unwrap()[0].outcome, "done");
+    assert!(made());
+    let refused = sandbox
+        .undo("k3s-install-1", "root")
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("from here"), "{refused}");
+    assert!(made());
+    let undone = tree.keeper().undo("k3s-install-1", "root").unwrap();
+    assert_eq!((&*undone.outcome, made()), ("undone", false));
+}

@@ -136,3 +136,56 @@ fn a_row_whose_end_was_lost_is_delivered_after_a_day_and_not_only_by_a_restart()
     assert_eq!((rows.len(), rows[0].ended.is_none(), last()), (1, true, 1));
     block_on(store.close()).unwrap();
 }
+
+/// A store whose thread does nothing until something comes through the gate.
+fn held(directory: &std::path::Path) -> (Store, crate::files::Jobs, smol::channel::Sender<()>) {
+    let jobs = crate::files::Jobs::default();
+    let (store, opening) = Store::begin(directory, Wall::default(), jobs.clone()).unwrap();
+    block_on(opening.everything()).unwrap();
+    let (gate, opened) = smol::channel::bounded(1);
+    let hold = move |_: &mut Disk| {
+        opened.recv_blocking().ok();
+        Ok(())
+    };
+    let handle = store.handle();
+    let hold = handle.post.queue(hold);
+    // Asked, and not waited for.
+    block_on(smol::future::poll_once(hold));
+    (store, jobs, gate)
+}
+
+#[test]
+fn a_call_whose_row_came_too_late_gets_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, jobs, gate) = held(directory.path());
+    let handle = store.handle();
+    let begun = block_on(smol::future::zip(
+        handle.audit_begin_call(entry(), Wall::default()),
+        async { jobs.store_hangs(true) },
+    ));
+    assert_eq!(begun.0, Err(Failure::Hung));
+    gate.try_send(()).unwrap();
+    jobs.store_hangs(false);
+    let rows = block_on(handle.recent_audit(9)).unwrap();
+    let ends: Vec<_> = rows.iter().map(|row| row.ended.clone()).collect();
+    let late = (
+        "cancelled: the disk answered too late".to_owned(),
+        Effect::default(),
+    );
+    assert_eq!(ends, [Some(late)]);
+    block_on(store.close()).unwrap();
+}
+
+#[test]
+fn a_disk_that_hangs_is_not_asked_for_the_row_of_a_call() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, jobs, gate) = held(directory.path());
+    let handle = store.handle();
+    jobs.store_hangs(true);
+    let refused = block_on(handle.audit_begin_call(entry(), Wall::default()));
+    assert_eq!(refused, Err(Failure::Hung));
+    gate.try_send(()).unwrap();
+    jobs.store_hangs(false);
+    assert_eq!(block_on(handle.recent_audit(9)).unwrap(), []);
+    block_on(store.close()).unwrap();
+}
