@@ -189,3 +189,16 @@ fn a_disk_that_hangs_is_not_asked_for_the_row_of_a_call() {
     assert_eq!(block_on(handle.recent_audit(9)).unwrap(), []);
     block_on(store.close()).unwrap();
 }
+
+#[test]
+fn a_commit_returns_once_the_disk_has_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = block_on(Store::open(directory.path(), Wall::default())).unwrap();
+    let mode = |connection: &Connection| {
+        connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))
+    };
+    let mode = block_on(store.handle().post.call(move |disk| disk.read(mode)));
+    // 2: FULL. What is acknowledged outlives a power cut.
+    assert_eq!(mode, Ok(2));
+    block_on(store.close()).unwrap();
+}

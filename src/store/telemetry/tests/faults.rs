@@ -183,3 +183,13 @@ fn a_number_that_a_series_got_later_names_nothing_from_before_it() {
     place.flush();
     assert!(place.newest("late").is_some());
 }
+
+#[test]
+fn a_flush_returns_once_the_disk_has_it() {
+    let mut device = Device::new(Bounds::default(), 64 << 20);
+    let mode = device.archive.database.read(|connection| {
+        connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))
+    });
+    // 2: FULL.
+    assert_eq!(mode, Ok(2));
+}
