@@ -1,10 +1,7 @@
 //! Minutes, levels, series and boots live as long as they are said to, and not a minute less.
 
 use super::*;
-use crate::core::{
-    retention::{Bounds, Level},
-    series::Search,
-};
+use crate::core::retention::{Bounds, Level};
 
 use super::super::{archive::Archive, chunk, series as stored_series};
 
