@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     config::Loaded,
+    core::order::OrderExt as _,
     error::{Error, Exit, Result},
     host::clock,
     keeper::{self, Keeper},
@@ -231,7 +232,7 @@ fn changes(args: &Args, output: &mut Output) -> Result<Exit> {
         return Err(missing.swap_remove(0));
     }
     // The newest first: stamps of one form sort as texts.
-    all.sort_by(|one, other| other.at.cmp(&one.at));
+    all.order_by(|one, other| other.at.cmp(&one.at));
     if is_json {
         let missing: Vec<_> = missing.iter().map(error_json).collect();
         output.json(&json!({ "changes": all, "missing": missing }));

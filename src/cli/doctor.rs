@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     config::Loaded,
-    core::nearest::nearest,
     core::preflight::checks,
+    core::{nearest::nearest, order::OrderExt as _},
     daemon,
     error::{Error, Exit, Result},
     host::clock,
@@ -195,7 +195,7 @@ fn complete(report: &mut Doctor, mut own: Doctor) {
     let order = ["problem", "unknown", "skipped", "ok"];
     let severities = ["critical", "warning", "note"];
     let place = |words: &[&str], word: &str| words.iter().position(|known| *known == word);
-    report.checks.sort_by_key(|check| {
+    report.checks.order_by_key(|check| {
         let severity = (check.outcome == "problem").then(|| place(&severities, &check.severity));
         (place(&order, &check.outcome), severity)
     });

@@ -16,7 +16,7 @@ use super::{
     table::{Argument, Command, JSON, Need, Opt, Takes},
 };
 use crate::{
-    core::nearest::nearest,
+    core::{nearest::nearest, order::OrderExt as _},
     error::{Error, Exit, Result},
     files,
 };
@@ -91,7 +91,7 @@ fn write(
         files::replace(&file, text.as_bytes(), 0o644)?;
         written.push(file.display().to_string());
     }
-    written.sort_unstable();
+    written.order();
     if args.has("json") {
         output.json(&json!({ "pages": written }));
     } else {

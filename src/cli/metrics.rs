@@ -19,6 +19,7 @@ use super::{
 use crate::{
     config,
     core::{
+        order::{GatherExt as _, OrderExt as _},
         outbox::{Backlog, Stream},
         series::{Key, Known, Line, Query, Select, Spot, decimal},
         time::{Wall, in_words},
@@ -258,7 +259,7 @@ fn list(reader: &TelemetryReader, time: &Time, is_json: bool, output: &mut Outpu
             "look further back: --last 30d; an agent that was just started writes its samples once a minute",
         ));
     }
-    rows.sort_unstable();
+    rows.order();
     for line in columns(&rows) {
         output.line(&line);
     }
@@ -305,7 +306,7 @@ fn keys(known: &[Known]) -> Vec<String> {
     let keys: BTreeSet<_> = known
         .iter()
         .map(|known| known.series.key.to_string())
-        .collect();
+        .gather();
     keys.into_iter().collect()
 }
 

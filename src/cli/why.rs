@@ -12,8 +12,8 @@ use super::{
     view::View,
 };
 use crate::{
-    core::nearest::nearest,
     core::time::Wall,
+    core::{nearest::nearest, order::OrderExt as _},
     error::{Error, Exit, Result},
     host::clock,
     wire::api::{EVENTS_PATH, HOST_PATH, LOGS_PATH},
@@ -89,7 +89,7 @@ impl Known {
         let all = self.conditions().chain(self.parts()).chain(self.figures());
         let all = all.chain(self.checks()).map(|it| it.text("id"));
         let mut ids: Vec<&str> = all.filter(|id| !id.is_empty()).collect();
-        ids.sort_unstable();
+        ids.order();
         ids.dedup();
         ids
     }

@@ -20,7 +20,7 @@ use super::{
     value::{InvalidValue, Value},
 };
 use crate::{
-    core::nearest::nearest,
+    core::{nearest::nearest, order::OrderExt as _},
     error::{Error, Result},
 };
 
@@ -397,7 +397,7 @@ fn in_order<'t, 'i>(
     table: &'t DeTable<'i>,
 ) -> Vec<(&'t Spanned<DeString<'i>>, &'t Spanned<DeValue<'i>>)> {
     let mut pairs: Vec<_> = table.iter().collect();
-    pairs.sort_by_key(|(name, _)| name.span().start);
+    pairs.order_by_key(|(name, _)| name.span().start);
     pairs
 }
 
@@ -531,6 +531,6 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>> {
                 .fix("merge some of them"));
         }
     }
-    paths.sort_unstable();
+    paths.order();
     Ok(paths)
 }

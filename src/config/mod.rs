@@ -33,7 +33,7 @@ pub use self::{
     },
     token::{Credentials, TokenSource},
 };
-use crate::error::Error;
+use crate::{core::order::GatherExt as _, error::Error};
 
 /// The file that is read when no other is named.
 pub const DEFAULT_FILE: &str = "/etc/pipeops-agent/config.toml";
@@ -63,7 +63,7 @@ pub struct Sources {
 impl Sources {
     /// The sources of this process.
     pub fn of_process(file: Option<PathBuf>, assignments: Vec<String>) -> Self {
-        let environment: BTreeMap<_, _> = std::env::vars_os().collect();
+        let environment: BTreeMap<_, _> = std::env::vars_os().gather();
         let named = environment.get(&OsString::from(FILE_VARIABLE));
         let named = named.filter(|path| !path.is_empty()).map(PathBuf::from);
         Self {

@@ -10,7 +10,7 @@ use std::{
 
 use toml::de::DeValue;
 
-use crate::core::{nearest::nearest, time::in_words};
+use crate::core::{nearest::nearest, order::OrderExt as _, time::in_words};
 
 /// Kind of value that a key takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -388,7 +388,7 @@ fn words(named: &[&str], known: &'static [&'static str]) -> Result<Value, Invali
             }
         }
     }
-    found.sort_by_key(|word| known.iter().position(|known| known == word));
+    found.order_by_key(|word| known.iter().position(|known| known == word));
     Ok(Value::Words(found))
 }
 

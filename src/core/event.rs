@@ -9,6 +9,8 @@ pub use deduplication::{Deduplication, Origin, Sighting};
 
 use std::collections::BTreeMap;
 
+use crate::core::order::OrderExt as _;
+
 use super::{health::Severity, time::Wall};
 
 /// Kinds of events that one minute keeps apart. What is beyond them is counted.
@@ -148,7 +150,7 @@ impl Tally {
                 }
             })
             .collect();
-        take_changed.sort_by_key(|event| event.first);
+        take_changed.order_by_key(|event| event.first);
         take_changed
     }
 

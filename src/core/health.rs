@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::core::time::{Mono, Wall};
+use crate::core::{
+    order::OrderExt as _,
+    time::{Mono, Wall},
+};
 
 /// Severity of a condition.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -119,7 +122,7 @@ impl Conditions {
     /// All that hold, the worst first, then by id.
     pub fn worst_first(&self) -> Vec<&Condition> {
         let mut all: Vec<_> = self.list.values().map(|held| &held.condition).collect();
-        all.sort_by_key(|condition| std::cmp::Reverse(condition.severity));
+        all.order_by_key(|condition| std::cmp::Reverse(condition.severity));
         all
     }
 }

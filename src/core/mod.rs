@@ -27,6 +27,7 @@ pub mod link;
 pub mod namespace;
 pub mod nearest;
 pub mod notify;
+pub mod order;
 pub mod outbox;
 pub mod policy;
 pub mod preflight;

@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use crate::core::order::OrderExt as _;
+
 use litemap::LiteMap;
 
 use super::{
@@ -268,7 +270,7 @@ impl Notifier {
         if notices.is_empty() {
             return Next::Wait(wake);
         }
-        notices.sort_by_key(|notice| (std::cmp::Reverse(notice.severity), notice.turn));
+        notices.order_by_key(|notice| (std::cmp::Reverse(notice.severity), notice.turn));
         Next::Send(Message {
             notices,
             missed: self.missed.clone(),

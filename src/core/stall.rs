@@ -6,6 +6,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use crate::core::order::OrderExt as _;
+
 use super::{
     time::Mono,
     verdict::{Stage, sentences},
@@ -141,7 +143,7 @@ impl Stalls {
                 found.files.push(*job);
             }
         }
-        found.files.sort_unstable();
+        found.files.order();
         found
     }
 }

@@ -18,6 +18,7 @@ use crate::{
         health::Severity,
         identity::Identity,
         link::Membership,
+        order::GatherExt as _,
         policy::{self, Level},
         preflight::is_behind,
         safe_mode::Mode,
@@ -361,7 +362,7 @@ pub(super) fn external_labels(
     let host = registrar.host().hostname.clone().unwrap_or_default();
     let own = [("instance", host), ("agent_id", agent_id)];
     let own = own.map(|(name, value)| (name.to_owned(), value));
-    let mut labels = BTreeMap::from(own);
+    let mut labels: BTreeMap<_, _> = own.into_iter().gather();
     labels.extend(settings.labels.clone());
     Some(labels)
 }

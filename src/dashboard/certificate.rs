@@ -18,7 +18,7 @@ use ring::{
 use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
 
 use crate::{
-    core::time::Wall,
+    core::{order::OrderExt as _, time::Wall},
     error::{Error, Result},
     files,
     net::served::Served,
@@ -297,7 +297,7 @@ fn make(
             Err(_no_address) => plain.push(name.clone()),
         }
     }
-    all.sort_unstable();
+    all.order();
     all.dedup();
     let from = Wall::from_millis(now.millis().saturating_sub(millis(BEFORE)));
     let body = to_be_signed(&Fields {

@@ -13,6 +13,7 @@ use super::manifests::{manifest_files, manifests};
 use crate::{
     core::{
         apps::{is_name, repository::is_manifest},
+        order::{GatherExt as _, OrderExt as _},
         words::hex,
     },
     error::{Error, Result, Retry},
@@ -74,11 +75,11 @@ pub fn look(folder: &Path) -> Result<FolderContent> {
         }
     }
     let entry = |(app, mut places): (String, Vec<PathBuf>)| {
-        places.sort_unstable();
+        places.order();
         let marks = marks(&places);
         (app, FolderEntry { places, marks })
     };
-    found.apps = places.into_iter().map(entry).collect();
+    found.apps = places.into_iter().map(entry).gather();
     Ok(found)
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
-    core::apps::repository::is_manifest,
+    core::{apps::repository::is_manifest, order::OrderExt as _},
     error::{Error, Result},
     files,
 };
@@ -61,6 +61,6 @@ pub fn manifest_files(place: &Path) -> Result<Vec<PathBuf>> {
                 .is_some_and(is_manifest)
         })
         .collect();
-    paths.sort_unstable();
+    paths.order();
     Ok(paths)
 }

@@ -6,6 +6,7 @@ use std::{net::IpAddr, path::Path};
 use super::facts::{line, text};
 use crate::core::{
     diagnosis::{PathStep, Probe, Side, StepResult},
+    order::OrderExt as _,
     procfs::net,
 };
 
@@ -37,7 +38,7 @@ pub fn addresses() -> Vec<IpAddr> {
         })
         .collect();
     // A stable sort: what the kernel has in order stays so.
-    found.sort_by_key(IpAddr::is_ipv6);
+    found.order_by_key(IpAddr::is_ipv6);
     found.dedup();
     found
 }
@@ -63,7 +64,7 @@ fn interfaces(root: &Path) -> Vec<(String, bool)> {
             (name, is_up)
         })
         .collect();
-    found.sort_unstable();
+    found.order();
     found
 }
 

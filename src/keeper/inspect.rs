@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, os::unix::fs::MetadataExt};
 
 use super::system::System;
 use crate::{
-    core::preflight::facts::Fact,
+    core::{order::OrderExt as _, preflight::facts::Fact},
     host::{
         doctor,
         exec::{self, Limits},
@@ -240,7 +240,7 @@ fn smart(system: &System, found: &mut FactTexts) {
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| name.starts_with("sd") || name.starts_with("nvme"))
         .collect();
-    disks.sort_unstable();
+    disks.order();
     for disk in disks.into_iter().take(8) {
         let device = format!("/dev/{disk}");
         let Ok(ended) = exec::run(system.root(), &["smartctl", "-H", &device], Limits::SHORT)

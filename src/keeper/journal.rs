@@ -17,7 +17,7 @@ use nix::{
 
 use super::system::System;
 use crate::{
-    core::journal::Outcome,
+    core::{journal::Outcome, order::OrderExt as _},
     error::{Error, Result, Retry},
     files::{self, PRIVATE},
     wire::keeper::{Act, Record},
@@ -117,7 +117,7 @@ impl Journal {
                 records.push(read(&path)?);
             }
         }
-        records.sort_by_key(|record| record.number);
+        records.order_by_key(|record| record.number);
         Ok(records)
     }
 

@@ -12,7 +12,10 @@ use nix::unistd::geteuid;
 use ring::digest::{SHA256, digest};
 
 use crate::{
-    core::words::hex,
+    core::{
+        order::{GatherExt as _, OrderExt as _},
+        words::hex,
+    },
     error::{Error, Result, Retry},
     files::{self, Attributes},
     host::exec::{self, Limits, ProgramEnd, Surroundings},
@@ -76,7 +79,7 @@ pub(super) fn before(found: &FileSnapshot) -> Before {
         sha256: found.sha256(),
         mode: *mode,
         group: *group,
-        attributes: extended.collect(),
+        attributes: extended.gather(),
     }
 }
 
@@ -90,7 +93,7 @@ pub(super) fn attributes(before: &Before) -> Attributes {
     Attributes {
         mode: before.mode,
         group: before.group,
-        extended: extended.collect(),
+        extended: extended.gather(),
     }
 }
 
@@ -152,7 +155,7 @@ impl System {
             .filter(|name| name.ends_with(ending))
             .map(|name| format!("{folder}/{name}"))
             .collect();
-        names.sort_unstable();
+        names.order();
         names
     }
 

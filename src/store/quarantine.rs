@@ -5,7 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{core::time::Wall, error::Result, files};
+use crate::{
+    core::order::OrderExt as _,
+    {core::time::Wall, error::Result, files},
+};
 
 /// The endings of what is moved: the database, and what SQLite keeps beside it.
 const ENDINGS: [&str; 3] = ["-wal", "-shm", ""];
@@ -86,7 +89,7 @@ pub(super) fn damaged(directory: &Path, file: &str) -> Vec<String> {
             name.starts_with(&prefix) && !ENDINGS.iter().any(|ending| is_companion(ending))
         })
         .collect();
-    names.sort_by_cached_key(|name| (number(file, name), name.clone()));
+    names.order_by_key(|name| (number(file, name), name.clone()));
     names
 }
 

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::{
     core::{
         event::Event,
+        order::GatherExt as _,
         series::{self, Tick},
         time::Wall,
     },
@@ -53,7 +54,7 @@ impl Stream {
             let number = series::float(value, digits);
             (point.series.key.to_string(), number.into())
         });
-        let values: serde_json::Map<_, _> = values.collect();
+        let values: serde_json::Map<_, _> = values.gather();
         let time = tick.at.wall.millis().div_euclid(1000);
         self.publish(topic, &serde_json::json!({"time": time, "values": values}));
     }

@@ -11,7 +11,7 @@ use super::{
     backup::{BackupEntry, Volume},
     json::fields,
 };
-use crate::core::{preflight::facts::Fact, time::Wall};
+use crate::core::{order::GatherExt as _, preflight::facts::Fact, time::Wall};
 
 /// The longest line, either way.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
@@ -48,7 +48,7 @@ impl Inspection {
     pub fn by_root(self) -> BTreeMap<String, Fact> {
         let fact = |found: Option<String>| found.map_or(Fact::Missing, Fact::Text);
         let facts = self.facts.into_iter();
-        facts.map(|(name, found)| (name, fact(found))).collect()
+        facts.map(|(name, found)| (name, fact(found))).gather()
     }
 }
 

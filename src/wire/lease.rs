@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::json::{self, fields};
 use crate::core::{
     lease::{Change, Party, Record, Standby},
+    order::GatherExt as _,
     time::Wall,
 };
 
@@ -186,7 +187,8 @@ impl Write {
             beat: other.beat,
         });
         let standby: Vec<_> = standby.collect();
-        let mut annotations = BTreeMap::from([(STANDBY, serde_json::to_string(&standby)?)]);
+        let standby = (STANDBY, serde_json::to_string(&standby)?);
+        let mut annotations: BTreeMap<_, _> = std::iter::once(standby).gather();
         let mut spec = None;
         if change != Change::Standby {
             let holder = record.holder.clone().unwrap_or_default();

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::core::{
     bisect::Piece,
+    order::GatherExt as _,
     outbox::Samples,
     series::{Series, block::Column, float},
 };
@@ -60,7 +61,7 @@ impl<'a> Requests<'a> {
             .series
             .iter()
             .map(|(number, series)| (*number, series))
-            .collect();
+            .gather();
         let block = &samples.block;
         let columns = block.columns.iter().map(|(number, values)| {
             let series = series.get(number)?;
@@ -126,7 +127,7 @@ fn labels_of(series: &Series, more: &BTreeMap<String, String>) -> Vec<u8> {
     let mut labels: BTreeMap<&str, &str> = more
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_str()))
-        .collect();
+        .gather();
     labels.extend(series.key.labels());
     labels.insert("__name__", series.key.name());
     let mut all = Vec::new();

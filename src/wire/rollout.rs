@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::{Value, json};
 
 use crate::core::{
+    order::GatherExt as _,
     rollout::{Finding, JudgedRollout, Key, Object, Observation, Scope},
     time::Mono,
 };
@@ -197,7 +198,7 @@ fn scope(head: &Value) -> Result<Scope, String> {
         (key(target), generation.unwrap_or(0))
     };
     Ok(Scope {
-        targets: targets.iter().map(target).collect::<BTreeMap<_, _>>(),
+        targets: targets.iter().map(target).gather::<BTreeMap<_, _>>(),
         deadline: seconds("deadline_s")?,
         soak: seconds("soak_s")?,
     })

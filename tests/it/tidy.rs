@@ -177,6 +177,35 @@ fn comments_are_at_most_100_columns_wide() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
+/// Each type that the standard library sorts costs the release 5 KB.
+#[test]
+fn slices_are_sorted_by_the_one_algorithm_of_core_order() {
+    let sorts = [
+        ".sort()",
+        ".sort_by(",
+        ".sort_by_key(",
+        ".sort_by_cached_key(",
+        ".sort_unstable",
+    ];
+    // The Pods of a large cluster are sorted each minute, by a key that takes long to compute.
+    let allowed = ["core/order.rs", "core/cluster/mod.rs"];
+    let mut wrong = Vec::new();
+    for file in rust_files(&root().join("src")) {
+        let is_allowed = allowed.iter().any(|allowed| file.ends_with(allowed));
+        let text = program_text(&file);
+        for line in text.lines().filter(|_| !is_allowed) {
+            if sorts.iter().any(|sort| line.contains(sort)) {
+                wrong.push(format!("{}: {}", file.display(), line.trim()));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "\nuse core::order::OrderExt, or collect with GatherExt:\n{}",
+        wrong.join("\n")
+    );
+}
+
 #[test]
 fn no_two_folders_of_tasks_import_each_other() {
     let tasks = root().join("src/tasks");

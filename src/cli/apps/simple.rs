@@ -21,6 +21,7 @@ use super::{
     path,
 };
 use crate::{
+    core::order::GatherExt as _,
     error::{Error, Exit, Result},
     files,
 };
@@ -139,7 +140,12 @@ fn pairs(args: &Args, (name, separator): (&str, char)) -> Result<BTreeMap<String
                 .fix("pipeops-agent apps deploy --help has an example")
         })
     };
-    args.all(name).into_iter().map(pair).collect()
+    let pairs: Vec<_> = args
+        .all(name)
+        .into_iter()
+        .map(pair)
+        .collect::<Result<_>>()?;
+    Ok(pairs.into_iter().gather())
 }
 
 /// A secret value: a file without the end of its last line.

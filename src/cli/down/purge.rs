@@ -11,7 +11,10 @@ use std::{
 };
 
 use super::super::install;
-use crate::{dashboard, files, store};
+use crate::{
+    core::order::OrderExt as _,
+    {dashboard, files, store},
+};
 
 /// Places to search for the agent's files.
 #[derive(Debug)]
@@ -223,7 +226,7 @@ impl Purge {
         };
         let mut paths: Vec<_> = whole.iter().chain(&self.files).cloned().collect();
         paths.retain(|path| !is_below(path));
-        paths.sort_unstable();
+        paths.order();
         paths
     }
 
@@ -278,7 +281,7 @@ fn names(folder: &Path) -> Vec<std::ffi::OsString> {
     }
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
-    names.sort_unstable();
+    names.order();
     names
 }
 

@@ -6,6 +6,7 @@ use super::{TelemetryReader, select};
 use crate::{
     core::nearest::nearest,
     core::{
+        order::GatherExt as _,
         series::{Key, Select},
         time::Wall,
     },
@@ -44,7 +45,7 @@ fn suggested(text: &str, keys: &[&Key]) -> Error {
         return Error::new(format!("no series of {name} has these labels"))
             .fix(format!("there is {}{more}", shown.join(", ")));
     }
-    let names: BTreeSet<&str> = keys.iter().map(|key| key.name()).collect();
+    let names: BTreeSet<&str> = keys.iter().map(|key| key.name()).gather();
     let error = Error::new(format!("there is no series {name}"));
     if let Some(meant) = nearest(name, names.iter().copied()) {
         return error.fix(format!("did you mean {meant}?"));

@@ -1,5 +1,7 @@
 //! Difference between an object as it is and as it would be.
 
+use crate::core::order::OrderExt as _;
+
 use serde_json::Value;
 
 use super::NONCE;
@@ -85,7 +87,7 @@ fn compare(path: &str, from: &Value, to: &Value, found: &mut Vec<Difference>) {
     match (from, to) {
         (Value::Object(from), Value::Object(to)) => {
             let mut names: Vec<_> = from.keys().chain(to.keys()).collect();
-            names.sort_unstable();
+            names.order();
             names.dedup();
             for name in names {
                 let value = |fields: &serde_json::Map<String, Value>| {

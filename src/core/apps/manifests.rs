@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::core::order::{GatherExt as _, OrderExt as _};
+
 use serde_json::{Map, Value};
 
 use super::{
@@ -103,7 +105,7 @@ pub fn parse(text: &str, namespace: Option<&str>) -> Result<Vec<Manifest>, Probl
         }
         manifests.push(manifest);
     }
-    manifests.sort_by(|one, other| {
+    manifests.order_by(|one, other| {
         (one.kind.order(), &one.name).cmp(&(other.kind.order(), &other.name))
     });
     Ok(manifests)
@@ -170,7 +172,7 @@ fn common_namespace(objects: &[Value], asked: Option<&str>) -> Result<String, Pr
         .iter()
         .map(|object| text(object, "/metadata/namespace"))
         .filter(|name| !name.is_empty())
-        .collect();
+        .gather();
     let mut all: BTreeSet<&str> = named.clone();
     all.extend(asked);
     let mut every = all.iter();

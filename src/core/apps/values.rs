@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::core::order::OrderExt as _;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
@@ -27,7 +29,7 @@ pub fn values(secret: &Value) -> Vec<Secret> {
     }
     let mut all: Vec<_> = all.into_iter().filter(|value| !value.is_empty()).collect();
     // A value may be a part of another one.
-    all.sort_by_key(|value| std::cmp::Reverse(value.len()));
+    all.order_by_key(|value| std::cmp::Reverse(value.len()));
     all.into_iter().map(Secret::new).collect()
 }
 

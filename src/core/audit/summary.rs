@@ -2,7 +2,7 @@
 //! their reasons.
 
 use super::{AuditDecision, REFUSALS_SHOWN_MAX, RequestKind, Sum};
-use crate::core::time::Wall;
+use crate::core::{order::OrderExt as _, time::Wall};
 
 /// Requests of one kind.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -87,7 +87,7 @@ impl Summary {
             }),
         }
         self.refusals
-            .sort_by_key(|refused| std::cmp::Reverse(refused.last));
+            .order_by_key(|refused| std::cmp::Reverse(refused.last));
         self.refusals.truncate(REFUSALS_SHOWN_MAX);
     }
 

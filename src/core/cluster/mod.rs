@@ -255,6 +255,7 @@ impl Cluster {
             each.fold(1_u128, |sum, value| sum + u128::from(value))
         };
         let (cpu, memory) = (sum(|usage| usage.cpu_nano), sum(|usage| usage.working_set));
+        // By the standard library: its keys are computed once for each Pod.
         pods.sort_by_cached_key(|pod| {
             let share = |part: Option<u64>, all| u128::from(part.unwrap_or(0)) * 1_000_000 / all;
             let usage = &pod.usage;

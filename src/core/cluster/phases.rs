@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::pods::{Readiness, number};
-use crate::core::rates::Points;
+use crate::core::{order::OrderExt as _, rates::Points};
 
 /// The phases of Pods, as Kubernetes calls them.
 pub const PHASES: [&str; 5] = ["Pending", "Running", "Failed", "Succeeded", "Unknown"];
@@ -174,7 +174,7 @@ impl Phases {
             }
         }
         counts.retain(|counts| counts.phases != [0; 5]);
-        counts.sort_by(|one, other| one.namespace.cmp(&other.namespace));
+        counts.order_by(|one, other| one.namespace.cmp(&other.namespace));
         counts
     }
 
@@ -223,7 +223,7 @@ pub(super) fn points(counts: &[Counts], points: &mut Points) {
         .iter()
         .filter(|counts| pods(counts) + counts.restarts > 0)
         .collect();
-    order.sort_by_key(|counts| (std::cmp::Reverse(pods(counts)), &counts.namespace));
+    order.order_by_key(|counts| (std::cmp::Reverse(pods(counts)), &counts.namespace));
     let mut others = Counts {
         namespace: OTHERS.to_owned(),
         ..Counts::default()

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::core::time::Mono;
+use crate::core::{order::OrderExt as _, time::Mono};
 
 /// Pods that are kept: some 200 bytes each.
 const KEPT_MAX: usize = 500;
@@ -160,7 +160,7 @@ impl Pods {
                 look.due = Some(look.due.map_or(due, |known| known.min(due)));
             }
         }
-        look.broken.sort_by_key(|pod| (pod.trouble, pod.since));
+        look.broken.order_by_key(|pod| (pod.trouble, pod.since));
         look
     }
 }

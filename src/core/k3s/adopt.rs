@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::core::order::GatherExt as _;
+
 use super::{BINARY, Role, setting, texts::Init};
 
 /// Distribution that is recognised by its files.
@@ -114,7 +116,7 @@ impl Service {
             program,
             role,
             flags: flags(&words),
-            variables: variables.collect(),
+            variables: variables.gather(),
         })
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{Change, Version, change, is_node_name};
-use crate::core::time::Wall;
+use crate::core::{order::OrderExt as _, time::Wall};
 
 /// Directory of backups.
 pub const FOLDER: &str = "/var/backups/pipeops";
@@ -46,7 +46,7 @@ pub struct Kept {
 
 /// Sorts backups by age, the newest first.
 pub fn sort_newest_first(backups: &mut [Kept]) {
-    backups.sort_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
+    backups.order_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
 }
 
 /// Form of the file of a backup.
@@ -92,7 +92,8 @@ pub fn parse_name(name: &str) -> Option<(&str, Wall)> {
 
 /// Names of the backups that are too many, too old or too long together, the newest first.
 pub fn surplus(mut found: Vec<Kept>, now: Wall, limits: Limits) -> Vec<String> {
-    found.sort_by(|one, other| (other.at.millis(), &other.name).cmp(&(one.at.millis(), &one.name)));
+    found
+        .order_by(|one, other| (other.at.millis(), &other.name).cmp(&(one.at.millis(), &one.name)));
     let oldest = now
         .millis()
         .saturating_sub(i64::from(limits.days).saturating_mul(86_400_000));

@@ -1,5 +1,7 @@
 //! Draining of a node: the Pods that go, those that stay, and those that hold it up.
 
+use crate::core::order::OrderExt as _;
+
 /// The question that [`pods`] understands the answer of, for `kubectl get pods -o jsonpath=`.
 pub const QUESTION: &str = "{range .items[*]}{.metadata.namespace}|{.metadata.name}|\
     {.metadata.ownerReferences[?(@.controller==true)].kind}|\
@@ -65,7 +67,7 @@ pub fn held(said: &str) -> Vec<String> {
             Some(format!("{namespace}/{name}"))
         })
         .collect();
-    names.sort_unstable();
+    names.order();
     names.dedup();
     names
 }

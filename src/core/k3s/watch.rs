@@ -15,6 +15,7 @@ use super::{
 };
 use crate::core::{
     health::Severity::{self, Warning},
+    order::GatherExt as _,
     time::{Now, Wall},
 };
 
@@ -481,7 +482,7 @@ impl Memory {
             entries: lines
                 .filter_map(SeenFault::parse)
                 .take(FAULTS.len())
-                .collect(),
+                .gather(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Gap, Loss, Range, Stock};
 use crate::core::{
+    order::OrderExt as _,
     series::{Series, block::Block},
     time::Wall,
 };
@@ -140,7 +141,7 @@ impl Holdings {
         new.extend(Range::new(from, range.to()));
         self.gaps
             .extend(new.into_iter().map(|range| Gap { range, loss }));
-        self.gaps.sort_by_key(|gap| gap.range);
+        self.gaps.order_by_key(|gap| gap.range);
         self.merge(|one, next| one.loss == next.loss);
         if self.gaps.len() > GAPS_MAX {
             self.merge(|_, _| true);

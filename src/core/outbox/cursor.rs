@@ -1,6 +1,8 @@
 //! Acknowledged records of one stream at one destination: a floor below which all is settled, and
 //! ranges above it.
 
+use crate::core::order::OrderExt as _;
+
 /// Ranges that a cursor has at most, the one below the floor counted: what is kept on disk stays
 /// small whatever the link does.
 pub const RANGES_MAX: usize = 16;
@@ -130,7 +132,7 @@ impl Cursor {
             self.floor = self.floor.max(whole.to + 1);
         } else {
             self.islands.push(whole);
-            self.islands.sort_unstable();
+            self.islands.order();
         }
         true
     }

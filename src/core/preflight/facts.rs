@@ -13,6 +13,7 @@ use std::{
 };
 
 use crate::core::{
+    order::GatherExt as _,
     procfs::{
         mounts::{self, Mount},
         net::{self, Route},
@@ -238,7 +239,7 @@ impl Facts {
         let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
         let texts = tables.into_iter().filter_map(|table| self.text(table));
         let listeners = texts.flat_map(net::listeners);
-        listeners.map(|socket| (socket.port, socket.user)).collect()
+        listeners.map(|socket| (socket.port, socket.user)).gather()
     }
 
     /// The name servers of a resolv.conf.

@@ -18,6 +18,8 @@ mod resolver;
 
 use std::collections::BTreeMap;
 
+use crate::core::order::OrderExt as _;
+
 use self::facts::{Fact, Facts};
 pub use self::{
     agent::{CERTIFICATE, SECRETS, UPDATE_TAKEN_BACK},
@@ -207,7 +209,7 @@ pub fn judge(facts: &Facts, environment: &Environment) -> Vec<CheckResult> {
         causes.extend(verdict.because.or(own).map(|cause| (check.id, cause)));
         verdicts.push(verdict);
     }
-    verdicts.sort_by_key(|verdict| {
+    verdicts.order_by_key(|verdict| {
         let severity = match verdict.outcome {
             CheckOutcome::Problem => verdict.severity,
             CheckOutcome::Unknown | CheckOutcome::Skipped | CheckOutcome::Ok => Severity::Note,

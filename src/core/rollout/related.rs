@@ -9,7 +9,7 @@ use super::{
     object::text,
     pods::{self, is_ready},
 };
-use crate::core::time::Wall;
+use crate::core::{order::OrderExt as _, time::Wall};
 
 /// A Pod of an app.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -67,7 +67,7 @@ pub fn pods_of(uids: BTreeSet<String>, seen: &Observation) -> Vec<PodLine> {
         .of_kind("Pod")
         .filter(|pod| uids.contains(pod.uid()))
         .collect();
-    pods.sort_by_key(|pod| {
+    pods.order_by_key(|pod| {
         let made = Wall::parse_rfc3339(pod.text("/metadata/creationTimestamp"));
         (is_ready(pod), std::cmp::Reverse(made))
     });
@@ -96,7 +96,7 @@ fn containers(pod: &Object) -> Vec<String> {
         .map(name)
         .collect();
     let mut names: Vec<_> = pod.list("/spec/containers").map(name).collect();
-    names.sort_by_key(|name| !behind.contains(name));
+    names.order_by_key(|name| !behind.contains(name));
     first.into_iter().chain(names).collect()
 }
 
@@ -122,7 +122,7 @@ pub fn events_of(uids: BTreeSet<String>, seen: &Observation) -> Vec<EventLine> {
         .filter(|event| uids.contains(event.text("/involvedObject/uid")))
         .map(line)
         .collect();
-    events.sort_by_key(|event| event.at);
+    events.order_by_key(|event| event.at);
     events
 }
 

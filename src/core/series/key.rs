@@ -2,6 +2,8 @@
 
 use std::{error, fmt};
 
+use crate::core::order::OrderExt as _;
+
 /// The longest name of a metric or a label.
 const NAME_BYTES_MAX: usize = 128;
 /// The longest value of a label. Names of Pods and paths of mounts have 253 and 4,096; what is
@@ -57,7 +59,7 @@ impl Key {
                 kept.push((Box::from(*label), Box::from(value.unwrap_or_default())));
             }
         }
-        kept.sort_unstable();
+        kept.order();
         let is_twice = kept.windows(2).any(|pair| match pair {
             [one, next] => one.0 == next.0,
             _ => false,

@@ -9,6 +9,8 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::core::order::OrderExt as _;
+
 use super::{
     health::{Condition, Conditions, Severity},
     time::{Wall, in_words},
@@ -232,7 +234,7 @@ impl Known<'_> {
             .into_iter()
             .filter(|condition| condition.severity > Severity::Note)
             .collect();
-        wrong.sort_by_key(|condition| (std::cmp::Reverse(condition.severity), rank(condition.id)));
+        wrong.order_by_key(|condition| (std::cmp::Reverse(condition.severity), rank(condition.id)));
         if let Some(worst) = wrong.first() {
             let part = Part::of(worst.id);
             let sentence = self.sentence(worst);

@@ -18,8 +18,11 @@ use nix::{
 };
 
 use crate::{
-    core::environment,
     core::preflight::{checks, facts::Fact},
+    core::{
+        environment,
+        order::{GatherExt as _, OrderExt as _},
+    },
     files,
 };
 
@@ -40,7 +43,7 @@ const MATCHES_MAX: usize = 4096;
 pub fn names() -> BTreeSet<&'static str> {
     let of_checks = checks().flat_map(|check| check.reads);
     let all = environment::READS.iter().chain(of_checks);
-    all.copied().filter(|name| is_on_disk(name)).collect()
+    all.copied().filter(|name| is_on_disk(name)).gather()
 }
 
 fn is_on_disk(name: &str) -> bool {
@@ -174,7 +177,7 @@ fn listed(path: &Path) -> Fact {
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| !name.contains('\n'))
         .collect();
-    names.sort_unstable();
+    names.order();
     Fact::Text(names.join("\n"))
 }
 

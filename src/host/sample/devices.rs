@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::core::{
+    order::GatherExt as _,
     procfs,
     rates::{Disk, Network},
 };
@@ -56,7 +57,7 @@ pub(super) fn disks(diskstats: &str, whole: &[String]) -> BTreeMap<String, Disk>
         .filter(|(name, _)| is_wanted(name))
         .take(DEVICES_MAX)
         .map(|(name, disk)| (name.to_owned(), disk))
-        .collect()
+        .gather()
 }
 
 /// The interfaces of `/proc/net/dev` through which the machine speaks with others.
@@ -65,5 +66,5 @@ pub(super) fn networks(dev: &str) -> BTreeMap<String, Network> {
         .filter(|(name, _)| *name != "lo" && !INNER.iter().any(|inner| name.starts_with(inner)))
         .take(DEVICES_MAX)
         .map(|(name, network)| (name.to_owned(), network))
-        .collect()
+        .gather()
 }

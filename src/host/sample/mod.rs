@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     core::{
+        order::OrderExt as _,
         procfs::{kernel, memory, stat},
         rates::{Reading, Space},
     },
@@ -227,7 +228,7 @@ impl Tree<'_> {
         let mut names: Vec<_> = names
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
-        names.sort_unstable();
+        names.order();
         names
     }
 

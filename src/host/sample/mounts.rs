@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::{
+    order::{GatherExt as _, OrderExt as _},
     procfs::mounts::{Mount, mounts, unescaped},
     rates::FileSystem,
 };
@@ -87,12 +88,12 @@ pub(super) fn read(mountinfo: &str) -> Option<Mounts> {
         .iter()
         .filter(|mount| !LOCAL.contains(&mount.kind) && !HARMLESS.contains(&mount.kind))
         .map(|mount| mount.point.clone().into_owned())
-        .collect();
+        .gather();
     // Of a disk that is mounted twice the shortest path is the one that people know. The sort keeps
     // the order of what is equally long, and of two at one path the later one covers the other:
     // both have their turn, and the second replaces the first.
     mounts.retain(|mount| is_wanted(mount) && !is_behind(&mount.point, &risky));
-    mounts.sort_by_key(|mount| mount.point.len());
+    mounts.order_by_key(|mount| mount.point.len());
     let mut seen = BTreeMap::new();
     let mut file_systems = BTreeMap::new();
     for mount in mounts {

@@ -16,6 +16,7 @@ use crate::{
             self, Version,
             backup::{FOLDER, Form, Kept, Limits, name, parse_name, sort_newest_first, surplus},
         },
+        order::OrderExt as _,
         procfs::mounts::mount_of,
         time::Wall,
         words::size,
@@ -501,7 +502,7 @@ impl System {
                 );
             }
         }
-        files.sort_unstable();
+        files.order();
         Ok(())
     }
 

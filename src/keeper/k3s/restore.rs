@@ -20,6 +20,7 @@ use crate::{
             backup::{Origin, refusal},
             plan::{self, Step},
         },
+        order::OrderExt as _,
         time::Wall,
         words::size,
     },
@@ -217,7 +218,7 @@ impl Keeper {
             .filter_map(|file| file.name.strip_prefix("data/server/"))
             .filter_map(|name| name.split('/').next());
         let mut items: Vec<_> = items.map(str::to_owned).collect();
-        items.sort_unstable();
+        items.order();
         items.dedup();
         let is_there = |item: &&String| {
             std::fs::symlink_metadata(self.system.path(&format!("{server}/{item}"))).is_ok()

@@ -20,7 +20,7 @@ use rustix::{
 };
 
 use crate::{
-    core::procfs::mounts::mounts,
+    core::{order::GatherExt as _, procfs::mounts::mounts},
     error::{Error, Result},
     files,
 };
@@ -35,7 +35,7 @@ impl MountPoints {
     pub(super) fn of(mountinfo: &[u8]) -> Self {
         let text = String::from_utf8_lossy(mountinfo);
         let points = mounts(&text).map(|mount| mount.point.into_owned());
-        Self(points.collect())
+        Self(points.gather())
     }
 
     fn has(&self, path: &Path) -> bool {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{ACCOUNT, APPS_ACCOUNT, Manifest, Reach};
 use crate::{
-    core::{secret::Secret, yaml},
+    core::{order::GatherExt as _, secret::Secret, yaml},
     kube::{Client, Error, Identity},
     wire::{
         json::{self, fields},
@@ -281,11 +281,12 @@ fn without_empty(value: &Value) -> Value {
         Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     };
     match value {
-        Value::Object(map) => map
-            .iter()
-            .map(|(key, value)| (key.clone(), without_empty(value)))
-            .filter(|(_, value)| !is_empty(value))
-            .collect(),
+        Value::Object(map) => Value::Object(
+            map.iter()
+                .map(|(key, value)| (key.clone(), without_empty(value)))
+                .filter(|(_, value)| !is_empty(value))
+                .gather(),
+        ),
         Value::Array(list) => list.iter().map(without_empty).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, Transaction, params};
 
 use super::{signed, unsigned};
-use crate::core::series::block::Block;
+use crate::core::{order::GatherExt as _, series::block::Block};
 
 /// One boot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,8 +38,9 @@ impl Boots {
             };
             Ok((row.get(0)?, boot))
         })?;
+        let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
         Ok(Self {
-            rows: rows.collect::<rusqlite::Result<_>>()?,
+            rows: rows.into_iter().gather(),
         })
     }
 

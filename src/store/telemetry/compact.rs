@@ -10,6 +10,7 @@ use super::{
     journal, series,
 };
 use crate::core::{
+    order::OrderExt as _,
     outbox::Range,
     retention::Level,
     series::{
@@ -151,7 +152,7 @@ fn roll(
     for chunk in chunks {
         numbers.extend(chunk.series(transaction)?);
     }
-    numbers.sort_unstable();
+    numbers.order();
     numbers.dedup();
     let ticks = match level {
         Level::Raw => first.ticks(transaction, boots)?,

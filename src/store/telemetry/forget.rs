@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use rusqlite::{Connection, Transaction, params};
 
 use super::{boots::Boots, chunk, journal, series::SEEN_EVERY, signed, unsigned};
-use crate::core::retention::{Bounds, Level};
+use crate::core::{
+    order::GatherExt as _,
+    retention::{Bounds, Level},
+};
 
 /// Series that go in one transaction.
 pub(super) const BATCH: usize = 256;
@@ -138,7 +141,7 @@ fn in_journal(connection: &Connection) -> rusqlite::Result<BTreeSet<u32>> {
     let blocks = minutes.iter().filter_map(|minute| minute.block.as_ref());
     Ok(blocks
         .flat_map(|block| block.columns.iter().map(|(number, _)| *number))
-        .collect())
+        .gather())
 }
 
 /// Removes series with whatever samples they still have; afterwards their numbers are free.

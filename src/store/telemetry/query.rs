@@ -13,6 +13,7 @@ use super::{
     unsigned,
 };
 use crate::core::{
+    order::{GatherExt as _, OrderExt as _},
     retention::Level,
     series::{
         Known, Line, Query, Spot,
@@ -62,7 +63,7 @@ pub(super) fn answer(
         found: wanted
             .iter()
             .map(|known| (known.number, SeriesValues::default()))
-            .collect(),
+            .gather(),
         count: 0,
     };
     for of in Level::ALL {
@@ -176,7 +177,7 @@ impl SeriesValues {
             }
             all = steps.iter().collect();
         }
-        all.sort_by_key(|(at, _)| *at);
+        all.order_by_key(|(at, _)| *at);
         all.into_iter()
             .map(|(at, cell)| Spot {
                 at: Wall::from_millis(at),
@@ -246,7 +247,7 @@ fn plan(
             covered = reached;
         }
     }
-    chosen.sort_by_key(|chunk| chunk.wall.0);
+    chosen.order_by_key(|chunk| chunk.wall.0);
     Ok(chosen)
 }
 

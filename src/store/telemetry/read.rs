@@ -7,6 +7,7 @@ use rusqlite::Connection;
 
 use super::{boots::Boots, chunk, journal, rows, series, signed, unsigned};
 use crate::core::{
+    order::GatherExt as _,
     outbox::{Batch, Body, Holdings, Loss, Range, Samples, Stream},
     retention::Level,
     series::block::Block,
@@ -105,7 +106,7 @@ fn minutes(
         .into_iter()
         .filter(|stored| stored.born <= range.to())
         .map(|stored| (stored.known.number, stored.known.series))
-        .collect();
+        .gather();
     // A column without a name, or under the number of a series that came later, says nothing.
     block
         .columns

@@ -13,6 +13,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::{signed, unsigned};
 use crate::core::{
+    order::{GatherExt as _, OrderExt as _},
     retention::Level,
     series::{Key, Known, Listed, Page, Search, Select, Series},
 };
@@ -166,7 +167,7 @@ impl Numbers {
         self.live
             .keys()
             .map(|series| series.key.to_string())
-            .collect()
+            .gather()
     }
 
     /// The numbers on disk of those that are measured now.
@@ -174,7 +175,7 @@ impl Numbers {
         self.live
             .values()
             .filter_map(|entry| entry.on_disk)
-            .collect()
+            .gather()
     }
 
     /// These numbers are on disk now, and nothing waits that needs the others: those that were not
@@ -295,7 +296,7 @@ pub(super) fn select(
             }
         }
     }
-    found.sort_by_key(|stored| stored.known.number);
+    found.order_by_key(|stored| stored.known.number);
     found.dedup_by_key(|stored| stored.known.number);
     Ok(found)
 }

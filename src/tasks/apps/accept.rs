@@ -22,6 +22,7 @@ use crate::{
         },
         audit::{AuditDecision as Permission, AuditEntry, Effect},
         journal::{ChangeEnd, Intent, Journal, Outcome},
+        order::GatherExt as _,
         rollout::RolloutVerdict,
     },
     error::{Error, Result, Retry},
@@ -127,7 +128,7 @@ impl Apps {
         let taken = others
             .flat_map(|other| &other.inventory)
             .map(|entry| entry.uid.clone());
-        let taken: BTreeSet<_> = taken.collect();
+        let taken: BTreeSet<_> = taken.gather();
         cluster.adopt(app, manifests, &taken).await
     }
 

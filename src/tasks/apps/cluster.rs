@@ -22,6 +22,7 @@ use crate::{
             Overlay, Ownership, REPLICAS, adopted, as_applied, differences, handed_over,
             is_autoscaled, last_changed_by, lost, owns_replicas, place, without_replicas,
         },
+        order::{GatherExt as _, OrderExt as _},
         rollout::{Key, Observation},
     },
     error::{Error, Retry},
@@ -560,7 +561,7 @@ impl Cluster<'_> {
 
     /// Everything that a verdict on these objects reads.
     pub async fn observe(&self, namespace: &str, targets: &Targets) -> Result<Observation, Error> {
-        let kinds: BTreeSet<_> = targets.keys().map(|key| key.kind.as_str()).collect();
+        let kinds: BTreeSet<_> = targets.keys().map(|key| key.kind.as_str()).gather();
         let seen = self
             .call(async |identity| observe(self.client, identity, namespace, &kinds).await)
             .await;
@@ -651,7 +652,7 @@ impl Cluster<'_> {
         let rules = answer.pointer("/status/resourceRules");
         let rules = rules.and_then(Value::as_array).into_iter().flatten();
         let mut rules: Vec<_> = rules.map(Value::to_string).collect();
-        rules.sort_unstable();
+        rules.order();
         Ok(rules)
     }
 

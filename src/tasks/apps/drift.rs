@@ -31,6 +31,7 @@ use crate::{
         },
         backoff::Backoff,
         health::Severity,
+        order::GatherExt as _,
         time::{Mono, Wall},
         verdict::sentences,
     },
@@ -496,7 +497,7 @@ impl Apps {
     ) -> Result<BTreeSet<String>> {
         let object = manifest.in_words();
         let fields = drifted.fields.iter().map(|found| found.field.clone());
-        let mut left: BTreeSet<_> = fields.filter(|field| app.leaves(&object, field)).collect();
+        let mut left: BTreeSet<_> = fields.filter(|field| app.leaves(&object, field)).gather();
         let is_scaled = drifted.fields.iter().any(|found| found.field == REPLICAS);
         if is_scaled && Overlay::key(manifest).is_some() {
             let workload = (manifest.kind.name, manifest.name.as_str());

@@ -8,6 +8,7 @@ use super::{Apps, cluster::Targets};
 use crate::{
     core::{
         apps::{App, Difference, InventoryEntry, Manifest},
+        order::GatherExt as _,
         rollout::{EventLine, Key, Observation, PodLine, events_of, pods_of},
         time::Wall,
     },
@@ -48,13 +49,13 @@ impl Apps {
             namespace: app.namespace.clone(),
             name: entry.name.clone(),
         };
-        let targets: Targets = app.inventory.iter().map(|entry| (key(entry), 0)).collect();
+        let targets: Targets = app.inventory.iter().map(|entry| (key(entry), 0)).gather();
         let seen = self
             .cluster(app.owner)
             .observe(&app.namespace, &targets)
             .await?;
         let uids = app.inventory.iter().map(|entry| entry.uid.clone());
-        Ok((uids.filter(|uid| !uid.is_empty()).collect(), seen))
+        Ok((uids.filter(|uid| !uid.is_empty()).gather(), seen))
     }
 
     /// Differences that deploying these manifests would make, by a dry run of the API server.

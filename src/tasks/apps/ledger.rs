@@ -5,7 +5,10 @@ use std::rc::Rc;
 
 use super::{super::link::lease_gate::LeaseGate, cut};
 use crate::{
-    core::apps::{App, Manifest},
+    core::{
+        apps::{App, Manifest},
+        order::OrderExt as _,
+    },
     error::{self, Retry},
     host::clock,
     kube::{Client, Detail, Error, query_escaped},
@@ -95,7 +98,7 @@ impl Ledger {
             }
         };
         self.client.list(&path, Detail::Whole, each).await?;
-        apps.sort_by(|one, other| one.name.cmp(&other.name));
+        apps.order_by(|one, other| one.name.cmp(&other.name));
         Ok(apps)
     }
 

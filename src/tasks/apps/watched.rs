@@ -16,6 +16,7 @@ use crate::{
     core::{
         apps::{Kind, NODE, Owner, read_for},
         backoff::Backoff,
+        order::GatherExt as _,
         rollout::{Key, LAST_LINES, Object, Observation, Sight},
     },
     error::{Error, Retry},
@@ -60,7 +61,7 @@ impl Watched {
         targets: &Targets,
     ) -> Self {
         let state = Rc::<RefCell<State>>::default();
-        let kinds: BTreeSet<_> = targets.keys().map(|key| key.kind.as_str()).collect();
+        let kinds: BTreeSet<_> = targets.keys().map(|key| key.kind.as_str()).gather();
         let kinds: Vec<_> = read_for(&kinds).chain([&NODE]).collect();
         for kind in &kinds {
             state.borrow_mut().kinds.entry(kind.name).or_default();

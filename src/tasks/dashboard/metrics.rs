@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    core::{health::Severity, outbox::Backlog, rates::Reading},
+    core::{health::Severity, order::GatherExt as _, outbox::Backlog, rates::Reading},
     tasks::{proxy::Load, state::SharedState},
     wire::exposition::{self, Agent, Cluster, Link},
 };
@@ -58,7 +58,8 @@ pub fn page(
 /// Number of conditions of each severity, zero included.
 fn conditions(shared_state: &SharedState) -> Vec<(&'static str, u64)> {
     let each = [Severity::Note, Severity::Warning, Severity::Critical];
-    let mut counts: BTreeMap<Severity, u64> = each.map(|severity| (severity, 0)).into();
+    let mut counts: BTreeMap<Severity, u64> =
+        each.map(|severity| (severity, 0)).into_iter().gather();
     shared_state.with_conditions(|list| {
         for condition in list.worst_first() {
             *counts.entry(condition.severity).or_default() += 1;

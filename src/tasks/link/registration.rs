@@ -13,6 +13,7 @@ use std::{
 
 use crate::{
     core::{
+        order::GatherExt as _,
         rates::{CpuTimes, Memory, cpu_share},
         time::{Mono, Wall},
         url::Security,
@@ -195,7 +196,7 @@ impl Registrar {
             metadata: metadata
                 .into_iter()
                 .map(|(key, value)| (key.to_owned(), value))
-                .collect(),
+                .gather(),
             name: self.cluster_name(),
             region: self.profile.region.clone(),
             server_ip: self

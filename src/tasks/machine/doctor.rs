@@ -20,6 +20,7 @@ use super::keeper::Keeper;
 use crate::{
     core::{
         environment::Environment,
+        order::GatherExt as _,
         preflight::{
             self, CheckResult,
             facts::{Fact, Facts},
@@ -348,7 +349,7 @@ async fn ask_servers(facts: &Facts, name: Option<&str>, limit: Duration) -> Answ
         .into_iter()
         .flat_map(|file| facts.resolver_words(file, "search"))
         .filter(|domain| *domain != ".")
-        .collect();
+        .gather();
     let name = name.unwrap_or(".");
     let executor = LocalExecutor::new();
     let asked = servers.iter().take(SERVERS_MAX).map(|server| {

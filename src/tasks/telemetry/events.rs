@@ -9,6 +9,7 @@ use crate::{
     core::{
         event::{self, Deduplication, Origin, Tally},
         health::Severity,
+        order::OrderExt as _,
         time::Wall,
     },
     kube::{
@@ -112,7 +113,7 @@ impl Events {
             events.clear();
         }
         events.extend(self.shared_state.take_events(how));
-        events.sort_by_key(|event| event.first);
+        events.order_by_key(|event| event.first);
         events
     }
 

@@ -9,7 +9,10 @@ use smol::{
 };
 
 use crate::{
-    core::{event::LogLine, health::Severity, last_words::Quota, lines::Lines, time::Wall},
+    core::{
+        event::LogLine, health::Severity, last_words::Quota, lines::Lines, order::GatherExt as _,
+        time::Wall,
+    },
     kube::{Client, Error},
     store::telemetry::Handle,
     tasks::state::SharedState,
@@ -75,7 +78,7 @@ pub async fn run(
 ) {
     let mut quota = Quota::default();
     while let Ok(first) = failures.recv().await {
-        let mut asked = BTreeSet::from([first]);
+        let mut asked: BTreeSet<_> = std::iter::once(first).gather();
         while let Ok(more) = failures.try_recv() {
             asked.insert(more);
         }

@@ -7,6 +7,7 @@ use super::{
 use crate::{
     core::{
         apps::{App, Manifest},
+        order::GatherExt as _,
         rollout::{JobEnd, Key, RolloutVerdict, job_end},
     },
     error::{Error, Result},
@@ -106,7 +107,7 @@ impl Work {
         if jobs.is_empty() || was_good(number) {
             return Ok(Vec::new());
         }
-        let targets = jobs.iter().map(|key| (key.clone(), 0)).collect();
+        let targets = jobs.iter().map(|key| (key.clone(), 0)).gather();
         let cluster = self.cluster();
         let seen = self
             .patiently(async || cluster.observe(&app.namespace, &targets).await)

@@ -13,6 +13,7 @@ use crate::{
     core::{
         audit::{AuditDecision, AuditEntry, Effect},
         health::Severity,
+        order::OrderExt as _,
         policy::Level,
         time::Now,
         verdict::{MACHINE, sentences},
@@ -291,7 +292,7 @@ impl Local {
             // Not having one is how many machines are.
             Err(error) => log::debug!("changes of the root helper are not shown: {error}"),
         }
-        changes.sort_by(|one, other| other.at.cmp(&one.at));
+        changes.order_by(|one, other| other.at.cmp(&one.at));
         changes.truncate(CHANGES_MAX);
         Reply::json(&ChangeList { changes })
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{ViewResult, newest};
 use crate::{
-    core::{series::float, time::Wall},
+    core::{order::GatherExt as _, series::float, time::Wall},
     kube::{Client, Detail, query_escaped, services::is_name},
     store::telemetry::Handle,
     tasks::{state::SharedState, telemetry::cluster::Known},
@@ -127,7 +127,7 @@ impl View<'_> {
             let node = series.key.label("node")?.to_owned();
             Some((node, float(spot.mean, series.digits)))
         });
-        values.collect()
+        values.gather()
     }
 
     /// Pods of a namespace, or of all, with this in their name.

@@ -6,6 +6,7 @@ use crate::{
         audit::{RequestKind, outcome_and_why},
         event::Source,
         health::Severity,
+        order::OrderExt as _,
         outbox::{Backlog, Row, Stream},
         time::Wall,
     },
@@ -106,7 +107,7 @@ pub async fn link(
     };
     let mut rows = events(samples, wanted).await?.events;
     // Within a minute they are in no order.
-    rows.sort_by(|one: &EventReport, other| other.at.cmp(&one.at));
+    rows.order_by(|one: &EventReport, other| other.at.cmp(&one.at));
     let is_down = status.link.state != "ready";
     let waiting = databases
         .backlog()

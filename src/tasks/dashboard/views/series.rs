@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{ViewResult, silent};
 use crate::{
     core::{
+        order::OrderExt as _,
         series::{Key, Line, Listed, Page, Query, Search, Select, Spot, float, unit},
         time::Wall,
     },
@@ -265,7 +266,7 @@ fn marks(asked: &Question, boots: &[Wall], throttled: Option<&Line>) -> Vec<Mark
             begins.then_some(spot.at.millis() / 1000)
         });
     marks.extend(began.map(mark("throttled", "the board was throttled (power or heat)")));
-    marks.sort_by_key(|mark| mark.time);
+    marks.order_by_key(|mark| mark.time);
     let surplus = marks.len().saturating_sub(MARKS_MAX);
     marks.split_off(surplus)
 }

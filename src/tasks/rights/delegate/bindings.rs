@@ -3,13 +3,13 @@
 //! A binding is created when it is first needed. It is ours if it has our label and binds our role
 //! to our account; no other binding is ever changed or removed.
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, time::Duration};
 
 use litemap::LiteMap;
 use smol::{Timer, lock::Mutex};
 
 use crate::{
-    core::{secret::Secret, time::Mono},
+    core::{order::GatherExt as _, secret::Secret, time::Mono},
     host::clock,
     kube::{
         Client, Detail, Error, Identity,
@@ -243,7 +243,7 @@ impl Bindings {
             metadata: Metadata {
                 name: ACCOUNT.to_owned(),
                 namespace: namespace.to_owned(),
-                labels: BTreeMap::from([(LABEL.0.to_owned(), LABEL.1.to_owned())]),
+                labels: std::iter::once((LABEL.0.to_owned(), LABEL.1.to_owned())).gather(),
                 ..Metadata::default()
             },
             role_ref: RoleRef {
