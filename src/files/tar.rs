@@ -56,8 +56,8 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Reads an archive: the content of an entry is read from here after [`TarReader::advance`] returned
-/// it.
+/// Reads an archive: the content of an entry is read from here after [`TarReader::advance`]
+/// returned it.
 #[derive(Debug)]
 pub struct TarReader<R: Read> {
     from: R,
