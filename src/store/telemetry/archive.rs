@@ -221,8 +221,8 @@ impl Archive {
         Ok(())
     }
 
-    /// A guess at when this boot began: after the last sample of the boot before it, where the clock
-    /// says otherwise.
+    /// A guess at when this boot began: after the last sample of the boot before it, where the
+    /// clock says otherwise.
     fn guess(&mut self, offset: i64) -> Result<i64, Failure> {
         let last = self.contents.metrics.last;
         let boots = &self.contents.boots;
