@@ -87,7 +87,7 @@ mod tests {
         fn the_order_is_that_of_the_standard_library(items: Vec<(u8, u16)>) {
             let (mut ours, mut theirs) = (items.clone(), items.clone());
             ours.order();
-            theirs.sort();
+            theirs.sort_unstable();
             prop_assert_eq!(&ours, &theirs);
 
             let (mut ours, mut theirs) = (items.clone(), items.clone());
@@ -97,7 +97,7 @@ mod tests {
 
             let (mut ours, mut theirs) = (items.clone(), items);
             ours.order_by(|one, other| one.1.cmp(&other.1));
-            theirs.sort_by(|one, other| one.1.cmp(&other.1));
+            theirs.sort_by_key(|item| item.1);
             prop_assert_eq!(ours, theirs);
         }
     }
