@@ -58,15 +58,6 @@ fn each_shape_is_described_field_by_field() {
         assert_eq!(keys(&shape), keys(&schemas[name]["properties"]), "{name}");
         count += 1;
     };
-    // The names of the document are its readers': they stay when a type is renamed.
-    check(
-        "Refusal",
-        serde_json::to_value(api::ErrorBody::default()).unwrap(),
-    );
-    check(
-        "Part",
-        serde_json::to_value(api::PartStatus::default()).unwrap(),
-    );
     macro_rules! check {
         ($($module:ident :: $shape:ident),* $(,)?) => {
             $(check(stringify!($shape), serde_json::to_value($module::$shape::default()).unwrap());)*
@@ -127,7 +118,18 @@ fn each_shape_is_described_field_by_field() {
         api::PasswordReport,
         keeper::Done,
     );
-    assert_eq!(count, 55);
+    assert_eq!(count, 53);
+}
+
+/// Clients are generated from the document: its names stay when a type is renamed.
+#[test]
+fn a_renamed_type_keeps_its_name_in_the_document() {
+    let description = description();
+    let schemas = &description["components"]["schemas"];
+    let refusal = serde_json::to_value(api::ErrorBody::default()).unwrap();
+    assert_eq!(keys(&refusal), keys(&schemas["Refusal"]["properties"]));
+    let part = serde_json::to_value(api::PartStatus::default()).unwrap();
+    assert_eq!(keys(&part), keys(&schemas["Part"]["properties"]));
 }
 
 #[test]
