@@ -69,6 +69,7 @@ const PROGRAMS: &[&str] = &[
     "tests/packages/install",
     "tests/packages/managed",
     "tests/packages/openrc",
+    "tests/packages/release",
     "tests/packages/repo",
     "tests/packages/update",
     "tests/k3s/run",

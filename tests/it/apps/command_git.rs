@@ -38,7 +38,9 @@ impl Whole {
     fn until_page(&self, text: &str) {
         let what = format!("the page is {text}");
         until_every(Duration::from_millis(500), &what, SOON, || {
-            (self.bench.get("configmap/page", "{.data.text}") == text).then_some(())
+            // Of the list: the object itself is not there yet at first.
+            let texts = "{.items[?(@.metadata.name==\"page\")].data.text}";
+            (self.bench.get("configmaps", texts) == text).then_some(())
         });
     }
 
