@@ -115,6 +115,7 @@ fn revision(revision: &Revision) -> Value {
     json!({
         "number": revision.number, "at": revision.at.millis(), "by": revision.by,
         "scaled": revision.overlay.scaled, "restarted": revision.overlay.restarted.millis(),
+        "digests": revision.overlay.digests, "pinned": revision.overlay.pinned,
         "verdict": outcome.verdict, "cause": outcome.cause, "object": outcome.object, "sentence": outcome.sentence,
         "evidence": outcome.evidence, "fix": outcome.fix, "since": outcome.since.millis(),
     })
@@ -242,6 +243,8 @@ struct RevisionShape {
     by: String,
     scaled: BTreeMap<String, u64>,
     restarted: i64,
+    digests: BTreeMap<String, String>,
+    pinned: Vec<String>,
     verdict: String,
     cause: String,
     object: String,
@@ -256,6 +259,8 @@ fields!(RevisionShape {
     by,
     scaled,
     restarted,
+    digests,
+    pinned,
     verdict,
     cause,
     object,
@@ -309,6 +314,8 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         overlay: Overlay {
             scaled: found.scaled,
             restarted: Wall::from_millis(found.restarted),
+            digests: found.digests,
+            pinned: found.pinned,
         },
         outcome: Outcome {
             verdict: found.verdict,
@@ -540,6 +547,15 @@ mod tests {
         json::shape(secret.to_string().as_bytes()).unwrap()
     }
 
+    fn every_overlay() -> Overlay {
+        Overlay {
+            scaled: BTreeMap::from([("Deployment/web".to_owned(), 3)]),
+            restarted: Wall::from_millis(6),
+            digests: BTreeMap::from([("web:1".to_owned(), "local".to_owned())]),
+            pinned: vec!["Deployment/web".to_owned()],
+        }
+    }
+
     #[test]
     fn a_record_is_read_back_and_holds_no_values() {
         let mut app = App {
@@ -582,10 +598,7 @@ mod tests {
             number: 2,
             at: Wall::from_millis(5),
             by: "uid 0".to_owned(),
-            overlay: Overlay {
-                scaled: BTreeMap::from([("Deployment/web".to_owned(), 3)]),
-                restarted: Wall::from_millis(6),
-            },
+            overlay: every_overlay(),
             outcome: Outcome {
                 verdict: "bad".to_owned(),
                 cause: "container.oom".to_owned(),
@@ -611,6 +624,56 @@ mod tests {
                 .unwrap_err()
                 .contains("another app")
         );
+    }
+
+    #[test]
+    fn a_record_of_before_there_were_digests_is_read() {
+        let old = json!({"app": "web", "good": 1, "revisions": [{"number": 1, "verdict": "good", "scaled": {"Deployment/web": 2}}]});
+        let data = json!({RECORD: STANDARD.encode(old.to_string())});
+        let app = read_record(&stored(&secret("pipeops-app.web", "x", "", &data))).unwrap();
+        let scaled = BTreeMap::from([("Deployment/web".to_owned(), 2)]);
+        let overlay = Overlay {
+            scaled,
+            ..Overlay::default()
+        };
+        assert_eq!((app.overlay(1), app.good), (overlay, 1));
+    }
+
+    #[test]
+    fn the_largest_record_fits_into_a_secret() {
+        let entry = |number: usize| InventoryEntry {
+            api_version: "networking.k8s.io/v1".to_owned(),
+            kind: "PersistentVolumeClaim".to_owned(),
+            name: format!("{number:0>253}"),
+            uid: "u".repeat(36),
+            nonce: "n".repeat(32),
+            is_adopted: true,
+        };
+        let image = |number: usize| (format!("{number:0>255}"), format!("sha256:{:0>64}", 1));
+        let overlay = Overlay {
+            digests: (0..64).map(image).collect(),
+            pinned: (0..64)
+                .map(|number| format!("StatefulSet/{number:0>253}"))
+                .collect(),
+            ..Overlay::default()
+        };
+        let revision = Revision {
+            overlay,
+            outcome: Outcome {
+                evidence: "e".repeat(2500),
+                ..Outcome::default()
+            },
+            ..Revision::default()
+        };
+        let app = App {
+            name: "web".to_owned(),
+            inventory: (0..crate::core::apps::OBJECTS_MAX).map(entry).collect(),
+            revisions: vec![revision; 11],
+            ..App::default()
+        };
+        let secret = record(&app, "pipeops-system", "");
+        let bytes = field(&stored(&secret), RECORD).unwrap();
+        assert!(bytes.len() < 1 << 20, "{}", bytes.len());
     }
 
     #[test]

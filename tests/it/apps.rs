@@ -4,6 +4,7 @@
 mod command;
 mod command_git;
 mod cuts;
+mod digests;
 mod drift;
 mod folder;
 mod forge;

@@ -166,7 +166,10 @@ pub(super) fn compare(
         for field in object.list("fields") {
             let value = |name: &str| shortened(field.json().get(name));
             let (from, to) = (value("from"), value("to"));
-            let text = format!("  {}: {from} -> {to}", field.text("field"));
+            let mut text = format!("  {}: {from} -> {to}", field.text("field"));
+            if let Some(why) = field.maybe("why") {
+                text = format!("{text} ({why})");
+            }
             output.line(&printable(&text));
         }
     }

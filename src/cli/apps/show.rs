@@ -117,9 +117,17 @@ fn show(args: &Args, output: &mut Output) -> Result<Exit> {
     let what = (path.as_str(), "the app is not shown");
     ask(args, output, what, |value, output| {
         print_change(value, output);
-        for object in View::new(value).list("objects") {
+        let app = View::new(value);
+        for object in app.list("objects") {
             let (kind, name) = (object.text("kind"), object.text("name"));
             output.line(&format!("  {} {}", printable(kind), printable(name)));
+        }
+        let runs = app.count("runs");
+        for running in app
+            .list("revisions")
+            .filter(|it| it.count("number") == runs)
+        {
+            images(running, output);
         }
     })?;
     Ok(Exit::Fine)
@@ -132,19 +140,41 @@ fn history(args: &Args, output: &mut Output) -> Result<Exit> {
         output.json(value.get("revisions").unwrap_or(&Value::Null));
         return Ok(Exit::Fine);
     }
-    let rows: Vec<_> = View::new(&value)
-        .list("revisions")
-        .map(|revision| {
-            let number = revision.count("number").unwrap_or(0).to_string();
-            let at = moment(revision.text("at"));
-            let texts = ["verdict", "by", "sentence"].map(|name| printable(revision.text(name)));
-            [vec![number, at], texts.to_vec()].concat()
-        })
-        .collect();
-    for line in columns(&rows) {
-        output.line(&line);
+    let revisions: Vec<_> = View::new(&value).list("revisions").collect();
+    let row = |revision: &View<'_>| {
+        let number = revision.count("number").unwrap_or(0).to_string();
+        let at = moment(revision.text("at"));
+        let texts = ["verdict", "by", "sentence"].map(|name| printable(revision.text(name)));
+        [vec![number, at], texts.to_vec()].concat()
+    };
+    let rows: Vec<_> = revisions.iter().map(row).collect();
+    for (line, revision) in columns(&rows).iter().zip(revisions) {
+        output.line(line);
+        images(revision, output);
     }
     Ok(Exit::Fine)
+}
+
+/// Prints the digests of a revision, and what it does not go back to.
+fn images(revision: View<'_>, output: &mut Output) {
+    for image in revision.list("images") {
+        let name = printable(image.text("image"));
+        let digest = image.maybe("digest").map(printable);
+        output.line(&match digest {
+            Some(digest) => format!("  {name} was {digest}"),
+            None => format!(
+                "  {name} goes back to whatever has that name: {}",
+                printable(image.text("why"))
+            ),
+        });
+    }
+    let pinned = revision.json().get("pinned").and_then(Value::as_array);
+    for workload in pinned.into_iter().flatten().filter_map(Value::as_str) {
+        output.line(&format!(
+            "  {} went back by digest, until the app is deployed again",
+            printable(workload)
+        ));
+    }
 }
 
 fn why(args: &Args, output: &mut Output) -> Result<Exit> {
@@ -188,6 +218,13 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
     from(app.at("source"), output);
     standing_by(app.maybe("standing_by"), output);
     drifted(app.at("drift"), output);
+    for need in app.list("offline") {
+        let [image, object, why, fix] =
+            ["image", "object", "why", "fix"].map(|name| printable(need.text(name)));
+        output.line(&format!(
+            "  needs its registry: {image} of {object}: {why}\n    fix: {fix}"
+        ));
+    }
     let running = app.at("running");
     if let Some(runs) = running.count("revision").filter(|runs| *runs != revision) {
         output.line(&format!(

@@ -7,6 +7,7 @@
 mod adoption;
 mod autoscaling;
 mod difference;
+mod digests;
 mod drift;
 mod git_host;
 mod kinds;
@@ -23,6 +24,7 @@ pub use autoscaling::{
     HOLDER, REPLICAS, handed_over, is_autoscaled, owns_replicas, without_replicas,
 };
 pub use difference::{Difference, differences};
+pub use digests::{Need, digests, needs, unpinned};
 pub use drift::{Left, keep_left, last_changed_by, our_fields};
 pub use git_host::GitHost;
 pub use kinds::{Kind, NODE, kind_of, read_for};

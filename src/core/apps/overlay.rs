@@ -17,6 +17,11 @@ pub struct Overlay {
     pub scaled: BTreeMap<String, u64>,
     /// Time of the last restart; the beginning of time where there was none.
     pub restarted: Wall,
+    /// Digests that its Pods ran when the revision became good, by the names of its images; for an
+    /// image without one a word that [`super::unpinned`] knows.
+    pub digests: BTreeMap<String, String>,
+    /// Workloads that are deployed by these digests, because they went back: `Deployment/web`.
+    pub pinned: Vec<String>,
 }
 
 impl Overlay {
@@ -52,11 +57,14 @@ impl Overlay {
                     Value::from(self.restarted.rfc3339()),
                 );
             }
+            self.lay_digests(manifest);
         }
     }
 
-    /// Forgets wishes about workloads that are not there any more.
+    /// Forgets wishes about workloads that are not there any more, and how it went back: the words
+    /// of the manifests count again.
     pub fn fit(&mut self, manifests: &[Manifest]) {
+        self.unpin();
         let keys: Vec<_> = manifests.iter().filter_map(Self::key).collect();
         self.scaled.retain(|key, _| keys.contains(key));
     }
@@ -98,6 +106,7 @@ mod tests {
                 ("DaemonSet/web".to_owned(), 2),
             ]),
             restarted: Wall::from_millis(1000),
+            ..Overlay::default()
         };
         let mut laid = manifests.clone();
         overlay.lay(&mut laid);

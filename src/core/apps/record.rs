@@ -260,15 +260,11 @@ impl App {
             .filter(|last| last.stage != Stage::Over)
     }
 
-    /// Notes the result of a revision.
-    pub fn conclude(&mut self, number: u64, outcome: Outcome) {
-        let found = self
-            .revisions
+    /// The revision with this number, to note something about it.
+    pub fn revision_mut(&mut self, number: u64) -> Option<&mut Revision> {
+        self.revisions
             .iter_mut()
-            .find(|revision| revision.number == number);
-        if let Some(revision) = found {
-            revision.outcome = outcome;
-        }
+            .find(|revision| revision.number == number)
     }
 
     /// Wishes beside the manifests of a revision; none where it is forgotten.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    Object, Observation,
+    Key, Object, Observation,
     object::text,
     pods::{self, is_ready},
 };
@@ -79,6 +79,35 @@ pub fn pods_of(uids: BTreeSet<String>, seen: &Observation) -> Vec<PodLine> {
         containers: containers(pod),
     };
     pods.iter().map(line).collect()
+}
+
+/// Images that the Pods of an object run: as their containers name them, and as the node does
+/// (`imageID`).
+pub fn images_of<'a>(key: &Key, seen: &'a Observation) -> Vec<(&'a str, &'a str)> {
+    let Some(object) = seen.get(key) else {
+        return Vec::new();
+    };
+    let uids = family(BTreeSet::from([object.uid().to_owned()]), seen);
+    let pods = seen.of_kind("Pod").filter(|pod| {
+        uids.contains(pod.uid()) && pod.text("/metadata/deletionTimestamp").is_empty()
+    });
+    let mut images = Vec::new();
+    for pod in pods {
+        for (named, run) in [
+            ("/spec/containers", "/status/containerStatuses"),
+            ("/spec/initContainers", "/status/initContainerStatuses"),
+        ] {
+            for container in pod.list(named) {
+                let name = text(container, "/name");
+                let id = pod.list(run).find(|status| text(status, "/name") == name);
+                let id = id.map_or("", |status| text(status, "/imageID"));
+                if !id.is_empty() {
+                    images.push((text(container, "/image"), id));
+                }
+            }
+        }
+    }
+    images
 }
 
 fn containers(pod: &Object) -> Vec<String> {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, LastChange, Revision, Stage},
+        apps::{App, LastChange, Manifest, Need, Revision, Stage, needs, unpinned},
         journal::Change,
         rollout::{JudgedRollout, RolloutVerdict, standing},
         time::Wall,
@@ -48,9 +48,11 @@ impl Apps {
             .map(|entry| json!({"kind": entry.kind, "name": entry.name, "uid": entry.uid}))
             .collect();
         let revisions: Vec<_> = read.app.revisions.iter().map(revision).collect();
+        let running = self.running_manifests(&read.app).await;
         if let Value::Object(fields) = &mut answer {
             fields.insert("objects".to_owned(), json!(objects));
             fields.insert("revisions".to_owned(), json!(revisions));
+            fields.insert("offline".to_owned(), offline(running.as_deref()));
         }
         Ok(answer)
     }
@@ -70,7 +72,8 @@ impl Apps {
         let Some(read) = read else {
             return Err(unknown(app));
         };
-        let running = self.what_runs(&read).await;
+        let manifests = self.running_manifests(&read).await;
+        let running = self.what_runs(&read, manifests.as_deref()).await;
         let mut answer = self.change_answer(&read);
         let last = match read.change.as_ref().filter(|_| self.stands_by().is_some()) {
             Some(last) => noted(last),
@@ -78,18 +81,21 @@ impl Apps {
         };
         if let Value::Object(fields) = &mut answer {
             fields.insert("running".to_owned(), running);
+            fields.insert("offline".to_owned(), offline(manifests.as_deref()));
             fields.insert("change".to_owned(), last);
         }
         Ok(answer)
     }
 
-    async fn what_runs(&self, app: &App) -> Value {
-        let manifests = self
-            .ledger
-            .manifests(&app.name, app.running)
-            .await
-            .ok()
-            .flatten();
+    /// Manifests of what runs, as they were written; `None`: they are not known.
+    async fn running_manifests(&self, app: &App) -> Option<Vec<Manifest>> {
+        let kept = self.ledger.manifests(&app.name, app.running).await;
+        let mut manifests = kept.ok().flatten()?;
+        app.overlay(app.running).lay(&mut manifests);
+        Some(manifests)
+    }
+
+    async fn what_runs(&self, app: &App, manifests: Option<&[Manifest]>) -> Value {
         let Some(manifests) = manifests else {
             return json!({"revision": app.running, "verdict": RolloutVerdict::Blind.as_str()});
         };
@@ -187,10 +193,24 @@ fn noted(change: &LastChange) -> Value {
     json!({"id": change.id, "state": state, "why": null, "by": change.by})
 }
 
+/// Images without which Pods of these manifests do not start while their registry is away.
+fn offline(manifests: Option<&[Manifest]>) -> Value {
+    let needs = needs(manifests.unwrap_or_default());
+    let need =
+        |it: &Need| json!({"image": it.image, "object": it.object, "why": it.why, "fix": it.fix});
+    needs.iter().map(need).collect()
+}
+
 fn revision(revision: &Revision) -> Value {
-    let outcome = &revision.outcome;
+    let (outcome, overlay) = (&revision.outcome, &revision.overlay);
+    let image = |(image, digest): (&String, &String)| {
+        let why = unpinned(digest);
+        json!({"image": image, "digest": why.is_none().then_some(digest), "why": why})
+    };
+    let images: Value = overlay.digests.iter().map(image).collect();
     json!({
         "number": revision.number, "at": revision.at.rfc3339(), "by": revision.by, "verdict": text(&outcome.verdict),
         "cause": text(&outcome.cause), "sentence": text(&outcome.sentence),
+        "images": images, "pinned": overlay.pinned,
     })
 }

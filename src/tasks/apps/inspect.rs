@@ -95,10 +95,22 @@ fn change(app: &App, manifest: &Manifest, found: &[Difference]) -> Value {
         (Some(_), true) => "unchanged",
         (Some(_), false) => "changed",
     };
-    let field =
-        |found: &Difference| json!({"field": found.field, "from": found.from, "to": found.to});
+    let running = app.revision(app.running);
+    let is_pinned = running.is_some_and(|running| !running.overlay.pinned.is_empty());
+    let field = |found: &Difference| {
+        let why =
+            (is_pinned && is_digest_of(&found.from, &found.to)).then_some("it went back by digest");
+        json!({"field": found.field, "from": found.from, "to": found.to, "why": why})
+    };
     let fields: Vec<_> = found.iter().map(field).collect();
     json!({"object": manifest.in_words(), "change": word, "fields": fields})
+}
+
+/// Returns whether one is the other image with its digest.
+fn is_digest_of(one: &Value, other: &Value) -> bool {
+    let (one, other) = (one.as_str(), other.as_str());
+    let rest = one.and_then(|one| one.strip_prefix(other?));
+    rest.is_some_and(|rest| rest.starts_with("@sha256:"))
 }
 
 fn pod(pod: &PodLine) -> Value {

@@ -125,6 +125,7 @@ impl Apps {
         let last = read.app.next().saturating_sub(1);
         let kept = self.ledger().manifests(app, last).await.map_err(of_api)?;
         let mut overlay = read.app.overlay(last);
+        overlay.unpin();
         if !wish.secret_env.is_empty() {
             // A container reads its variables when it starts.
             overlay.restarted = self.now().wall;
@@ -158,6 +159,10 @@ impl Apps {
                 .fix(format!("pipeops-agent apps why {app}")));
         };
         let mut overlay = read.app.overlay(running);
+        // What went back by digest stays so: its tag may still lead to what was bad.
+        if overlay.pinned.is_empty() {
+            overlay.unpin();
+        }
         change(&mut overlay, &manifests)?;
         let requester = Requester {
             asker,

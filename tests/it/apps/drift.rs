@@ -11,7 +11,7 @@ use crate::{agent::until_every, cluster::kubectl};
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Bench {
-    fn kubectl(&self, words: &[&str]) -> String {
+    pub(super) fn kubectl(&self, words: &[&str]) -> String {
         kubectl(&[&["-n", &self.namespace], words].concat())
     }
 

@@ -1,6 +1,6 @@
 //! Judging of a version: watches it until it is good or bad.
 
-use std::rc::Rc;
+use std::{collections::BTreeMap, rc::Rc};
 
 use smol::Timer;
 
@@ -12,15 +12,18 @@ use super::{
 };
 use crate::{
     core::{
-        apps::Manifest,
+        apps::{Manifest, digests},
         rollout::{JudgedRollout, LOOK_EVERY, Rollout, Sight, stuck},
     },
     error::Result,
 };
 
 impl Work {
-    /// Looks until the version is good or bad.
-    pub(super) async fn judge(&self, version: &Version) -> Result<JudgedRollout> {
+    /// Looks until the version is good or bad. Returns the digests of its images as well.
+    pub(super) async fn judge(
+        &self,
+        version: &Version,
+    ) -> Result<(JudgedRollout, BTreeMap<String, String>)> {
         let read = self.record().await?;
         let is_judged = |manifest: &&Manifest| version.is_judged(manifest);
         let judged: Vec<_> = version.manifests.iter().filter(is_judged).collect();
@@ -49,7 +52,11 @@ impl Work {
             if let Some(judgement) = judgement {
                 self.apps.show(&self.plan.app, &judgement);
                 if judgement.verdict.is_final() {
-                    break judgement;
+                    let digests = watched.look(|sight| match sight {
+                        Sight::Seen(seen) => digests(&version.manifests, seen),
+                        Sight::Refused(_) | Sight::Blind => BTreeMap::new(),
+                    });
+                    break (judgement, digests.unwrap_or_default());
                 }
             }
             Timer::after(LOOK_EVERY).await;

@@ -9,7 +9,7 @@ mod remove;
 mod version;
 mod write;
 
-use std::rc::Rc;
+use std::{collections::BTreeMap, rc::Rc};
 
 use self::patience::{AGAIN, AGAIN_MAX};
 pub(super) use self::plan::{Plan, Verb, is_ours};
@@ -204,12 +204,12 @@ impl Work {
         let mut verdict = self.known_outcome().sentence;
         if step <= JUDGE {
             self.intend(JUDGE, "judge").await?;
-            let judged = self.judge(&version).await?;
+            let (judged, digests) = self.judge(&version).await?;
             if judged.verdict == RolloutVerdict::Bad {
                 return self.failed(JUDGE, &judged).await;
             }
             verdict.clone_from(&judged.sentence);
-            self.conclude(self.plan.revision, &judged, IsGood::Yes)
+            self.conclude(self.plan.revision, &judged, Some(digests))
                 .await?;
             self.done(JUDGE).await?;
         }
@@ -221,8 +221,7 @@ impl Work {
 
     /// The version does not work: its evidence is kept first, then the last good one is put back.
     async fn failed(&self, step: u32, judged: &JudgedRollout) -> Result<(Outcome, String)> {
-        self.conclude(self.plan.revision, judged, IsGood::No)
-            .await?;
+        self.conclude(self.plan.revision, judged, None).await?;
         let detail = judged
             .finding
             .as_ref()
@@ -278,7 +277,7 @@ impl Work {
                 ),
             ));
         }
-        let judged = self.judge(&version).await?;
+        let (judged, _) = self.judge(&version).await?;
         if judged.verdict == RolloutVerdict::Bad {
             return Ok((
                 Outcome::Failed,
@@ -298,16 +297,23 @@ impl Work {
         Ok((Outcome::Undone, self.plan.rolled_back(why)))
     }
 
-    async fn conclude(&self, number: u64, judged: &JudgedRollout, is_good: IsGood) -> Result<()> {
+    /// Notes the result of a revision. One that is good has digests.
+    async fn conclude(
+        &self,
+        number: u64,
+        judged: &JudgedRollout,
+        good_with: Option<BTreeMap<String, String>>,
+    ) -> Result<()> {
         let mut read = self.record().await?;
-        read.app
-            .conclude(number, concluded(judged, self.apps.now()));
-        let stage = if is_good == IsGood::Yes {
+        let mut stage = Stage::Back;
+        if good_with.is_some() {
             read.app.good = number;
-            Stage::Prune
-        } else {
-            Stage::Back
-        };
+            stage = Stage::Prune;
+        }
+        if let Some(revision) = read.app.revision_mut(number) {
+            revision.outcome = concluded(judged, self.apps.now());
+            revision.overlay.keep_digests(good_with.unwrap_or_default());
+        }
         read.app.reach(self.lock.id(), stage);
         self.keep(&mut read).await
     }
@@ -369,10 +375,4 @@ impl Work {
         cut::after("journal: progress of a step");
         Ok(())
     }
-}
-
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum IsGood {
-    Yes,
-    No,
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, Manifest},
+        apps::{App, Manifest, Overlay, digests, unpinned},
         order::GatherExt as _,
         rollout::{JobEnd, Key, RolloutVerdict, job_end},
     },
@@ -20,6 +20,8 @@ pub(super) struct Version {
     before: Vec<Manifest>,
     /// Jobs of the version before that did not succeed, with how they are now.
     unfinished: Vec<(Key, JobEnd)>,
+    /// Workloads that are written with their images by digest.
+    pub(super) pinned: Vec<String>,
     pub(super) is_back: bool,
 }
 
@@ -71,7 +73,6 @@ impl Work {
             // A power cut came before it was accepted.
             return Err(lost());
         }
-        app.overlay(number).lay(&mut manifests);
         let earlier = if before == 0 {
             None
         } else {
@@ -81,12 +82,48 @@ impl Work {
         };
         let earlier = earlier.unwrap_or_default();
         let unfinished = self.unfinished_jobs(&app, before, &earlier).await?;
+        let mut overlay = app.overlay(number);
+        // After a power cut its Pods are being replaced already: the record has the choice.
+        if is_back && (app.running != number || before == number) {
+            overlay.pinned.clear();
+            let version = (manifests.as_slice(), earlier.as_slice());
+            overlay.pinned = self.to_pin(&app, (&overlay, before), version).await;
+        }
+        overlay.lay(&mut manifests);
         Ok(Version {
             manifests,
+            pinned: overlay.pinned,
             before: earlier,
             unfinished,
             is_back,
         })
+    }
+
+    /// Workloads of a version that go back by digest from the one before.
+    async fn to_pin(
+        &self,
+        app: &App,
+        (overlay, before): (&Overlay, u64),
+        (manifests, earlier): (&[Manifest], &[Manifest]),
+    ) -> Vec<String> {
+        if !overlay
+            .digests
+            .values()
+            .any(|kept| unpinned(kept).is_none())
+        {
+            return Vec::new();
+        }
+        let (mut version, mut current) = (manifests.to_vec(), earlier.to_vec());
+        overlay.lay(&mut version);
+        app.overlay(before).lay(&mut current);
+        let targets = version.iter().map(|manifest| (key(manifest), 0)).gather();
+        let cluster = self.cluster();
+        let seen = self
+            .patiently(async || cluster.observe(&app.namespace, &targets).await)
+            .await;
+        // Where nothing can be seen, everything goes by digest.
+        let running = digests(&version, &seen.unwrap_or_default());
+        overlay.to_pin((&version, &current), &running)
     }
 
     /// Jobs of a version that was not good, as far as they have not succeeded.

@@ -47,6 +47,9 @@ impl Work {
         read.app
             .plan(&version.manifests, nonces.collect::<Result<Vec<_>>>()?);
         read.app.running = number;
+        if let Some(revision) = read.app.revision_mut(number) {
+            revision.overlay.pinned.clone_from(&version.pinned);
+        }
         self.keep(&mut read).await?;
         let cluster = self.cluster();
         let mut written = Ok(());
