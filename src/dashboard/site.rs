@@ -33,6 +33,8 @@ use crate::{
 const BODY_BYTES_MAX: usize = 1024;
 /// The longest body with manifests: 1 MiB of them, escaped. They come over the socket only.
 const MANIFESTS_BYTES_MAX: usize = 3 << 19;
+/// The longest description of an app: its Secret holds certificates and keys.
+const APP_BYTES_MAX: usize = 256 << 10;
 /// Time for a viewer to send the body of a request.
 const BODY_DEADLINE: Duration = Duration::from_secs(5);
 /// Time for the agent to answer, or to send the head of a streamed answer.
@@ -338,8 +340,10 @@ impl Site {
 
 /// The longest body of a request.
 fn bytes_max(view: View) -> usize {
-    if view == View::ApplyApp {
+    if matches!(view, View::ApplyApp | View::DiffApp) {
         MANIFESTS_BYTES_MAX
+    } else if view == View::DeployApp {
+        APP_BYTES_MAX
     } else {
         BODY_BYTES_MAX
     }
@@ -353,7 +357,9 @@ async fn read(body: Incoming, bytes_max: usize) -> Result<Bytes, Reply> {
             Err(_too_long_or_broken) => Err(Reply::refusal(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "the body is too long or incomplete",
-                Some("a level or a password fits into a hundred bytes, manifests into a megabyte"),
+                Some(
+                    "manifests may have a megabyte, the values of a deployment 256 KB, everything else 1 KB",
+                ),
             )),
         }
     };
