@@ -269,6 +269,7 @@ const APPS = [
   { app: 'api', namespace: 'shop', revision: 1, verdict: 'soaking', cause: null, object: null, sentence: 'everything is ready, for 12 s of 60', evidence: null, fix: null, since: stamp(12), good: 0, runs: 1, paused: false },
   { app: 'a-name-that-is-as-long-as-the-name-of-an-app-may-be-and-longer', namespace: 'default', revision: 12, verdict: 'good', cause: null, object: null, sentence: 'everything is ready', evidence: null, fix: null, since: stamp(86_400), good: 12, runs: 12, paused: false },
 ];
+const OBJECTS = [{ kind: 'Deployment', name: 'web' }, { kind: 'StatefulSet', name: 'queue' }, { kind: 'PersistentVolumeClaim', name: 'web-data' }, ...Array.from({ length: 80 }, (_, n) => ({ kind: 'ConfigMap', name: n ? `settings-${n}` : HOSTILE }))].map((it, n) => ({ ...it, uid: String(n) }));
 const REVISIONS = [[1, 'bad'], [2, 'good'], [3, 'bad']].map(([number, verdict]) => ({ number, at: stamp(4000 - number * 1000), by: 'root', verdict, cause: null, sentence: verdict === 'bad' ? HOSTILE : 'everything is ready' }));
 
 // The whole local API out of fixtures: `state` is healthy, broken, empty or huge. Null where there is no answer.
@@ -294,7 +295,8 @@ export function answer(state, url, role = 'operator') {
     case '/api/v1/cluster/pods': return empty ? { pods: [], continue: null } : pods(query, state === 'huge' ? 10_000 : 31);
     case '/api/v1/cluster/workloads': return empty ? { workloads: [], continue: null } : workloads();
     case '/api/v1/apps': return { apps: empty ? [] : APPS };
-    case '/api/v1/apps/web': return { ...APPS[0], objects: [{ kind: 'Deployment', name: 'web', uid: '1' }], revisions: REVISIONS };
+    case '/api/v1/apps/web': return { ...APPS[0], objects: OBJECTS, revisions: REVISIONS };
+    case '/api/v1/apps/web/pods': return { app: 'web', pods: empty ? [] : [{ namespace: 'shop', name: 'web-7d4b9', ready: false, restarts: 3, containers: ['web', 'sidecar'] }, { namespace: 'shop', name: HOSTILE, ready: true, restarts: 0, containers: ['web'] }] };
     case '/api/v1/series': return empty ? { series: [], total: 0, continue: null } : series();
     case '/api/v1/series/values': return values(query);
     default: return null;

@@ -7,13 +7,18 @@ import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { LOOKS, PAGES, SCREENSHOTS, drawn, judge, launch, logIn, open, picture, pretend, show } from './browser.mjs';
 import { readsOnce, staysSmall, survivesSteps } from './week.mjs';
-import { World, until } from './world.mjs';
+import { IMAGE, NAMESPACE, ROOT, World, until } from './world.mjs';
 
 const WEIGHT_BYTES_MAX = 50_000;
+// Parts of pages that are read when they are opened, and all of it with them.
+const PARTS = ['apps//deploy', 'apps/web/logs'];
+const WITH_PARTS_BYTES_MAX = 54_500;
 // All files that may be read before the page can be used. How many milliseconds that takes depends on the machine: `make bench` has the goal.
 const BEFORE_USABLE = ['/assets/app.css', '/assets/app.js', '/assets/favicon.svg'];
 // The pages that are read when they are looked at for the first time.
 const WITH_A_FILE = ['host', 'cluster', 'apps'];
+// A value that must be in the cluster only.
+const SEED = 's3ed-of-the-page';
 const LONG = { timeout: 900_000 };
 
 const world = new World();
@@ -174,6 +179,12 @@ test('the whole page weighs what it may, and can be used at once', LONG, async (
   figures['files of the page'] = [...sizes].map(([name, size]) => `${name} ${size.responseBodySize}`).join(', ');
   assert.ok(sizes.size >= 6, `only ${[...sizes.keys()]}`);
   assert.ok(bodies <= WEIGHT_BYTES_MAX, `${bodies} bytes: ${figures['files of the page']}`);
+  assert.deepEqual([...sizes.keys()].filter((name) => /deploy|logs/.test(name)), [], 'a part of a page is read when it is opened');
+  for (const name of PARTS) await show(window, name);
+  await Promise.all(pending);
+  const whole = sum(({ responseBodySize }) => responseBodySize);
+  figures['bytes over the wire, with the form and the logs of an app'] = whole;
+  assert.ok(whole > bodies && whole <= WITH_PARTS_BYTES_MAX, `${whole} bytes`);
   await window.close();
 
   const usable = ({ page }) => page.waitForFunction(() => performance.getEntriesByName('usable')[0]?.startTime).then((mark) => mark.jsonValue());
@@ -361,6 +372,90 @@ test('an app is operated from a phone, after a question, and a viewer is told ho
   return undefined;
 });
 
+test('an image is deployed from a phone: it fails with the right sentence, is rolled back, and the log is read', LONG, async (t) => {
+  if (!world.kubeconfig || process.getuid() !== 0) return skip(t, 'there is no cluster, or this is not root');
+  await world.kubectl('apply', '-f', path.join(ROOT, 'tests/it/corpus/registry.yaml'));
+  await world.kubectl('-n', 'fixtures', 'wait', '--for=condition=Ready', 'pod/registry', '--timeout=60s');
+  const window = await open(browser, world.base, { width: 320, isRefused: true });
+  const { page } = window;
+  const says = (pattern, where = 'main', timeout = 30_000) => page.waitForFunction(([wanted, at]) => new RegExp(wanted).test(document.querySelector(at)?.textContent ?? ''), [pattern, where], { timeout })
+    .catch(async (error) => { throw new Error(`${error.message}: no ${pattern} in: ${await page.textContent(where)}`); });
+  const bodies = [];
+  page.on('request', (request) => bodies.push(`${request.url()} ${JSON.stringify(request.headers())}`));
+  await logIn(window, await world.token('operator'));
+  await show(window, 'apps');
+  await page.click('text=Deploy an image');
+  await page.getByLabel('Name', { exact: true }).fill('phone');
+  await page.fill('#deploy-namespace', 'kube-system');
+  await page.fill('#deploy-image', IMAGE);
+  await page.fill('#deploy-port', '8080');
+  await page.fill('#env', 'LEVEL=info');
+  await page.getByLabel('Name of secret 1').fill('API_KEY');
+  await page.getByLabel('Value of secret 1').fill(SEED);
+  await page.keyboard.press('Enter');
+  await says('belongs to the cluster or to the agent.*Fix: ', 'form [role=alert]');
+  // From its top: further down the bar lies over what is tested for its size.
+  await picture(window, 'states', 'deploy refused');
+  await judge(window, 'deploy refused');
+  await page.fill('#deploy-namespace', NAMESPACE);
+  await page.click('button:text-is("Deploy")');
+  await page.waitForFunction(() => location.hash === '#/apps/phone');
+  await says('(progressing|soaking|waiting): ');
+  await says('good: ', 'main', 180_000);
+  assert.equal(await world.secret('phone-env', 'API_KEY'), SEED);
+  assert.ok(!(await page.content()).includes(SEED) && !bodies.some((request) => request.includes(SEED)), 'the secret is in the body of one request only');
+
+  await page.click('text=Deploy an image');
+  await page.waitForSelector('form');
+  await page.fill('#deploy-image', '127.0.0.1:5000/shop/nothing:2');
+  await page.click('button:text-is("Deploy")');
+  await says('bad: The image 127.0.0.1:5000/shop/nothing:2 does not exist in its registry', 'main', 180_000);
+  await says('Rolled back: revision 1 runs again', 'main', 180_000);
+  await judge(window, 'rolled back');
+  await picture(window, 'states', 'app rolled back');
+  await until('the good version runs again', async () => await world.image('phone') === IMAGE);
+
+  await page.click('main a:text-is("Logs")');
+  await says('http :8080', '#log', 60_000);
+  await judge(window, 'log of an app');
+  await picture(window, 'states', 'log of an app');
+  await page.click('text=previous container');
+  await says('did not run before.*Fix: ');
+  await page.click('text=previous container');
+
+  await show(window, 'apps/phone');
+  await page.click('button:text-is("Scale")');
+  await page.fill('#pods', '2');
+  await page.click('dialog button.first');
+  await says('Revision 3 is being deployed', 'dialog');
+  await page.click('dialog button:text-is("Close")');
+  await world.app('phone', 'it has two Pods', ({ revision, verdict }) => revision === 3 && ['soaking', 'good'].includes(verdict));
+  await page.click('button:text-is("Remove")');
+  await says('Deployment/phone', 'dialog');
+  await says('Secret/phone-env', 'dialog');
+  await judge(window, 'remove');
+  await picture(window, 'states', 'remove question', { isWhole: false });
+  await page.click('dialog button.first');
+  await says('Phone is removed', 'dialog', 60_000);
+  await page.click('dialog button:text-is("Close")');
+  assert.equal(await world.kubectl('-n', NAMESPACE, 'get', 'deployments,secrets,services', '-o', 'name', '--field-selector=metadata.name!=web'), '');
+  const { changes } = await world.ask('GET', '/api/v1/changes');
+  assert.match(JSON.stringify(changes), /phone/);
+  assert.ok(!JSON.stringify(changes).includes(SEED) && !fs.readFileSync(world.in('agent.log'), 'utf8').includes(SEED));
+
+  await window.context.clearCookies();
+  await page.goto(`${world.base}/#token=${await world.token('viewer')}`);
+  await page.waitForFunction(() => document.getElementById('who').textContent.includes('viewer'));
+  await show(window, 'apps//deploy');
+  await says('requires a login with the role operator');
+  const codes = await page.evaluate(() => Promise.all([['POST', '/web/deploy', '{"image":"i"}'], ['POST', '/web/scale', '{"to":0}'], ['DELETE', '/web']]
+    .map(([method, way, body]) => fetch(`/api/v1/apps${way}`, { method, body, ...(body && { headers: { 'content-type': 'application/json' } }) }).then(({ status }) => status))));
+  assert.deepEqual(codes, [403, 403, 403]);
+  assert.deepEqual(window.wrong, []);
+  await window.close();
+  return undefined;
+});
+
 test('all of it can be done with the keyboard', LONG, async () => {
   for (const width of [320, 1440]) {
     const window = await open(browser, world.base, { width });
@@ -425,7 +520,7 @@ test('without JavaScript the page still says everything that matters', LONG, asy
 });
 
 for (const state of ['broken', 'empty', 'huge']) {
-  test(`every page before a machine that is ${state}`, LONG, () => walk(`fixture-${state}`, { pages: [...PAGES, 'apps/web', 'cluster/logs/shop/web-1/web'], hasCharts: state !== 'empty', prepare: (window) => pretend(window, state) }));
+  test(`every page before a machine that is ${state}`, LONG, () => walk(`fixture-${state}`, { pages: [...PAGES, 'apps/web', ...PARTS, 'apps/web/deploy', 'cluster/logs/shop/web-1/web'], hasCharts: state !== 'empty', prepare: (window) => pretend(window, state) }));
 }
 
 test('k3s is shown in the words of the command line, with what runs and the way back, and not where nobody manages it', LONG, async () => {

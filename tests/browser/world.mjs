@@ -56,7 +56,8 @@ class Program {
   }
 }
 
-const NAMESPACE = 'of-the-page';
+export const NAMESPACE = 'of-the-page';
+export const IMAGE = 'pipeops-test.invalid/testpod:1';
 const map = (name, text) => `apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ${name}, namespace: ${NAMESPACE}}\ndata: {text: ${text}}\n---\n`;
 const WORKLOAD = `apiVersion: apps/v1
 kind: Deployment
@@ -67,7 +68,7 @@ spec:
     metadata: {labels: {app: web}}
     spec:
       terminationGracePeriodSeconds: 1
-      containers: [{name: web, image: "pipeops-test.invalid/testpod:1", imagePullPolicy: Never}]
+      containers: [{name: web, image: "${IMAGE}", imagePullPolicy: Never}]
 `;
 
 export class World {
@@ -152,6 +153,14 @@ export class World {
 
   text(app) {
     return this.kubectl('-n', NAMESPACE, 'get', `configmap/${app}`, '-o', 'jsonpath={.data.text}');
+  }
+
+  image(app) {
+    return this.kubectl('-n', NAMESPACE, 'get', `deployment/${app}`, '-o', 'jsonpath={.spec.template.spec.containers[0].image}');
+  }
+
+  async secret(name, key) {
+    return Buffer.from(await this.kubectl('-n', NAMESPACE, 'get', `secret/${name}`, '-o', `jsonpath={.data.${key}}`), 'base64').toString();
   }
 
   app(name, what, level) {

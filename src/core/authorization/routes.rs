@@ -189,11 +189,15 @@ const fn on_socket(mut route: Route) -> Route {
     route
 }
 
-/// Of an app that is there: on the page for operators; on the socket the handler asks who it is.
-const fn of_app(path: &'static str, view: View) -> Route {
-    let mut route = post(path, Role::Operator, view);
-    route.role_on_socket = Role::Viewer;
+/// Of an app: on the page for operators; on the socket the handler asks who it is.
+const fn of_app(mut route: Route) -> Route {
+    route.role = Role::Operator;
+    route.role_elsewhere = Role::Operator;
     route
+}
+
+const fn operate(path: &'static str, view: View) -> Route {
+    of_app(post(path, Role::Viewer, view))
 }
 
 /// Hides from the network what programs on this machine may read without a login.
@@ -235,32 +239,24 @@ pub const ROUTES: &[Route] = &[
     // The kernel says who asks on the socket: root, and the users of apps.operators.
     on_socket(post("/api/v1/apps", Role::Viewer, View::ApplyApp)),
     get("/api/v1/apps/{id}", Role::Viewer, View::App),
-    on_socket(delete("/api/v1/apps/{id}", Role::Viewer, View::RemoveApp)),
+    of_app(delete("/api/v1/apps/{id}", Role::Viewer, View::RemoveApp)),
     get("/api/v1/apps/{id}/why", Role::Viewer, View::AppVerdict),
-    of_app("/api/v1/apps/{id}/rollback", View::RollAppBack),
+    operate("/api/v1/apps/{id}/rollback", View::RollAppBack),
     get("/api/v1/apps/{id}/pods", Role::Viewer, View::AppPods),
     get("/api/v1/apps/{id}/events", Role::Viewer, View::AppEvents),
     on_socket(post("/api/v1/apps/{id}/diff", Role::Viewer, View::DiffApp)),
-    on_socket(post(
-        "/api/v1/apps/{id}/deploy",
-        Role::Viewer,
-        View::DeployApp,
-    )),
+    operate("/api/v1/apps/{id}/deploy", View::DeployApp),
     // Not for apps.operators: with a repository comes a file that the agent reads and sends.
     on_socket(post(
         "/api/v1/apps/{id}/source",
         Role::Operator,
         View::FollowApp,
     )),
-    of_app("/api/v1/apps/{id}/pull", View::PullApp),
-    of_app("/api/v1/apps/{id}/restart", View::RestartApp),
-    on_socket(post(
-        "/api/v1/apps/{id}/scale",
-        Role::Viewer,
-        View::ScaleApp,
-    )),
-    of_app("/api/v1/apps/{id}/pause", View::PauseApp),
-    of_app("/api/v1/apps/{id}/resume", View::ResumeApp),
+    operate("/api/v1/apps/{id}/pull", View::PullApp),
+    operate("/api/v1/apps/{id}/restart", View::RestartApp),
+    operate("/api/v1/apps/{id}/scale", View::ScaleApp),
+    operate("/api/v1/apps/{id}/pause", View::PauseApp),
+    operate("/api/v1/apps/{id}/resume", View::ResumeApp),
     get("/api/v1/session", Role::Nobody, View::Session),
     post("/api/v1/session", Role::Nobody, View::LogIn),
     delete("/api/v1/session", Role::Nobody, View::LogOut),

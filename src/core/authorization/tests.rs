@@ -333,15 +333,20 @@ fn no_path_has_two_routes_of_one_method_and_what_changes_is_for_operators() {
 }
 
 #[test]
-fn operators_of_the_page_change_apps_that_are_there_and_deploy_none() {
+fn operators_of_the_page_change_apps_and_set_no_manifests_and_no_source() {
     let ways = ROUTES.iter().filter(|route| {
         let is_of_apps = route.path.starts_with("/api/v1/apps");
         is_of_apps && route.method.changes() && route.whence == Exposure::Anywhere
     });
     let ways: Vec<_> = ways
-        .map(|route| route.path.rsplit('/').next().unwrap())
+        .map(|route| (route.method, route.path.replace("{id}", "web")))
         .collect();
-    assert_eq!(ways, ["rollback", "pull", "restart", "pause", "resume"]);
+    let wanted = [
+        "rollback", "deploy", "pull", "restart", "scale", "pause", "resume",
+    ];
+    let wanted = wanted.map(|way| (Method::Post, format!("/api/v1/apps/web/{way}")));
+    let removal = (Method::Delete, "/api/v1/apps/web".to_owned());
+    assert_eq!(ways, [&[removal], &wanted[..]].concat());
     for (transport, role, wanted) in [
         (Transport::Port, Role::Anonymous, Some(Fault::Unknown)),
         (Transport::Port, Role::Viewer, Some(Fault::ViewerOnly)),
@@ -350,13 +355,13 @@ fn operators_of_the_page_change_apps_that_are_there_and_deploy_none() {
         (Transport::Network, Role::Operator, None),
         (Transport::Socket, Role::Viewer, None),
     ] {
-        for way in &ways {
-            let path = format!("/api/v1/apps/web/{way}");
+        for (method, path) in &ways {
             let request = Request {
                 transport,
                 role,
                 content_type: JSON,
-                ..asked("POST", &path)
+                has_body: method.brings_body(),
+                ..asked(method.words(), path)
             };
             assert_eq!(
                 view(&request).err(),

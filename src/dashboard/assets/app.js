@@ -12,6 +12,9 @@ const NAMES = Object.keys(PAGES);
 const element = (id) => document.getElementById(id);
 const main = element('main');
 
+// Two pages have parts with a file of their own: #/cluster/logs/…, #/apps/NAME/logs and #/apps/NAME/deploy.
+const fileOf = (page, one, two) => (page === 'cluster' && one === 'logs' ? one : page === 'apps' && ['logs', 'deploy'].includes(two) ? two : page);
+
 const nameOf = (path) => `${path[0].toUpperCase()}${path.slice(1)}`;
 
 // ---- the page that is shown ------------------------------------------------------------------------------------------------
@@ -119,7 +122,8 @@ async function route() {
   const isFirst = view === null;
   let page;
   try {
-    page = PAGES[path] ?? (await import(`./${path}.js`))[path];
+    const file = fileOf(path, ...words.slice(1));
+    page = PAGES[path] ?? (await import(`./${file}.js`))[file];
     // Meanwhile somebody went on.
     if (hash !== location.hash) return;
   } catch {

@@ -564,7 +564,6 @@ export function openLogin() {
     const field = h('input', { type: 'password', id: `login-${kind}`, name: kind, required: true, autocomplete: kind === 'password' ? 'current-password' : 'off', autocapitalize: 'off', spellcheck: 'false' });
     const go = h('button', { class: 'first' }, 'Log in');
     return h('form', {
-      class: 'login',
       async onsubmit() {
         go.disabled = true;
         trouble.textContent = '';

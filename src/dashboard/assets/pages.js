@@ -1,4 +1,4 @@
-// The pages but three: host.js has the charts, cluster.js the cluster with the logs of its pods, apps.js the apps.
+// The pages but three: host.js has the charts, cluster.js the cluster, apps.js the apps; logs.js and deploy.js are parts of the last two.
 //
 // A page says which role it needs, what it reads (`start`), and what it looks like with what was read (`draw`). What is read, read again and
 // taken over from the stream is the business of app.js.
