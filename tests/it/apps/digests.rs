@@ -166,7 +166,7 @@ fn version(policy: &str, more: &str) -> String {
     let plain = format!("image: \"{IMAGE}\", imagePullPolicy: Never");
     deployment("web", more).replace(&plain, &image)
         + &format!(
-            "      - {{name: side, {plain}}}\n      initContainers:\n      - {{name: first, {image}, command: [sh, -c, \"true\"]}}\n"
+            "      - {{name: side, {plain}, command: [sleep, \"3600\"]}}\n      initContainers:\n      - {{name: first, {image}, command: [sh, -c, \"true\"]}}\n"
         )
 }
 
