@@ -567,7 +567,7 @@ test('ten thousand pods and a log of megabytes stay bounded, and nothing in them
   }
   assert.ok((await pods.locator('tbody tr').count()) <= 200);
   await show(window, 'cluster/logs/shop/web-1/web');
-  await page.waitForFunction(() => /Ended/.test(document.getElementById('log-count').textContent));
+  await page.waitForFunction(() => /Ended/.test(document.getElementById('log-count')?.textContent));
   const kept = await page.evaluate(() => ({ lines: document.getElementById('log').textContent.split('\n').length, letters: document.getElementById('log').textContent.length, nodes: document.querySelectorAll('*').length }));
   assert.ok(kept.lines <= 1000 && kept.letters < 5_000_000 && kept.nodes < 1000, JSON.stringify(kept));
   await page.fill('input[type=search]', 'cart/19999');
@@ -583,7 +583,7 @@ test('a log is text: escapes go, control characters are seen, markup stays what 
   const body = Buffer.concat([Buffer.from('\x1b[31mred\x1b[0m \x1b]0;title\x07plain\n'), Buffer.from([0x61, 0xff, 0x62, 0x0a]), Buffer.from('bell\x07 <b>bold</b>\n'), Buffer.from(`${'x'.repeat(1_000_000)}\n`)]);
   await pretend(window, 'healthy', { override: ({ pathname }) => pathname.endsWith('/cluster/logs') && { contentType: 'text/plain', body } });
   await show(window, 'cluster/logs/shop/web-1/web');
-  await page.waitForFunction(() => /Ended/.test(document.getElementById('log-count').textContent));
+  await page.waitForFunction(() => /Ended/.test(document.getElementById('log-count')?.textContent));
   const [first, second, third, fourth] = (await page.textContent('#log')).split('\n');
   assert.equal(first, 'red plain');
   assert.equal(second, 'a\ufffdb');
