@@ -277,10 +277,9 @@ impl Apps {
     pub async fn rollback(self: Rc<Self>, app: &str, to: u64, asker: &Asker) -> Result<Value> {
         self.in_charge().await?;
         let (apps, name, asker) = (Rc::clone(&self), app.to_owned(), asker.clone());
-        self.begins(
-            app,
-            async move { apps.begin_rollback(&name, to, &asker).await },
-        )
+        self.begins(app, async move {
+            Box::pin(apps.begin_rollback(&name, to, &asker)).await
+        })
         .await
     }
 
@@ -373,7 +372,7 @@ impl Apps {
     ) -> Result<(String, Read)> {
         self.in_charge().await?;
         let (apps, name, asker) = (Rc::clone(&self), app.to_owned(), asker.clone());
-        let begun = async move { apps.begin_removal(&name, &asker).await };
+        let begun = async move { Box::pin(apps.begin_removal(&name, &asker)).await };
         self.begins(app, begun).await
     }
 

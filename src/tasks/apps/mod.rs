@@ -48,14 +48,14 @@ use std::{
     time::Duration,
 };
 
-use smol::{Task, lock::Semaphore};
+use smol::lock::Semaphore;
 
 use self::{
     account::Account,
     cluster::Cluster,
     drift::Drift,
     ledger::{Ledger, Read, of_api},
-    running::Running,
+    running::{Beginning, Running},
     source::Sources,
 };
 pub use self::{asker::Asker, operate::Care};
@@ -91,7 +91,7 @@ pub struct Apps {
     /// Changes under way, by app.
     running: RefCell<BTreeMap<String, Running>>,
     /// Apps whose next change is being accepted.
-    beginning: RefCell<BTreeMap<String, Task<()>>>,
+    beginning: RefCell<BTreeMap<String, Beginning>>,
     turns: Semaphore,
     /// Records as they were read or written last, for the time when the API server is away.
     known: RefCell<BTreeMap<String, App>>,

@@ -177,7 +177,7 @@ impl Apps {
     /// Reason why that stays as it was.
     pub async fn care(&self, app: &str, care: Care, asker: &Asker) -> Result<Value> {
         self.in_charge().await?;
-        self.is_free(app)?;
+        self.until_free(app).await?;
         let mut read = self.existing(app).await?;
         asker.owns(&read)?;
         self.may_change(&read).await?;

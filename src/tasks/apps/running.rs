@@ -1,10 +1,10 @@
 //! Changes under way: begun, superseded, and how far they are.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
 use smol::{
     Task,
-    channel::bounded,
+    channel::{Receiver, bounded},
     lock::{Semaphore, SemaphoreGuard},
 };
 
@@ -22,6 +22,7 @@ use crate::{
         rollout::{Finding, JudgedRollout, RolloutVerdict, Scope, standing},
     },
     error::{Error, Result, Retry},
+    net::deadline,
 };
 
 /// Changes that are carried out at once. Each one watches eight or nine lists, with a connection
@@ -29,6 +30,15 @@ use crate::{
 const AT_ONCE: usize = 8;
 /// Changes that are under way or wait for their turn.
 const CHANGES_MAX: usize = 32;
+/// Time that a request waits while an app is being written, mostly to repair drift.
+const FREE_WITHIN: Duration = Duration::from_secs(10);
+
+/// The next change of an app while it is being accepted.
+pub(super) struct Beginning {
+    _task: Task<()>,
+    /// Closed at its end; nothing comes by it.
+    end: Receiver<()>,
+}
 
 pub(super) struct Running {
     change: String,
@@ -52,25 +62,43 @@ impl Apps {
         app: &str,
         work: impl Future<Output = Result<T>> + 'static,
     ) -> Result<T> {
-        self.is_free(app)?;
+        self.until_free(app).await?;
         let (sender, receiver) = bounded(1);
+        let (ends, end) = bounded(1);
         let (apps, name) = (Rc::clone(self), app.to_owned());
         let task = self.executor.spawn(async move {
             // Nobody may listen any more.
             drop(sender.try_send(work.await));
             // Its own task: it ends here.
             drop(apps.beginning.borrow_mut().remove(&name));
+            drop(ends);
         });
-        self.beginning.borrow_mut().insert(app.to_owned(), task);
+        let beginning = Beginning { _task: task, end };
+        self.beginning
+            .borrow_mut()
+            .insert(app.to_owned(), beginning);
         receiver.recv().await.unwrap_or_else(|_| Err(busy(app)))
     }
 
-    /// Refuses while the next change of an app is being accepted.
-    pub(super) fn is_free(&self, app: &str) -> Result<()> {
-        if self.beginning.borrow().contains_key(app) {
-            return Err(busy(app));
-        }
-        Ok(())
+    /// Waits while the next change of an app is being accepted.
+    ///
+    /// # Errors
+    /// The app is not free in time.
+    pub(super) async fn until_free(&self, app: &str) -> Result<()> {
+        let free = async {
+            while let Some(end) = self.being_written(app) {
+                // An error is the end.
+                end.recv().await.ok();
+            }
+        };
+        deadline(FREE_WITHIN, free)
+            .await
+            .map_err(|_elapsed| busy(app))
+    }
+
+    fn being_written(&self, app: &str) -> Option<Receiver<()>> {
+        let beginning = self.beginning.borrow();
+        beginning.get(app).map(|beginning| beginning.end.clone())
     }
 
     pub(super) fn start(self: Rc<Self>, id: &str, plan: Plan, from: Start) -> Result<()> {

@@ -270,7 +270,7 @@ impl Apps {
     /// Leaves an app to those on this machine who deploy it by hand, also one of the control plane.
     /// What runs stays.
     async fn unfollow(&self, app: &str, asker: &Asker) -> Result<Value> {
-        self.is_free(app)?;
+        self.until_free(app).await?;
         let mut read = self.existing(app).await?;
         self.left_folder(&read.app).await?;
         self.not_written(app)?;

@@ -183,7 +183,9 @@ fn works_on_with_the_manifest_of_yesterday(bench: &mut Bench) {
     }
     let rules = json!({"rules": found["rules"]}).to_string();
     kubectl(&["patch", "clusterrole", &role, "--type=merge", "-p", &rules]);
-    bench.apps(&["remove", "web"]);
+    // The repair of its drift may be under way: the removal waits for it.
+    let (code, said) = bench.apps(&["remove", "web"]);
+    assert_eq!(code, 0, "{said}");
     bench.agent.kill();
     bench.agent.start();
     bench.agent.until_linked();
