@@ -109,6 +109,10 @@ causes! {
     ServiceWrongPort = "service.wrong-port", App, 20;
     /// The Ingress leads to a Service that is not there.
     IngressNoBackend = "ingress.no-backend", App, 20;
+    /// A custom resource says that it does not go on by itself.
+    CustomStalled = "custom.stalled", App, 20;
+    /// A custom resource says that it is not ready.
+    CustomNotReady = "custom.not-ready", App, 0;
     /// Not everything was ready in time, for no reason that the cluster names.
     Deadline = "rollout.deadline", App, 0;
     /// The registry does not answer.

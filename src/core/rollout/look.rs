@@ -40,7 +40,7 @@ pub fn look(scope: &Scope, seen: &Observation) -> RolloutProgress {
         is_seen: true,
         ..RolloutProgress::default()
     };
-    let mut wanted = 0_u64;
+    let (mut wanted, mut unknown) = (0_u64, Vec::new());
     for (key, generation) in &scope.targets {
         let Some(target) = seen.get(key) else {
             if workloads::is_watched(&key.kind) {
@@ -54,6 +54,9 @@ pub fn look(scope: &Scope, seen: &Observation) -> RolloutProgress {
         let state = workloads::state(target, *generation, seen);
         look.ready = look.ready.saturating_add(state.ready);
         wanted = wanted.saturating_add(state.wanted);
+        if state.is_unknown {
+            unknown.push(target.in_words());
+        }
         look.is_paused |= state.is_paused;
         look.is_seen &= state.is_seen;
         if !state.is_complete {
@@ -88,6 +91,14 @@ pub fn look(scope: &Scope, seen: &Observation) -> RolloutProgress {
             1 => "1 of 1 is ready".to_owned(),
             _ => format!("{} of {wanted} are ready", look.ready),
         };
+        look.missing.push_str(&match unknown.as_slice() {
+            [] => String::new(),
+            [one] => format!("; {one} is applied, readiness unknown"),
+            many => format!(
+                "; {} custom resources are applied, readiness unknown",
+                many.len()
+            ),
+        });
         look.doubt = routes::doubt(scope, seen);
         if let Some(doubt) = &look.doubt {
             look.missing = format!("{}, but {}", look.missing, doubt.sentence);

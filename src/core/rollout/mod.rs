@@ -5,6 +5,7 @@
 //! reads a clock, so a recording gives the same verdict bit for bit.
 
 mod cause;
+mod custom;
 mod evidence;
 mod last_lines;
 mod look;
@@ -13,6 +14,7 @@ mod object;
 mod pods;
 mod related;
 mod routes;
+mod state;
 mod workloads;
 
 use std::{collections::BTreeMap, time::Duration};

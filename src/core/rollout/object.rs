@@ -88,8 +88,27 @@ const OF_ALL: &[&str] = &[
     "metadata/annotations/deployment.kubernetes.io~revision",
 ];
 
+/// Fields that are kept of custom resources: those by which many say whether they are ready.
+const OF_CUSTOM: &[&str] = &[
+    "status/observedGeneration",
+    "status/conditions/*/type",
+    "status/conditions/*/status",
+    "status/conditions/*/reason",
+    "status/conditions/*/message",
+    "status/conditions/*/observedGeneration",
+];
+/// Conditions of a custom resource that are kept, and letters of each text in them: anybody may
+/// have written its controller.
+const CONDITIONS_MAX: usize = 16;
+const CONDITION_CHARS_MAX: usize = 500;
+
+/// Returns whether this is the name of a kind of custom resources.
+pub(super) fn is_custom(kind: &str) -> bool {
+    kind.contains('.')
+}
+
 /// Fields that are kept of one kind.
-const fn of_kind(kind: &str) -> &'static [&'static str] {
+fn of_kind(kind: &str) -> &'static [&'static str] {
     match kind.as_bytes() {
         b"Pod" => &[
             "spec/nodeName",
@@ -163,6 +182,7 @@ const fn of_kind(kind: &str) -> &'static [&'static str] {
             "eventTime",
             "series",
         ],
+        _ if is_custom(kind) => OF_CUSTOM,
         _ => &[],
     }
 }
@@ -175,6 +195,9 @@ impl Object {
         for path in OF_ALL.iter().chain(of_kind(kind)) {
             let steps: Vec<&str> = path.split('/').collect();
             copy(whole, &mut kept, &steps);
+        }
+        if is_custom(kind) {
+            cut_conditions(&mut kept);
         }
         if let Value::Object(fields) = &mut kept {
             fields.insert("kind".to_owned(), Value::String(kind.to_owned()));
@@ -296,6 +319,27 @@ pub(super) fn list<'a>(
     found.map(Vec::as_slice).unwrap_or_default().iter()
 }
 
+/// Cuts the conditions of a custom resource.
+fn cut_conditions(kept: &mut Value) {
+    let conditions = kept.pointer_mut("/status/conditions");
+    let Some(conditions) = conditions.and_then(Value::as_array_mut) else {
+        return;
+    };
+    conditions.truncate(CONDITIONS_MAX);
+    let fields = conditions.iter_mut().filter_map(Value::as_object_mut);
+    for value in fields.flat_map(Map::values_mut) {
+        match value {
+            Value::String(text) => {
+                if let Some((at, _)) = text.char_indices().nth(CONDITION_CHARS_MAX) {
+                    text.truncate(at);
+                }
+            }
+            Value::Array(_) | Value::Object(_) => *value = Value::Null,
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+}
+
 /// Copies the fields below `steps`; `*` is each item of a list, `~` a slash in a name.
 fn copy(from: &Value, to: &mut Value, steps: &[&str]) {
     let Some((step, rest)) = steps.split_first() else {
@@ -351,6 +395,31 @@ mod tests {
         assert!(reduced.is_owned_by("u") && !reduced.is_owned_by(""));
         assert_eq!(Object::recorded(reduced.value()), reduced);
         assert_eq!(reduced.key().in_words(), "Pod b/a");
+    }
+
+    #[test]
+    fn of_custom_resources_some_conditions_are_kept_and_cut() {
+        let condition = json!({"type": "Ready", "status": "False", "message": "m".repeat(9_000),
+            "reason": {"s3cret": ["s3cret"]}, "other": "s3cret"});
+        let whole = json!({"metadata": {"name": "a"}, "spec": {"password": "s3cret"},
+            "status": {"conditions": vec![condition; 999], "observedGeneration": 3, "token": "s3cret"}});
+        let reduced = Object::reduced("widgets.example.com", &whole);
+        let text = reduced.value().to_string();
+        assert!(
+            !text.contains("s3cret") && text.len() < 16 * 600,
+            "{}",
+            text.len()
+        );
+        assert_eq!(reduced.count("/status/observedGeneration"), 3);
+        assert_eq!(Object::recorded(reduced.value()), reduced);
+        for odd in [
+            json!("x"),
+            json!({"conditions": "x"}),
+            json!({"conditions": [1, null]}),
+        ] {
+            let reduced = Object::reduced("widgets.example.com", &json!({"status": odd}));
+            assert!(reduced.condition("Ready").is_none());
+        }
     }
 
     #[test]

@@ -4,40 +4,17 @@
 use serde_json::Value;
 
 use super::{
-    Cause, Finding, Object, Observation,
+    Cause, Finding, Object, Observation, custom,
     evidence::{Words, spoken_of},
     messages::{self, refused},
-    object::text,
+    object::{is_custom, text},
     pods::{self, is_ready},
+    state::{ObjectState, waits},
 };
-
-/// State of one object of the version.
-#[derive(Debug, Default)]
-pub(super) struct ObjectState<'a> {
-    pub(super) is_complete: bool,
-    pub(super) is_seen: bool,
-    pub(super) is_paused: bool,
-    pub(super) ready: u64,
-    pub(super) wanted: u64,
-    pub(super) missing: String,
-    pub(super) findings: Vec<Finding>,
-    /// Pods of the newest version.
-    pub(super) pods: Vec<&'a Object>,
-}
-
-impl ObjectState<'_> {
-    fn applied() -> Self {
-        Self {
-            is_complete: true,
-            is_seen: true,
-            ..Self::default()
-        }
-    }
-}
 
 /// Returns whether a kind has a state of its own to wait for.
 pub(super) fn is_watched(kind: &str) -> bool {
-    matches!(kind, "Deployment" | "StatefulSet" | "DaemonSet" | "Job")
+    matches!(kind, "Deployment" | "StatefulSet" | "DaemonSet" | "Job") || is_custom(kind)
 }
 
 /// Judges one object.
@@ -52,6 +29,7 @@ pub(super) fn state<'a>(
         "DaemonSet" => daemon_set(target, generation, seen),
         "Job" => job(target, seen),
         "PersistentVolumeClaim" => claim(target, seen),
+        kind if is_custom(kind) => custom::state(target, generation),
         _ => ObjectState::applied(),
     }
 }
@@ -94,6 +72,7 @@ fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         is_complete: is_seen && updated >= wanted && total == updated && available >= wanted,
         is_seen,
         is_paused: target.is("/spec/paused") && updated < wanted,
+        is_unknown: false,
         ready,
         wanted,
         missing,
@@ -140,6 +119,7 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
         is_complete: is_seen && is_rolled && ready >= wanted,
         is_seen,
         is_paused: false,
+        is_unknown: false,
         ready: pods
             .iter()
             .filter(|pod| is_ready(pod))
@@ -184,6 +164,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         is_complete: is_seen && updated >= wanted && available >= wanted,
         is_seen,
         is_paused: false,
+        is_unknown: false,
         ready: updated.min(available),
         wanted,
         missing,
@@ -236,6 +217,7 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
         is_complete: is_done || is_suspended,
         is_seen: true,
         is_paused: false,
+        is_unknown: false,
         ready: u64::from(is_done),
         wanted: 1,
         missing: format!("{} has not finished", target.in_words()),
@@ -324,13 +306,6 @@ fn refused_creation(target: &Object, seen: &Observation) -> Option<Finding> {
         .filter(|event| matches!(event.text("/reason"), "FailedCreate" | "SuccessfulCreate"))
         .max_by_key(|event| (event.moment(), event.text("/reason") == "FailedCreate"))?;
     (last.text("/reason") == "FailedCreate").then(|| refused(target, last.text("/message")))
-}
-
-fn waits(target: &Object) -> String {
-    format!(
-        "{} was not looked at by its controller yet",
-        target.in_words()
-    )
 }
 
 fn has_seen(target: &Object, generation: u64) -> bool {
