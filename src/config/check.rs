@@ -24,7 +24,7 @@ mod remote_write;
 
 use crate::{
     core::{
-        apps::GitHost,
+        apps::{GitHost, is_custom_group},
         namespace::OwnNamespace,
         policy::{Expose, Level, PodSecurity},
         secret::Secret,
@@ -165,6 +165,7 @@ impl Merged {
         let doubts = secret.and_then(|file| token::doubts(file, "backups of k3s wait for it"));
         self.warnings.extend(doubts);
         let git_hosts = self.git_hosts();
+        let groups = self.app_groups();
         if !self.problems.is_empty() {
             return None;
         }
@@ -190,6 +191,7 @@ impl Merged {
                 known_hosts: self.path(&keys::APPS_KNOWN_HOSTS).unwrap_or_default(),
                 git_hosts,
                 git_credentials: self.path(&keys::APPS_GIT_CREDENTIALS).unwrap_or_default(),
+                groups,
             },
         })
     }
@@ -541,6 +543,21 @@ impl Merged {
             hosts.push(host);
         }
         hosts
+    }
+
+    fn app_groups(&mut self) -> Vec<String> {
+        let text = self.text(&keys::APPS_GROUPS).unwrap_or_default();
+        let groups = text.split([',', ' ']).filter(|group| !group.is_empty());
+        let (groups, others): (Vec<_>, Vec<_>) = groups.partition(|group| is_custom_group(group));
+        if let Some(other) = others.first() {
+            let origin = self.origin(&keys::APPS_GROUPS);
+            self.problems.push(
+                Error::new(format!("{origin}: apps.groups cannot have {other:?}"))
+                    .why("it is no group of custom resources, or one that gives rights; there are no wildcards")
+                    .fix("separate groups with commas, without versions: example.com, cert-manager.io"),
+            );
+        }
+        groups.into_iter().map(str::to_owned).collect()
     }
 
     fn app_operators(&mut self) -> Vec<String> {

@@ -465,6 +465,10 @@ keys! {
         default: Some("/etc/pipeops-agent/git"),
         doc: "Folder with credentials for apps.git_hosts, a file for each: https_git.example with user:password or a token, ssh_git.example_2222 with a private key. The control plane names none.",
     }
+    APPS_GROUPS = {
+        path: "apps.groups",
+        doc: "API groups whose custom resources apps of this machine may have, with commas between them: example.com, cert-manager.io. Their controllers act with rights of their own, so list only what everybody who deploys may ask of them. Each namespace has to let the account in besides (docs/apps.md). Default: none.",
+    }
     APPS_OPERATORS = {
         path: "apps.operators",
         doc: "Users of this machine that may deploy apps besides root, with commas between them; @NAME is a group: alice, @deploy. They also need the group of the socket. Default: root alone.",

@@ -342,6 +342,8 @@ pub struct Apps {
     pub git_hosts: Vec<GitHost>,
     /// Folder with credentials for those.
     pub git_credentials: PathBuf,
+    /// API groups whose custom resources apps may have.
+    pub groups: Vec<String>,
 }
 
 /// `[update]`: updates of this program.

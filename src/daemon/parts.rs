@@ -465,7 +465,11 @@ pub(super) fn apps(
     let client = client?.clone();
     let (gate, delivery) = (Rc::clone(proxy), Rc::clone(delivery));
     let accounts = Accounts {
-        machine: Account::new(client.clone(), manifest(settings)),
+        machine: Account::new(
+            client.clone(),
+            manifest(settings),
+            settings.apps.groups.clone(),
+        ),
         control_plane: Account::judged(gate, manifest(settings)),
     };
     let git = Git::new(git::GitOptions {

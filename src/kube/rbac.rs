@@ -15,6 +15,9 @@ pub const ACCOUNT: &str = "pipeops-cp";
 pub const APPS_ACCOUNT: &str = "pipeops-apps";
 /// The role that root gives it in a namespace.
 pub const APPS_ROLE: &str = "pipeops-apps-deploy";
+/// The role that root may give it besides: to create namespaces and definitions of custom
+/// resources.
+pub const APPS_STAGE: &str = "pipeops-apps-stage";
 /// Message of the admission policy for a Service that claims foreign addresses.
 pub const CLAIMS_NO_ADDRESS: &str = "pipeops-cp claims no externalIPs for a Service";
 /// The role that it has in managed namespaces.

@@ -4,6 +4,7 @@
 //! namespace, because the account of the control plane has no rights there.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     io::{Read as _, Write as _},
 };
@@ -18,8 +19,8 @@ use super::{
 };
 use crate::core::{
     apps::{
-        App, InventoryEntry, LastChange, Left, Manifest, Outcome, Overlay, Owner, Revision, Simple,
-        Source, Stage, Upstream, kind_of, repository::Repository,
+        App, InventoryEntry, Kind, LastChange, Left, Manifest, Outcome, Overlay, Owner, Revision,
+        Simple, Source, Stage, Upstream, kind_of, repository::Repository,
     },
     time::Wall,
 };
@@ -30,6 +31,9 @@ pub const LABEL: (&str, &str) = ("pipeops.io/app-record", "true");
 const RECORD: &str = "record";
 /// Field of a Secret that holds the manifests of a revision.
 const MANIFESTS: &str = "manifests";
+/// Field of a packed custom resource with its plural and group. Objects that are packed as they are
+/// are built in and have no such field.
+const RESOURCE: &str = "resource";
 /// The largest packed revision: the API server takes Secrets of 1 MiB.
 pub const PACKED_BYTES_MAX: usize = 700 << 10;
 /// The largest unpacked one: what is packed a thousandfold was not packed by us.
@@ -357,7 +361,7 @@ pub fn packed(
     namespace: &str,
     manifests: &[Manifest],
 ) -> Result<Value, String> {
-    let objects: Vec<_> = manifests.iter().map(|manifest| &manifest.object).collect();
+    let objects: Vec<_> = manifests.iter().map(packed_one).collect();
     let cannot = |error: std::io::Error| format!("the manifests cannot be packed: {error}");
     let text = serde_json::to_vec(&objects).map_err(|error| error.to_string())?;
     let mut deflate = DeflateEncoder::new(Vec::new(), Compression::default());
@@ -371,6 +375,16 @@ pub fn packed(
     }
     let data = json!({MANIFESTS: STANDARD.encode(packed)});
     Ok(secret(&revision_name(app, number), namespace, "", &data))
+}
+
+/// An object as it is packed: a custom resource with its plural, which its manifest does not say.
+fn packed_one(manifest: &Manifest) -> Cow<'_, Value> {
+    if manifest.kind.is_custom() {
+        let object = &manifest.object;
+        Cow::Owned(json!({RESOURCE: &*manifest.kind.name, "object": object}))
+    } else {
+        Cow::Borrowed(&manifest.object)
+    }
 }
 
 /// Reads the manifests of a revision, in the order in which they were packed.
@@ -387,12 +401,20 @@ pub fn unpacked(stored: &Stored) -> Result<Vec<Manifest>, String> {
         .map_err(|error| format!("the Secret {name} is damaged: {error}"))?;
     let objects: Vec<Value> = serde_json::from_slice(&text)
         .map_err(|error| format!("the Secret {name} is damaged: {error}"))?;
-    let manifest = |object: Value| {
+    let manifest = |mut object: Value| {
+        let custom = object.get(RESOURCE).and_then(Value::as_str);
+        let custom = custom.map(str::to_owned);
+        if let (Some(_), Some(inner)) = (&custom, object.get_mut("object")) {
+            object = inner.take();
+        }
         let text = |pointer: &str| {
             let found = object.pointer(pointer).and_then(Value::as_str);
             found.unwrap_or_default().to_owned()
         };
-        let kind = kind_of(&text("/apiVersion"), &text("/kind"));
+        let kind = match custom {
+            Some(resource) => Kind::custom(&text("/apiVersion"), &resource),
+            None => kind_of(&text("/apiVersion"), &text("/kind")),
+        };
         let kind = kind.ok_or_else(|| {
             format!("the Secret {name} holds a kind that this version does not know")
         })?;
@@ -541,7 +563,7 @@ fields!(Simple {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::apps::parse;
+    use crate::core::apps::{judged, parse};
 
     fn stored(secret: &Value) -> Stored {
         json::shape(secret.to_string().as_bytes()).unwrap()
@@ -683,6 +705,13 @@ mod tests {
         let secret = packed("web", 3, "pipeops-system", &manifests).unwrap();
         assert_eq!(secret["metadata"]["name"], "pipeops-app.web.r3");
         assert_eq!(unpacked(&stored(&secret)).unwrap(), manifests);
+        let object = json!({"apiVersion": "example.com/v1", "kind": "Service", "resource": "x",
+            "metadata": {"name": "c"}});
+        let key = ("example.com/v1".to_owned(), "Service".to_owned());
+        let kind = Kind::custom("example.com/v1", "services.example.com").unwrap();
+        let custom = judged(vec![object], Some("shop"), &[(key, kind)].into()).unwrap();
+        let kept = packed("web", 3, "pipeops-system", &custom).unwrap();
+        assert_eq!(unpacked(&stored(&kept)).unwrap(), custom);
         let mut damaged = secret;
         damaged["data"]["manifests"] = json!("AAAA");
         assert!(unpacked(&stored(&damaged)).unwrap_err().contains("damaged"));

@@ -226,8 +226,21 @@ pub fn control_plane_bytes(data: &[u8]) {
 }
 
 /// Asserts what holds of every manifest: what is read lies in one namespace, under a path of its
-/// own.
+/// own, also where the API server says it.
 pub fn manifests(text: &str) {
+    if let Ok(list) = serde_json::from_str(text)
+        && let Ok(kind) = core::apps::discovered(&list, "example.com/v1", "Widget")
+    {
+        let path = kind.path("shop", "a");
+        let rest = path.strip_prefix("/apis/example.com/v1/namespaces/shop/");
+        let plural = rest.and_then(|rest| rest.strip_suffix("/a"));
+        let is_plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        assert!(
+            plural.is_some_and(|plural| plural.bytes().all(is_plain)),
+            "{path}"
+        );
+    }
     let Ok(manifests) = core::apps::parse(text, Some("shop")) else {
         return;
     };

@@ -151,13 +151,18 @@ impl Agent {
 
     /// Sets a variable of the next start.
     pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.set(name, value);
+        self
+    }
+
+    /// The same of an agent that ran before.
+    pub(crate) fn set(&mut self, name: &str, value: impl Into<String>) {
         assert!(
             self.child.is_none(),
             "{name} is for the next start, and the agent runs: start it afterwards"
         );
         self.environment.retain(|(known, _)| known != name);
         self.environment.push((name.to_owned(), value.into()));
-        self
     }
 
     /// Starts it by a program that becomes it: `unshare -T`.

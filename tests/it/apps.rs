@@ -3,6 +3,7 @@
 
 mod command;
 mod command_git;
+mod custom;
 mod cuts;
 mod digests;
 mod drift;
@@ -72,12 +73,16 @@ impl Bench {
 
     /// What root does so that apps may be deployed there.
     fn bind(&self) {
+        self.bind_in(&self.namespace);
+    }
+
+    fn bind_in(&self, namespace: &str) {
         let own = self.accounts.namespace();
         let role = format!("--clusterrole=pipeops-apps-deploy.{own}");
         let account = format!("--serviceaccount={own}:pipeops-apps");
         kubectl(&[
             "-n",
-            &self.namespace,
+            namespace,
             "create",
             "rolebinding",
             "pipeops-apps",

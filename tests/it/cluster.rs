@@ -95,11 +95,16 @@ pub(crate) fn kubectl(arguments: &[&str]) -> String {
 /// Deletes a namespace at the end of a test, without waiting for it, and whether or not the cluster
 /// still answers.
 pub(crate) fn leave(namespace: &str) {
-    let delete = ["delete", "namespace", namespace];
+    leave_object(&["namespace", namespace]);
+}
+
+/// Deletes an object in the same way.
+pub(crate) fn leave_object(object: &[&str]) {
     crate::agent::command(variable("KUBECTL"))
         .arg("--kubeconfig")
         .arg(admin())
-        .args(delete)
+        .arg("delete")
+        .args(object)
         .args(["--wait=false", "--ignore-not-found"])
         .output()
         .ok();

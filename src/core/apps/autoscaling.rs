@@ -52,8 +52,8 @@ pub fn handed_over(workload: &Manifest, live: &Value) -> Option<Value> {
     let replicas = live.pointer("/spec/replicas")?;
     let metadata = |name: &str| live.pointer(&format!("/metadata/{name}"));
     Some(json!({
-        "apiVersion": workload.kind.api_version,
-        "kind": workload.kind.name,
+        "apiVersion": &*workload.kind.api_version,
+        "kind": &*workload.kind.name,
         "metadata": {
             "name": workload.name, "namespace": workload.namespace,
             "uid": metadata("uid")?, "resourceVersion": metadata("resourceVersion")?,

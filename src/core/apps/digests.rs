@@ -84,7 +84,7 @@ fn digest<'a>(image: &str, id: &'a str) -> &'a str {
 
 /// Place of the Pods in a workload. A Job has none: it does not run again on the way back.
 fn pod_of(manifest: &Manifest) -> Option<&'static str> {
-    match manifest.kind.name {
+    match &*manifest.kind.name {
         "Deployment" | "StatefulSet" | "DaemonSet" => Some("/spec/template/spec"),
         "CronJob" => Some("/spec/jobTemplate/spec/template/spec"),
         _ => None,
@@ -133,7 +133,7 @@ pub fn digests(manifests: &[Manifest], seen: &Observation) -> BTreeMap<String, S
     let is_running = |one: &&Manifest| pod_of(one).is_some() && one.kind.name != "CronJob";
     for manifest in manifests.iter().filter(is_running) {
         let key = Key {
-            kind: manifest.kind.name.to_owned(),
+            kind: manifest.kind.name.to_string(),
             namespace: manifest.namespace.clone(),
             name: manifest.name.clone(),
         };

@@ -1,6 +1,6 @@
 //! Manifests: YAML or JSON read into objects, each judged before anything is asked of the cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::order::{GatherExt as _, OrderExt as _};
 
@@ -16,7 +16,7 @@ use super::{
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     /// Its kind.
-    pub kind: &'static Kind,
+    pub kind: Kind,
     /// Namespace.
     pub namespace: String,
     /// Name.
@@ -60,12 +60,23 @@ pub(super) fn problem(
     }
 }
 
-/// Reads manifests and puts them in the order in which they are written. Objects without a
-/// namespace get the one that was asked for; `None`: the one of the others.
+/// Custom resources, by `apiVersion` and `kind` of their manifests.
+pub type Customs = BTreeMap<(String, String), Kind>;
+
+/// Reads manifests of kinds that are built in.
 ///
 /// # Errors
-/// The first object that is refused, and why.
+/// As [`objects`] and [`judged`].
+#[cfg(any(test, feature = "internals"))]
 pub fn parse(text: &str, namespace: Option<&str>) -> Result<Vec<Manifest>, Problem> {
+    judged(objects(text)?, namespace, &Customs::new())
+}
+
+/// Reads the objects of manifests.
+///
+/// # Errors
+/// The first one that cannot be read, or there is none, or there are too many.
+pub fn objects(text: &str) -> Result<Vec<Value>, Problem> {
     let mut objects = Vec::new();
     for (number, document) in (1_usize..).zip(documents(text)) {
         let value = yaml::parse_manifest(&document).map_err(|why| {
@@ -78,11 +89,7 @@ pub fn parse(text: &str, namespace: Option<&str>) -> Result<Vec<Manifest>, Probl
         take(value, &mut objects)?;
     }
     if objects.is_empty() {
-        return Err(problem(
-            "there is nothing to deploy",
-            "the manifests hold no object",
-            "to remove an app: pipeops-agent apps remove NAME",
-        ));
+        return Err(nothing());
     }
     if objects.len() > OBJECTS_MAX {
         return Err(problem(
@@ -91,12 +98,48 @@ pub fn parse(text: &str, namespace: Option<&str>) -> Result<Vec<Manifest>, Probl
             "deploy it as several apps",
         ));
     }
+    Ok(objects)
+}
+
+/// Reason why manifests without an object are refused.
+fn nothing() -> Problem {
+    problem(
+        "there is nothing to deploy",
+        "the manifests hold no object",
+        "to remove an app: pipeops-agent apps remove NAME",
+    )
+}
+
+/// `apiVersion` and `kind` of the objects whose kinds are not built in.
+pub fn not_built_in(objects: &[Value]) -> BTreeSet<(String, String)> {
+    let kinds = objects
+        .iter()
+        .map(|object| (text(object, "/apiVersion"), text(object, "/kind")));
+    let others = kinds.filter(|(api_version, kind)| kind_of(api_version, kind).is_none());
+    others
+        .map(|(api_version, kind)| (api_version.to_owned(), kind.to_owned()))
+        .collect()
+}
+
+/// Judges objects and puts them in the order in which they are written. Objects without a namespace
+/// get the one that was asked for; `None`: the one of the others.
+///
+/// # Errors
+/// The first object that is refused, and why.
+pub fn judged(
+    objects: Vec<Value>,
+    namespace: Option<&str>,
+    customs: &Customs,
+) -> Result<Vec<Manifest>, Problem> {
+    if objects.is_empty() {
+        return Err(nothing());
+    }
     let namespace = common_namespace(&objects, namespace)?;
     let mut seen = BTreeSet::new();
     let mut manifests = Vec::new();
     for object in objects {
-        let manifest = judged(object, &namespace)?;
-        if !seen.insert((manifest.kind.name, manifest.name.clone())) {
+        let manifest = judged_one(object, &namespace, customs)?;
+        if !seen.insert((manifest.kind.name.clone(), manifest.name.clone())) {
             return Err(problem(
                 manifest.in_words(),
                 "it is there twice",
@@ -161,13 +204,16 @@ fn take(value: Value, objects: &mut Vec<Value>) -> Result<(), Problem> {
     }
 }
 
-fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+pub(super) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     let found = value.pointer(pointer).and_then(Value::as_str);
     found.unwrap_or_default()
 }
 
 /// One namespace for the whole app.
-fn common_namespace(objects: &[Value], asked: Option<&str>) -> Result<String, Problem> {
+///
+/// # Errors
+/// There is none, or more than one.
+pub fn common_namespace(objects: &[Value], asked: Option<&str>) -> Result<String, Problem> {
     let named: BTreeSet<&str> = objects
         .iter()
         .map(|object| text(object, "/metadata/namespace"))
@@ -191,7 +237,7 @@ fn common_namespace(objects: &[Value], asked: Option<&str>) -> Result<String, Pr
     }
 }
 
-fn judged(mut object: Value, namespace: &str) -> Result<Manifest, Problem> {
+fn judged_one(mut object: Value, namespace: &str, customs: &Customs) -> Result<Manifest, Problem> {
     let (api_version, kind) = (
         text(&object, "/apiVersion").to_owned(),
         text(&object, "/kind").to_owned(),
@@ -205,11 +251,14 @@ fn judged(mut object: Value, namespace: &str) -> Result<Manifest, Problem> {
             "generateName is not possible: an app has to find its objects again",
         ));
     }
-    let Some(kind) = kind_of(&api_version, &kind) else {
+    let key = (api_version, kind);
+    let known = kind_of(&key.0, &key.1).or_else(|| customs.get(&key).cloned());
+    let Some(kind) = known else {
+        let (api_version, kind) = &key;
         return Err(problem(
             shown,
             format!("apps deploys no {kind} of {api_version}"),
-            advice(&api_version, &kind),
+            advice(api_version, kind),
         ));
     };
     if !is_object_name(&name) {
@@ -258,7 +307,7 @@ fn judged(mut object: Value, namespace: &str) -> Result<Manifest, Problem> {
     })
 }
 
-fn is_object_name(name: &str) -> bool {
+pub(super) fn is_object_name(name: &str) -> bool {
     let is_plain =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     name.len() <= 253 && name.bytes().all(is_plain) && !name.starts_with(['-', '.'])
@@ -321,7 +370,17 @@ mod tests {
             (
                 "helm.cattle.io/v1",
                 "HelmChart",
-                "it is the business of the cluster's owner: kubectl apply",
+                "k3s deploys charts with all rights: as root, put it into /var/lib/rancher/k3s/server/manifests",
+            ),
+            (
+                "example.com/v1",
+                "Job",
+                "apiVersion: batch/v1 is the one that apps deploys, not \"example.com/v1\"",
+            ),
+            (
+                "example.com/v1",
+                "Widget",
+                "apply it with kubectl; apps deploys ServiceAccount, Secret, ConfigMap, PersistentVolumeClaim, NetworkPolicy, Service, Job, Deployment, StatefulSet, DaemonSet, CronJob, PodDisruptionBudget, HorizontalPodAutoscaler, Ingress, HTTPRoute, GRPCRoute, TCPRoute, TLSRoute, UDPRoute",
             ),
         ] {
             let text = format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: a}}\n");
@@ -336,6 +395,47 @@ mod tests {
         assert_eq!(
             refused(path, Some("a")).why,
             "its name is none of Kubernetes"
+        );
+    }
+
+    #[test]
+    fn custom_resources_are_those_that_were_found_and_never_taken_for_what_is_built_in() {
+        let custom = |kind: &str, name: &str| {
+            format!("apiVersion: example.com/v1\nkind: {kind}\nmetadata: {{name: {name}}}\n")
+        };
+        let text = [
+            custom("Service", "a"),
+            custom("Widget", "b"),
+            WEB.to_owned(),
+        ]
+        .join("---\n");
+        let objects = objects(&text).unwrap();
+        let found = not_built_in(&objects);
+        let pair = |kind: &str| ("example.com/v1".to_owned(), kind.to_owned());
+        assert_eq!(found, ["Service", "Widget"].map(pair).into());
+        let kind = |resource| Kind::custom("example.com/v1", resource).unwrap();
+        let mut customs = Customs::new();
+        customs.insert(pair("Service"), kind("services.example.com"));
+        assert!(judged(objects.clone(), Some("shop"), &customs).is_err());
+        customs.insert(pair("Widget"), kind("widgets.example.com"));
+        // One that takes the place of what is built in is not asked for.
+        customs.insert(
+            ("v1".to_owned(), "Secret".to_owned()),
+            kind("secrets.example.com"),
+        );
+        let all = judged(objects, Some("shop"), &customs).unwrap();
+        let words: Vec<_> = all.iter().map(Manifest::in_words).collect();
+        assert_eq!(
+            words,
+            [
+                "services.example.com shop/a",
+                "widgets.example.com shop/b",
+                "Deployment shop/web"
+            ]
+        );
+        assert_eq!(
+            all[0].path(),
+            "/apis/example.com/v1/namespaces/shop/services/a"
         );
     }
 }

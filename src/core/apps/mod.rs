@@ -8,6 +8,7 @@ mod adoption;
 mod autoscaling;
 mod difference;
 mod digests;
+mod discovery;
 mod drift;
 mod git_host;
 mod kinds;
@@ -17,6 +18,7 @@ mod ownership;
 mod record;
 pub mod repository;
 mod simple;
+mod staged;
 mod values;
 
 pub use adoption::{adopted, lost};
@@ -25,16 +27,20 @@ pub use autoscaling::{
 };
 pub use difference::{Difference, differences};
 pub use digests::{Need, digests, needs, unpinned};
+pub use discovery::{CREATE_FIRST, discovered};
 pub use drift::{Left, keep_left, last_changed_by, our_fields};
 pub use git_host::GitHost;
-pub use kinds::{Kind, NODE, kind_of, read_for};
-pub use manifests::{Manifest, Problem, parse};
+pub use kinds::{Kind, NODE, granted_apart, is_custom_group, kind_of, read_for};
+#[cfg(any(test, feature = "internals"))]
+pub use manifests::parse;
+pub use manifests::{Customs, Manifest, Problem, common_namespace, judged, not_built_in, objects};
 pub use overlay::{Overlay, place};
 pub use ownership::{Head, Ownership, as_applied, denied};
 pub use record::{
     App, InventoryEntry, LastChange, Outcome, Owner, Revision, Source, Stage, Upstream,
 };
 pub use simple::{Simple, deployed};
+pub use staged::{Staged, staged};
 pub use values::{secret_names, values};
 
 /// Objects of one app.

@@ -27,14 +27,14 @@ pub struct Overlay {
 impl Overlay {
     /// Key of a workload in [`Overlay::scaled`]; `None`: its number of Pods is not a wish.
     pub fn key(manifest: &Manifest) -> Option<String> {
-        matches!(manifest.kind.name, "Deployment" | "StatefulSet")
+        matches!(&*manifest.kind.name, "Deployment" | "StatefulSet")
             .then(|| format!("{}/{}", manifest.kind.name, manifest.name))
     }
 
     /// Returns whether a restart replaces the Pods of an object.
     pub fn is_restarted(manifest: &Manifest) -> bool {
         matches!(
-            manifest.kind.name,
+            &*manifest.kind.name,
             "Deployment" | "StatefulSet" | "DaemonSet"
         )
     }

@@ -66,13 +66,15 @@ pub fn as_applied(managed: &[Value]) -> Option<Vec<Value>> {
     Some(fields)
 }
 
-/// Verb and resource that the API server denies for want of rights; `None`: it refuses for another
-/// reason, such as a quota or a policy.
-pub fn denied(message: &str) -> Option<(&str, &str)> {
+/// Verb, resource and group that the API server denies for want of rights; `None`: it refuses for
+/// another reason, such as a quota or a policy.
+pub fn denied(message: &str) -> Option<(&str, &str, &str)> {
     let (_, rest) = message.split_once("\" cannot ")?;
     let (verb, rest) = rest.split_once(" resource \"")?;
-    let (resource, _) = rest.split_once('"')?;
-    Some((verb, resource))
+    let (resource, rest) = rest.split_once('"')?;
+    let group = rest.strip_prefix(" in API group \"");
+    let group = group.and_then(|rest| rest.split_once('"'));
+    Some((verb, resource, group.map_or("", |(group, _)| group)))
 }
 
 #[cfg(test)]
@@ -126,7 +128,9 @@ mod tests {
     #[test]
     fn want_of_rights_is_told_from_other_refusals() {
         let message = r#"pods is forbidden: User "system:serviceaccount:pipeops-system:pipeops-apps" cannot list resource "pods" in API group "" in the namespace "shop""#;
-        assert_eq!(denied(message), Some(("list", "pods")));
+        assert_eq!(denied(message), Some(("list", "pods", "")));
+        let custom = message.replace("group \"\"", "group \"example.com\"");
+        assert_eq!(denied(&custom), Some(("list", "pods", "example.com")));
         for other in [
             r#"pods "a" is forbidden: exceeded quota: small, requested: pods=1"#,
             r#"admission webhook "x" denied the request: it cannot be"#,

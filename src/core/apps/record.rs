@@ -1,7 +1,11 @@
 //! Record of an app: its inventory, its revisions, and which of them runs.
 
 use super::{
-    super::time::Wall, drift::Left, kinds::kind_of, manifests::Manifest, overlay::Overlay,
+    super::time::Wall,
+    drift::Left,
+    kinds::{Kind, kind_of},
+    manifests::Manifest,
+    overlay::Overlay,
     repository::Repository,
 };
 
@@ -30,8 +34,8 @@ impl InventoryEntry {
     /// The object that this manifest is about.
     pub fn of(manifest: &Manifest) -> Self {
         Self {
-            api_version: manifest.kind.api_version.to_owned(),
-            kind: manifest.kind.name.to_owned(),
+            api_version: manifest.kind.api_version.to_string(),
+            kind: manifest.kind.name.to_string(),
             name: manifest.name.clone(),
             uid: String::new(),
             nonce: String::new(),
@@ -41,23 +45,33 @@ impl InventoryEntry {
 
     /// `Deployment shop/web`, for the namespace of the app.
     pub fn in_words(&self, namespace: &str) -> String {
-        format!("{} {namespace}/{}", self.kind, self.name)
+        if self.is_staged() {
+            format!("{} {}", self.kind, self.name)
+        } else {
+            format!("{} {namespace}/{}", self.kind, self.name)
+        }
     }
 
-    /// Returns whether both are about the same object.
+    /// Returns whether it belongs to the whole cluster and came before the app. Nobody knows such a
+    /// kind, so it is kept.
+    pub fn is_staged(&self) -> bool {
+        matches!(self.kind.as_str(), "Namespace" | "CustomResourceDefinition")
+    }
+
+    /// Returns whether both are about the same object, in whatever version of its API.
     pub fn is(&self, other: &Self) -> bool {
-        (&self.api_version, &self.kind, &self.name)
-            == (&other.api_version, &other.kind, &other.name)
+        (&self.kind, &self.name) == (&other.kind, &other.name)
     }
 
-    /// Path in the API; `None`: a newer version of the agent knows this kind.
-    pub fn path(&self, namespace: &str) -> Option<String> {
-        kind_of(&self.api_version, &self.kind).map(|kind| kind.path(namespace, &self.name))
+    /// Its kind; `None`: a newer version of the agent knows it.
+    pub fn known_kind(&self) -> Option<Kind> {
+        kind_of(&self.api_version, &self.kind)
+            .or_else(|| Kind::custom(&self.api_version, &self.kind))
     }
 
     /// True if it holds data and is never deleted with a version.
     pub fn is_kept(&self) -> bool {
-        kind_of(&self.api_version, &self.kind).is_none_or(super::kinds::Kind::is_kept)
+        self.known_kind().is_none_or(|kind| kind.is_kept())
     }
 }
 
@@ -301,7 +315,12 @@ impl App {
                 self.inventory.push(entry.clone());
             }
             let known = self.inventory.iter_mut().find(|known| known.is(&entry));
-            if let Some(known) = known.filter(|known| known.nonce.is_empty()) {
+            let Some(known) = known else {
+                continue;
+            };
+            // The version before may have been written in another version of the API.
+            known.api_version = entry.api_version;
+            if known.nonce.is_empty() {
                 known.nonce = nonce;
             }
         }
@@ -330,6 +349,12 @@ impl App {
             is_adopted: true,
             ..entry.clone()
         });
+    }
+
+    /// Takes what came before the app into the inventory.
+    pub fn stage(&mut self, staged: &[InventoryEntry]) {
+        self.forget(staged);
+        self.inventory.extend_from_slice(staged);
     }
 
     /// Objects of others that were taken into the inventory and not written yet.
@@ -411,10 +436,8 @@ mod tests {
         let next = manifests(&["ConfigMap/a", "Secret/d"]);
         let surplus = app.surplus(&next);
         assert_eq!(surplus.len(), 1);
-        assert_eq!(
-            surplus[0].path("shop").unwrap(),
-            "/api/v1/namespaces/shop/services/b"
-        );
+        let path = surplus[0].known_kind().unwrap().path("shop", "b");
+        assert_eq!(path, "/api/v1/namespaces/shop/services/b");
         assert!(!app.loses_most(&next));
         assert!(app.loses_most(&manifests(&["ConfigMap/x"])));
         app.forget(&surplus);

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{
-    manifests::{Manifest, Problem, parse, problem},
+    kinds::kind_of,
+    manifests::{Manifest, Problem, judged, problem},
     overlay::place,
 };
 
@@ -94,8 +95,12 @@ pub fn deployed(
         *place = container;
     }
     objects.put(web);
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects.0});
-    parse(&list.to_string(), Some(namespace))
+    let customs = before.iter().filter(|manifest| manifest.kind.is_custom());
+    let customs = customs.map(|manifest| {
+        let text = |pointer| text(&manifest.object, pointer);
+        ((text("/apiVersion"), text("/kind")), manifest.kind.clone())
+    });
+    judged(objects.0, Some(namespace), &customs.collect())
 }
 
 /// Sets the variables that are named, with the Secret of those whose values are secret.
@@ -161,7 +166,9 @@ impl Objects {
 }
 
 fn is(object: &Value, kind: &str, name: &str) -> bool {
-    text(object, "/kind") == kind && text(object, "/metadata/name") == name
+    kind_of(&text(object, "/apiVersion"), kind).is_some()
+        && text(object, "/kind") == kind
+        && text(object, "/metadata/name") == name
 }
 
 fn text(object: &Value, pointer: &str) -> String {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     Cause, Finding, Object, messages,
     object::text,
-    state::{ObjectState, waits},
+    state::{ObjectState, Readiness, waits},
 };
 
 /// Judges a custom resource.
@@ -42,10 +42,13 @@ pub(super) fn state(target: &Object, generation: u64) -> ObjectState<'_> {
             .map(|(found, _)| (found, false))
     });
     let Some((says, is_stalled)) = says else {
-        let is_unknown = ready.is_none();
-        let count = u64::from(!is_unknown);
+        let readiness = match ready {
+            Some(_) => Readiness::Reported,
+            None => Readiness::Unknown,
+        };
+        let count = u64::from(ready.is_some());
         return ObjectState {
-            is_unknown,
+            readiness,
             ready: count,
             wanted: count,
             ..ObjectState::applied()
@@ -90,9 +93,9 @@ mod tests {
         let whole = json!({"metadata": {"name": "a", "namespace": "shop", "generation": 2}, "status": status});
         let object = Object::reduced("widgets.example.com", &whole);
         let state = state(&object, 0);
-        let word = match (state.is_complete, state.is_unknown, state.is_seen) {
-            (true, true, _) => "unknown",
-            (true, false, _) => "ready",
+        let word = match (state.is_complete, state.readiness, state.is_seen) {
+            (true, Readiness::Unknown, _) => "unknown",
+            (true, Readiness::Reported, _) => "ready",
             (false, _, true) => "not ready",
             (false, _, false) => "unseen",
         };

@@ -1,6 +1,6 @@
 //! One observation, judged by itself: what is ready, what is missing, what keeps it from being so.
 
-use super::{Finding, Observation, Scope, pods, routes, workloads};
+use super::{Finding, Observation, Scope, pods, routes, state::Readiness, workloads};
 
 /// Result of looking at one observation.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -54,7 +54,7 @@ pub fn look(scope: &Scope, seen: &Observation) -> RolloutProgress {
         let state = workloads::state(target, *generation, seen);
         look.ready = look.ready.saturating_add(state.ready);
         wanted = wanted.saturating_add(state.wanted);
-        if state.is_unknown {
+        if state.readiness == Readiness::Unknown {
             unknown.push(target.in_words());
         }
         look.is_paused |= state.is_paused;
@@ -91,14 +91,14 @@ pub fn look(scope: &Scope, seen: &Observation) -> RolloutProgress {
             1 => "1 of 1 is ready".to_owned(),
             _ => format!("{} of {wanted} are ready", look.ready),
         };
-        look.missing.push_str(&match unknown.as_slice() {
-            [] => String::new(),
-            [one] => format!("; {one} is applied, readiness unknown"),
-            many => format!(
-                "; {} custom resources are applied, readiness unknown",
-                many.len()
-            ),
-        });
+        let applied = match unknown.as_slice() {
+            [] => None,
+            [one] => Some(format!("{one} is applied")),
+            many => Some(format!("{} custom resources are applied", many.len())),
+        };
+        if let Some(applied) = applied {
+            look.missing = format!("{}; {applied}, readiness unknown", look.missing);
+        }
         look.doubt = routes::doubt(scope, seen);
         if let Some(doubt) = &look.doubt {
             look.missing = format!("{}, but {}", look.missing, doubt.sentence);

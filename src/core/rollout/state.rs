@@ -8,14 +8,22 @@ pub(super) struct ObjectState<'a> {
     pub(super) is_complete: bool,
     pub(super) is_seen: bool,
     pub(super) is_paused: bool,
-    /// True if nothing says whether it is ready.
-    pub(super) is_unknown: bool,
+    pub(super) readiness: Readiness,
     pub(super) ready: u64,
     pub(super) wanted: u64,
     pub(super) missing: String,
     pub(super) findings: Vec<Finding>,
     /// Pods of the newest version.
     pub(super) pods: Vec<&'a Object>,
+}
+
+/// Whether an object reports how it is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Readiness {
+    #[default]
+    Reported,
+    /// Nothing says whether it is ready.
+    Unknown,
 }
 
 impl ObjectState<'_> {

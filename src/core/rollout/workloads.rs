@@ -9,7 +9,7 @@ use super::{
     messages::{self, refused},
     object::{is_custom, text},
     pods::{self, is_ready},
-    state::{ObjectState, waits},
+    state::{ObjectState, Readiness, waits},
 };
 
 /// Returns whether a kind has a state of its own to wait for.
@@ -72,7 +72,7 @@ fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         is_complete: is_seen && updated >= wanted && total == updated && available >= wanted,
         is_seen,
         is_paused: target.is("/spec/paused") && updated < wanted,
-        is_unknown: false,
+        readiness: Readiness::Reported,
         ready,
         wanted,
         missing,
@@ -119,7 +119,7 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
         is_complete: is_seen && is_rolled && ready >= wanted,
         is_seen,
         is_paused: false,
-        is_unknown: false,
+        readiness: Readiness::Reported,
         ready: pods
             .iter()
             .filter(|pod| is_ready(pod))
@@ -164,7 +164,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         is_complete: is_seen && updated >= wanted && available >= wanted,
         is_seen,
         is_paused: false,
-        is_unknown: false,
+        readiness: Readiness::Reported,
         ready: updated.min(available),
         wanted,
         missing,
@@ -217,7 +217,7 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
         is_complete: is_done || is_suspended,
         is_seen: true,
         is_paused: false,
-        is_unknown: false,
+        readiness: Readiness::Reported,
         ready: u64::from(is_done),
         wanted: 1,
         missing: format!("{} has not finished", target.in_words()),

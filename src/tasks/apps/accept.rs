@@ -18,7 +18,7 @@ use crate::{
     core::{
         apps::{
             App, InventoryEntry, Manifest, Outcome as Concluded, Overlay, Owner, Revision, Source,
-            parse, refused_namespace,
+            judged, objects, refused_namespace,
         },
         audit::{AuditDecision as Permission, AuditEntry, Effect},
         journal::{ChangeEnd, Intent, Journal, Outcome},
@@ -97,8 +97,9 @@ impl Apps {
         wish: &ApplyWish,
         requester: Requester<'_>,
     ) -> Result<Value> {
-        let (manifests, namespace) = self.read(wish).await?;
+        let (manifests, namespace, staged) = self.read(wish, Some(requester.asker)).await?;
         let mut read = self.kept(&wish.app, &namespace).await?;
+        read.app.stage(&staged);
         requester.asker.owns(&read)?;
         fits(&read.app, &manifests, wish)?;
         let mut overlay = read.app.overlay(read.app.running);
@@ -152,7 +153,8 @@ impl Apps {
         overlay.lay(&mut laid);
         cluster.only_ours(&mut read.app, &laid).await?;
         cluster.dry_run(&read.app, &laid).await?;
-        let adopted = read.app.adopted();
+        let is_new = |entry: &&InventoryEntry| entry.is_adopted || entry.is_staged();
+        let adopted: Vec<_> = read.app.inventory.iter().filter(is_new).cloned().collect();
         let apps = Rc::clone(&self);
         let (asker, origin) = (asker.clone(), requester.origin);
         let parts = (manifests, overlay);
@@ -184,9 +186,12 @@ impl Apps {
         if read.app.revisions.is_empty() {
             read.app.owner = asker.owner;
         }
+        let (adopted, staged): (Vec<_>, Vec<_>) =
+            adopted.into_iter().partition(|entry| entry.is_adopted);
         for entry in &adopted {
             read.app.adopt(entry, &entry.uid);
         }
+        read.app.stage(&staged);
         match origin {
             Origin::Manifests => read.app.source = None,
             Origin::Source(source) => read.app.source = Some(source),
@@ -213,20 +218,30 @@ impl Apps {
     }
 
     /// The manifests of a wish, with their namespace: the one that is named, else that of the app.
-    pub(super) async fn read(&self, wish: &ApplyWish) -> Result<(Vec<Manifest>, String)> {
+    /// With what comes before them, which is created where somebody asks for it.
+    pub(super) async fn read(
+        &self,
+        wish: &ApplyWish,
+        asker: Option<&Asker>,
+    ) -> Result<(Vec<Manifest>, String, Vec<InventoryEntry>)> {
         named(&wish.app)?;
-        let asked = if wish.namespace.is_empty() {
+        let given = if wish.namespace.is_empty() {
             self.record(&wish.app).await?.map(|read| read.app.namespace)
         } else {
             Some(wish.namespace.clone())
         };
-        let manifests = parse(&wish.manifests, asked.as_deref()).map_err(of_problem)?;
+        let mut objects = objects(&wish.manifests).map_err(of_problem)?;
+        let parts = (&mut objects, given.as_deref());
+        let staged = Box::pin(self.stage(parts, asker)).await?;
+        let owner = asker.map_or(Owner::Machine, |asker| asker.owner);
+        let customs = self.customs(&objects, owner).await?;
+        let manifests = judged(objects, given.as_deref(), &customs).map_err(of_problem)?;
         let first = manifests.first();
         let namespace = first
             .map(|manifest| manifest.namespace.clone())
             .unwrap_or_default();
         self.allowed(&namespace)?;
-        Ok((manifests, namespace))
+        Ok((manifests, namespace, staged))
     }
 
     /// Refuses the namespaces of the cluster and of the agent.

@@ -7,13 +7,18 @@ use hyper::{Method, Request};
 use smol::lock::Mutex;
 
 use crate::{
-    core::{apps::denied, proxy::Refusal as Denial, secret::Secret, time::Mono},
+    core::{
+        apps::{Kind, denied, granted_apart},
+        proxy::Refusal as Denial,
+        secret::Secret,
+        time::Mono,
+    },
     error::{Error, Retry},
     host::clock,
     kube::{
         Body, Client, Error as Refusal, Identity,
         gate::{Gate, Judged, REFUSED},
-        rbac::{ACCOUNT, APPS_ACCOUNT, APPS_ROLE, Manifest},
+        rbac::{ACCOUNT, APPS_ACCOUNT, APPS_ROLE, APPS_STAGE, Manifest},
     },
     wire::kube::{TokenRequest, token_life},
 };
@@ -31,8 +36,9 @@ pub struct Account {
 /// Way to an identity.
 #[derive(Debug)]
 enum Way {
-    /// `pipeops-apps`, which root binds to namespaces.
-    Local(Tokens),
+    /// `pipeops-apps`, which root binds to namespaces, with the groups whose custom resources root
+    /// allows.
+    Local(Tokens, Vec<String>),
     /// `pipeops-cp`, under the access policy.
     Judged(Judged),
 }
@@ -46,8 +52,9 @@ struct Tokens {
 }
 
 impl Account {
-    /// The account of local sources. Asks nothing yet.
-    pub fn new(client: Client, manifest: Manifest) -> Self {
+    /// The account of local sources, with the groups whose custom resources they may have. Asks
+    /// nothing yet.
+    pub fn new(client: Client, manifest: Manifest, groups: Vec<String>) -> Self {
         let tokens = Tokens {
             client,
             token: RefCell::new(None),
@@ -55,7 +62,7 @@ impl Account {
         };
         Self {
             manifest,
-            way: Way::Local(tokens),
+            way: Way::Local(tokens, groups),
         }
     }
 
@@ -73,7 +80,7 @@ impl Account {
     /// Reason why there is no token, and what to do.
     pub async fn identity(&self) -> Result<Identity, Error> {
         match &self.way {
-            Way::Local(tokens) => tokens.identity(&self.manifest).await,
+            Way::Local(tokens, _) => tokens.identity(&self.manifest).await,
             Way::Judged(judged) => Ok(Identity::Judged(judged.clone())),
         }
     }
@@ -81,9 +88,32 @@ impl Account {
     /// The API server refused the token: the next call gets another one.
     pub fn refused(&self) {
         match &self.way {
-            Way::Local(tokens) => drop(tokens.token.replace(None)),
+            Way::Local(tokens, _) => drop(tokens.token.replace(None)),
             // The gate knows its tokens.
             Way::Judged(_) => {}
+        }
+    }
+
+    /// Judges whether objects of a kind may be touched: of custom resources those of groups that
+    /// root allows, and by local sources alone.
+    ///
+    /// # Errors
+    /// They may not.
+    pub fn may_have(&self, kind: &Kind) -> Result<(), Error> {
+        if !kind.is_custom() {
+            return Ok(());
+        }
+        let group = kind.group();
+        let refused = |why: String| Error::new(format!("{} is not deployed", kind.name)).why(why);
+        match &self.way {
+            Way::Local(_, groups) if groups.iter().any(|known| known == group) => Ok(()),
+            Way::Local(..) => Err(refused(format!("apps.groups does not list {group}"))
+                .fix(format!(
+                    "if apps may have its objects, as root: apps.groups = \"{group}\" in /etc/pipeops-agent/config.toml, then restart the agent"
+                ))
+                .retry(Retry::Later)),
+            Way::Judged(_) => Err(refused("the control plane deploys no custom resources".to_owned())
+                .fix("deploy it from the machine: sudo pipeops-agent apps apply -f FILE")),
         }
     }
 
@@ -130,43 +160,73 @@ impl Account {
             return Some(error);
         }
         let (name, fix, retry) = match &self.way {
-            Way::Local(_) => (APPS_ACCOUNT, self.binding_command(namespace), Retry::Later),
+            Way::Local(..) => (APPS_ACCOUNT, self.binding_command(namespace), Retry::Later),
             // Nobody waits here for rights: who asked is told, and asks again.
             Way::Judged(_) => (ACCOUNT, self.manifest_command(), Retry::Never),
         };
         // Nodes are read by the agent itself.
         let is_of_agent = !message.contains(name);
-        let (what, fix) = match (status, denied(message)) {
+        let found = denied(message);
+        let apart = found.and_then(|(_, resource, group)| granted_apart(resource, group));
+        let (what, fix) = match (status, found) {
             (401, _) => (
                 format!("the API server does not accept the account {name}"),
                 self.manifest_command(),
             ),
-            (403, Some((verb, resource))) if is_of_agent => (
+            (403, Some((verb, resource, _))) if is_of_agent => (
                 format!("the agent may not {verb} {resource}"),
                 self.manifest_command(),
             ),
             // Who may do the rest and not this has the role of an older manifest.
-            (403, Some((verb, resource))) if verb == "watch" || resource == "pods/log" => (
+            (403, Some((verb, resource, _)))
+                if apart.is_none() && (verb == "watch" || resource == "pods/log") =>
+            {
+                (
+                    format!(
+                        "the account {name} may not {verb} {resource} in the namespace {namespace}"
+                    ),
+                    self.manifest_command(),
+                )
+            }
+            (403, Some((verb, resource, _))) => (
                 format!(
                     "the account {name} may not {verb} {resource} in the namespace {namespace}"
                 ),
-                self.manifest_command(),
-            ),
-            (403, Some((verb, resource))) => (
-                format!(
-                    "the account {name} may not {verb} {resource} in the namespace {namespace}"
-                ),
-                fix,
+                match (apart, &self.way) {
+                    (Some(resource), Way::Local(..)) => self.role_command(namespace, &resource),
+                    (Some(_), Way::Judged(_)) | (None, _) => fix,
+                },
             ),
             _ => return None,
         };
         Some(Error::new(what).why(message.clone()).fix(fix).retry(retry))
     }
 
+    /// The line that lets the account have a resource in a namespace that its role does not name.
+    fn role_command(&self, namespace: &str, resource: &str) -> String {
+        let (own, role) = (
+            self.manifest.namespace(),
+            format!("{APPS_ACCOUNT}.{resource}"),
+        );
+        format!(
+            "kubectl -n {namespace} create role {role} --verb=get,list,watch,create,patch,delete --resource={resource} && \
+             kubectl -n {namespace} create rolebinding {role} --role={role} --serviceaccount={own}:{APPS_ACCOUNT}"
+        )
+    }
+
+    /// The line that lets the account create what comes before an app, and change nothing there.
+    pub fn stage_command(&self) -> String {
+        let (own, role) = (self.manifest.namespace(), self.manifest.wide(APPS_STAGE));
+        format!(
+            "kubectl create clusterrole {role} --verb=get,create --resource=namespaces,customresourcedefinitions.apiextensions.k8s.io && \
+             kubectl create clusterrolebinding {role} --clusterrole={role} --serviceaccount={own}:{APPS_ACCOUNT}"
+        )
+    }
+
     /// The line that lets the account into a namespace.
     pub fn binding_command(&self, namespace: &str) -> String {
         match &self.way {
-            Way::Local(_) => {
+            Way::Local(..) => {
                 let own = self.manifest.namespace();
                 format!(
                     "kubectl -n {namespace} create rolebinding {APPS_ACCOUNT} --clusterrole={} --serviceaccount={own}:{APPS_ACCOUNT}",

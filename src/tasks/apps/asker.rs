@@ -13,6 +13,9 @@ pub struct Asker {
     pub by: String,
     /// Owner whose authority the change has.
     pub owner: Owner,
+    /// True for root on this machine, by the command line: nobody else has objects of the whole
+    /// cluster created.
+    pub is_root: bool,
     /// The command that asks for it; `None`: somebody on this machine, or a repository.
     pub command: Option<Command>,
 }
@@ -23,6 +26,7 @@ impl Asker {
         Self {
             by: by.to_owned(),
             owner: Owner::Machine,
+            is_root: false,
             command: None,
         }
     }
@@ -32,6 +36,7 @@ impl Asker {
         Self {
             by: Owner::ControlPlane.as_str().to_owned(),
             owner: Owner::ControlPlane,
+            is_root: false,
             command: Some(command.clone()),
         }
     }

@@ -18,11 +18,12 @@ use super::{super::link::lease_gate::LeaseGate, account::Account, cut, observe::
 use crate::{
     core::{
         apps::{
-            App, Difference, HOLDER, Head, InventoryEntry, Kind, MANAGER, Manifest, NODE, NONCE,
-            Overlay, Ownership, REPLICAS, adopted, as_applied, differences, handed_over,
-            is_autoscaled, last_changed_by, lost, owns_replicas, place, without_replicas,
+            App, CREATE_FIRST, Difference, HOLDER, Head, InventoryEntry, Kind, MANAGER, Manifest,
+            NODE, NONCE, Overlay, Ownership, REPLICAS, adopted, as_applied, differences,
+            handed_over, is_autoscaled, last_changed_by, lost, owns_replicas, place,
+            without_replicas,
         },
-        order::{GatherExt as _, OrderExt as _},
+        order::OrderExt as _,
         rollout::{Key, Observation},
     },
     error::{Error, Retry},
@@ -76,7 +77,7 @@ impl LiveObject {
 }
 
 /// Failure of a call under the account.
-enum Failed {
+pub(super) enum Failed {
     /// It was not made: there is no token, or another agent holds the Lease.
     NotMade(Error),
     /// The API server refuses the call, or does not answer.
@@ -117,7 +118,7 @@ pub type Targets = BTreeMap<Key, u64>;
 /// Key of a manifest's object in an observation.
 pub fn key(manifest: &Manifest) -> Key {
     Key {
-        kind: manifest.kind.name.to_owned(),
+        kind: manifest.kind.name.to_string(),
         namespace: manifest.namespace.clone(),
         name: manifest.name.clone(),
     }
@@ -125,7 +126,7 @@ pub fn key(manifest: &Manifest) -> Key {
 
 impl Cluster<'_> {
     /// Makes a call as the account; once more with a new token where this one is not accepted.
-    async fn call<T>(
+    pub(super) async fn call<T>(
         &self,
         call: impl AsyncFnMut(&Identity) -> Result<T, Refusal>,
     ) -> Result<T, Failed> {
@@ -133,7 +134,7 @@ impl Cluster<'_> {
     }
 
     /// Makes a call that writes.
-    async fn write_call<T>(
+    pub(super) async fn write_call<T>(
         &self,
         call: impl AsyncFnMut(&Identity) -> Result<T, Refusal>,
     ) -> Result<T, Failed> {
@@ -177,6 +178,7 @@ impl Cluster<'_> {
     /// that somebody deleted are forgotten, so that they are created again.
     pub async fn only_ours(&self, app: &mut App, manifests: &[Manifest]) -> Result<(), Error> {
         for manifest in manifests {
+            self.account.may_have(&manifest.kind)?;
             let found = self.find(&manifest.path()).await;
             let found = found.map_err(|failed| self.explained(manifest, failed))?;
             let entry = InventoryEntry::of(manifest);
@@ -198,6 +200,7 @@ impl Cluster<'_> {
         taken: &BTreeSet<String>,
     ) -> Result<(), Error> {
         for manifest in manifests {
+            self.account.may_have(&manifest.kind)?;
             let found = self.find(&manifest.path()).await;
             let found = found.map_err(|failed| self.explained(manifest, failed))?;
             let entry = InventoryEntry::of(manifest);
@@ -236,6 +239,7 @@ impl Cluster<'_> {
             manifest.kind.name != "Job" || app.uid(&InventoryEntry::of(manifest)).is_none()
         };
         for manifest in manifests.iter().filter(is_tried) {
+            self.account.may_have(&manifest.kind)?;
             let uid = app.uid(&InventoryEntry::of(manifest));
             let object = bound(manifest, uid);
             let tried = self.call(async |identity| {
@@ -291,6 +295,7 @@ impl Cluster<'_> {
     /// An object as it is, and as writing it would make it; `None` where it is not there yet, or is
     /// a Job.
     async fn tried(&self, app: &App, manifest: &Manifest) -> Result<Option<(Value, Value)>, Error> {
+        self.account.may_have(&manifest.kind)?;
         let uid = app.uid(&InventoryEntry::of(manifest));
         let path = format!("{}&dryRun=All", applied(manifest));
         let object = bound(manifest, uid);
@@ -348,7 +353,7 @@ impl Cluster<'_> {
         if Overlay::key(manifest).is_none() {
             return Ok(false);
         }
-        let workload = (manifest.kind.name, manifest.name.as_str());
+        let workload = (&*manifest.kind.name, manifest.name.as_str());
         Ok(is_autoscaled(all, manifest)
             || self
                 .autoscaler(&manifest.namespace, workload)
@@ -386,6 +391,7 @@ impl Cluster<'_> {
         app: &App,
         (manifest, all): (&Manifest, &[Manifest]),
     ) -> Result<String, Error> {
+        self.account.may_have(&manifest.kind)?;
         let entry = InventoryEntry::of(manifest);
         let is_scaled = self.is_scaled(manifest, all).await?;
         let form = if app.is_adopted(&entry) {
@@ -502,6 +508,16 @@ impl Cluster<'_> {
         Err(busy(manifest))
     }
 
+    /// Path of an object of the inventory, if the account may have it; `None`: a newer version of
+    /// the agent knows its kind.
+    fn path(&self, app: &App, entry: &InventoryEntry) -> Result<Option<String>, Error> {
+        let Some(kind) = entry.known_kind() else {
+            return Ok(None);
+        };
+        self.account.may_have(&kind)?;
+        Ok(Some(kind.path(&app.namespace, &entry.name)))
+    }
+
     /// Returns what keeps an object of the inventory from being gone: its finalizers, or that it is
     /// still there; `None`: it is gone.
     pub async fn remains(
@@ -509,7 +525,7 @@ impl Cluster<'_> {
         app: &App,
         entry: &InventoryEntry,
     ) -> Result<Option<String>, Error> {
-        let (Some(path), Some(uid)) = (entry.path(&app.namespace), app.uid(entry)) else {
+        let (Some(path), Some(uid)) = (self.path(app, entry)?, app.uid(entry)) else {
             return Ok(None);
         };
         let found = self.find(&path).await;
@@ -533,7 +549,7 @@ impl Cluster<'_> {
 
     /// Deletes an object of the inventory, if it is still the same one.
     pub async fn delete(&self, app: &App, entry: &InventoryEntry) -> Result<(), Error> {
-        let (Some(path), Some(uid)) = (entry.path(&app.namespace), app.uid(entry)) else {
+        let (Some(path), Some(uid)) = (self.path(app, entry)?, app.uid(entry)) else {
             return Ok(());
         };
         let deleted = self.delete_exactly(&app.namespace, (&path, uid)).await;
@@ -559,11 +575,13 @@ impl Cluster<'_> {
         }
     }
 
-    /// Everything that a verdict on these objects reads.
-    pub async fn observe(&self, namespace: &str, targets: &Targets) -> Result<Observation, Error> {
-        let kinds: BTreeSet<_> = targets.keys().map(|key| key.kind.as_str()).gather();
+    /// Everything that a verdict on objects of these kinds reads.
+    pub async fn observe(&self, namespace: &str, kinds: &[Kind]) -> Result<Observation, Error> {
+        for kind in kinds {
+            self.account.may_have(kind)?;
+        }
         let seen = self
-            .call(async |identity| observe(self.client, identity, namespace, &kinds).await)
+            .call(async |identity| observe(self.client, identity, namespace, kinds).await)
             .await;
         seen.map_err(|failed| self.failed(namespace, failed))
     }
@@ -599,6 +617,7 @@ impl Cluster<'_> {
         version: &mut Option<String>,
         mut on: impl FnMut(Event<Value>),
     ) -> Result<u32, Error> {
+        self.account.may_have(kind)?;
         let of_cluster = *kind == NODE;
         let path = kind.path(if of_cluster { "" } else { namespace }, "");
         let watch = Watch::whole(path);
@@ -614,9 +633,17 @@ impl Cluster<'_> {
             })
             .await
         };
-        watched
-            .map(|()| lines)
-            .map_err(|failed| self.failed(namespace, failed))
+        match watched {
+            // Its definition is gone, and with it all objects.
+            Err(Failed::Call(error)) if kind.is_custom() && error.is_not_found() => {
+                on(Event::Restarted);
+                on(Event::Synced);
+                Ok(0)
+            }
+            watched => watched
+                .map(|()| lines)
+                .map_err(|failed| self.failed(namespace, failed)),
+        }
     }
 
     /// The same with the heads of the objects only, as the account.
@@ -626,6 +653,7 @@ impl Cluster<'_> {
         version: &mut Option<String>,
         mut on: impl FnMut(Event<Value>),
     ) -> Result<u32, Error> {
+        self.account.may_have(kind)?;
         let watch = Watch::heads_whole(kind.path(namespace, ""));
         let mut lines = 0;
         let watched = self.call(async |identity| {
@@ -701,6 +729,8 @@ impl Cluster<'_> {
             403 => what
                 .why(why)
                 .fix("the text names what refuses it: a policy, a webhook, or a namespace that is being deleted"),
+            // Of a kind that is not there nothing more is said.
+            404 if !message.contains("namespaces ") => what.why(why).fix(CREATE_FIRST).retry(Retry::Later),
             404 => what
                 .why(why)
                 .fix(format!("kubectl create namespace {namespace}; {}", self.account.binding_command(namespace))),

@@ -7,7 +7,7 @@ use super::{
     change::{Plan, is_ours},
     ledger::of_api,
     unknown,
-    verdict::{refused, scope, sight},
+    verdict::{kinds, refused, scope, sight},
 };
 use crate::{
     core::{
@@ -109,7 +109,7 @@ impl Apps {
             known
         } else {
             let cluster = self.cluster(app.owner);
-            let seen = cluster.observe(&app.namespace, &scope.targets).await;
+            let seen = cluster.observe(&app.namespace, &kinds(&services)).await;
             let seen = seen.map_err(|error| refused(&error));
             standing(&scope, sight(&seen))
         };

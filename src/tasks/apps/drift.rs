@@ -27,7 +27,7 @@ use crate::{
     core::{
         apps::{
             App, InventoryEntry, Kind, Left, Manifest, Overlay, Owner, REPLICAS, keep_left,
-            kind_of, our_fields,
+            our_fields,
         },
         backoff::Backoff,
         health::Severity,
@@ -242,7 +242,7 @@ impl Apps {
             let kinds = app.inventory.iter().filter(|entry| entry.kind != "Job");
             let kinds: Vec<_> = kinds
                 .filter_map(|entry| {
-                    let kind = kind_of(&entry.api_version, &entry.kind)?;
+                    let kind = entry.known_kind()?;
                     Some((namespace.clone(), kind, entry.name.clone()))
                 })
                 .collect();
@@ -250,7 +250,7 @@ impl Apps {
         };
         let mut wanted = BTreeMap::<_, (_, BTreeSet<String>)>::new();
         for (namespace, kind, name) in apps.iter().flat_map(kinds) {
-            let key = (namespace, kind.name.to_owned());
+            let key = (namespace, kind.name.to_string());
             let (_, names) = wanted.entry(key).or_insert((kind, BTreeSet::new()));
             names.insert(name);
         }
@@ -263,7 +263,7 @@ impl Apps {
         for (key, (kind, names)) in wanted {
             let (apps, namespace) = (Rc::clone(self), key.0.clone());
             let begin = || {
-                let watch = async move { apps.watch_heads(kind, &namespace).await };
+                let watch = async move { apps.watch_heads(&kind, &namespace).await };
                 Watched {
                     names,
                     is_complete: false,
@@ -277,8 +277,8 @@ impl Apps {
 
     /// Watches the heads of a kind for as long as its task lives.
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-    async fn watch_heads(&self, kind: &'static Kind, namespace: &str) {
-        let key = (namespace, kind.name);
+    async fn watch_heads(&self, kind: &Kind, namespace: &str) {
+        let key = (namespace, &*kind.name);
         let mut listed = None;
         let mut version = None;
         let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
@@ -500,7 +500,7 @@ impl Apps {
         let mut left: BTreeSet<_> = fields.filter(|field| app.leaves(&object, field)).gather();
         let is_scaled = drifted.fields.iter().any(|found| found.field == REPLICAS);
         if is_scaled && Overlay::key(manifest).is_some() {
-            let workload = (manifest.kind.name, manifest.name.as_str());
+            let workload = (&*manifest.kind.name, manifest.name.as_str());
             let scaler = self
                 .cluster(Owner::Machine)
                 .autoscaler(&app.namespace, workload)

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Apps, cluster::Targets};
+use super::Apps;
 use crate::{
     core::{
         apps::{App, Difference, InventoryEntry, Manifest},
         order::GatherExt as _,
-        rollout::{EventLine, Key, Observation, PodLine, events_of, pods_of},
+        rollout::{EventLine, Observation, PodLine, events_of, pods_of},
         time::Wall,
     },
     error::Result,
@@ -44,15 +44,11 @@ impl Apps {
     /// The UIDs of an app, and what there is in its namespace.
     async fn seen(&self, app: &str) -> Result<(BTreeSet<String>, Observation)> {
         let app = self.existing(app).await?.app;
-        let key = |entry: &InventoryEntry| Key {
-            kind: entry.kind.clone(),
-            namespace: app.namespace.clone(),
-            name: entry.name.clone(),
-        };
-        let targets: Targets = app.inventory.iter().map(|entry| (key(entry), 0)).gather();
+        let kinds = app.inventory.iter().filter_map(InventoryEntry::known_kind);
+        let kinds: Vec<_> = kinds.collect();
         let seen = self
             .cluster(app.owner)
-            .observe(&app.namespace, &targets)
+            .observe(&app.namespace, &kinds)
             .await?;
         let uids = app.inventory.iter().map(|entry| entry.uid.clone());
         Ok((uids.filter(|uid| !uid.is_empty()).gather(), seen))
@@ -64,7 +60,7 @@ impl Apps {
     /// # Errors
     /// Reason why it could not be tried.
     pub async fn diff(&self, wish: &ApplyWish) -> Result<Value> {
-        let (mut manifests, namespace) = self.read(wish).await?;
+        let (mut manifests, namespace, _) = self.read(wish, None).await?;
         let mut app = self.kept(&wish.app, &namespace).await?.app;
         let mut overlay = app.overlay(app.running);
         overlay.fit(&manifests);

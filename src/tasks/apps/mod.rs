@@ -10,6 +10,7 @@
 //! | [`operate`] | wishes in a few words: deploy, restart, scale, pause |
 //! | [`asker`] | who asks, and whose apps they may change |
 //! | [`command`] | the same wishes as commands of the control plane |
+//! | [`custom`] | what custom resources are called in the API |
 //! | [`cut`] | ends of the process that tests ask for |
 //! | [`running`] | changes under way, and how far they are |
 //! | [`change`] | one change, step by step |
@@ -17,6 +18,7 @@
 //! | [`describe`], [`inspect`] | answers: list, verdict, history; Pods, events, differences |
 //! | [`cluster`], [`observe`], [`watched`] | the cluster under [`account`]: single objects, one look, a watch |
 //! | [`source`], [`folder`] | apps that come from a Git repository, or from a folder of root's |
+//! | [`stage`] | namespaces and definitions that root has created before an app |
 //! | [`ledger`] | records and revisions |
 //! | [`verdict`] | meaning of errors and looks for an app |
 
@@ -27,6 +29,7 @@ mod attend;
 mod change;
 pub mod cluster;
 mod command;
+pub mod custom;
 mod cut;
 mod describe;
 mod drift;
@@ -37,6 +40,7 @@ pub mod observe;
 mod operate;
 mod running;
 mod source;
+mod stage;
 mod verdict;
 mod watched;
 

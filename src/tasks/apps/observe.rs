@@ -1,8 +1,6 @@
 //! Observation of a namespace: everything that a verdict on its rollouts reads, in one round of
 //! lists.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use crate::{
@@ -38,13 +36,18 @@ pub async fn observe(
     client: &Client,
     identity: &Identity,
     namespace: &str,
-    kinds: &BTreeSet<&str>,
+    kinds: &[Kind],
 ) -> Result<Observation, Error> {
     let mut seen = Observation::default();
-    let of_namespace = read_for(kinds).map(|kind| (identity, kind, namespace));
-    for (identity, kind, namespace) in of_namespace.chain([(&Identity::Agent, &NODE, "")]) {
-        read(client, identity, (kind, namespace), &mut seen).await?;
+    for kind in read_for(kinds) {
+        let found = read(client, identity, (&kind, namespace), &mut seen).await;
+        match found {
+            // Its definition is gone, and with it all objects.
+            Err(error) if kind.is_custom() && error.is_not_found() => {}
+            found => found?,
+        }
     }
+    read(client, &Identity::Agent, (&NODE, ""), &mut seen).await?;
     Ok(seen)
 }
 
@@ -58,7 +61,7 @@ async fn read(
     let each = |whole: Value| {
         count = count.saturating_add(1);
         if count <= OBJECTS_MAX {
-            seen.add(Object::reduced(kind.name, &whole));
+            seen.add(Object::reduced(&kind.name, &whole));
         }
     };
     let path = kind.path(namespace, "");

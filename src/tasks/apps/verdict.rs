@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{Manifest, Outcome as Concluded},
+        apps::{Kind, Manifest, Outcome as Concluded},
         rollout::{
             Cause, DEADLINE, Finding, JudgedRollout, Observation, RolloutVerdict, Scope, Sight,
         },
@@ -85,6 +85,12 @@ pub(super) fn concluded(judged: &JudgedRollout, now: Now) -> Concluded {
         fix: found.map(|found| found.fix.clone()).unwrap_or_default(),
         since: now.wall,
     }
+}
+
+/// Kinds of the objects of a version.
+pub(super) fn kinds(manifests: &[&Manifest]) -> Vec<Kind> {
+    let kinds = manifests.iter().map(|manifest| manifest.kind.clone());
+    kinds.collect()
 }
 
 /// Objects and times of a version. A generation of 0 is that of the object when it is seen.

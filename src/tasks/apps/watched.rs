@@ -11,12 +11,11 @@ use std::{
 use serde_json::Value;
 use smol::{Task, Timer};
 
-use super::{Apps, cluster::Targets, observe::OBJECTS_MAX, verdict::refused};
+use super::{Apps, observe::OBJECTS_MAX, verdict::refused};
 use crate::{
     core::{
         apps::{Kind, NODE, Owner, read_for},
         backoff::Backoff,
-        order::GatherExt as _,
         rollout::{Key, LAST_LINES, Object, Observation, Sight},
     },
     error::{Error, Retry},
@@ -40,7 +39,7 @@ pub(super) struct Watched {
 #[derive(Default)]
 struct State {
     seen: Observation,
-    kinds: BTreeMap<&'static str, Part>,
+    kinds: BTreeMap<String, Part>,
 }
 
 /// Watch of one kind.
@@ -54,17 +53,13 @@ struct Part {
 }
 
 impl Watched {
-    /// Begins to watch.
-    pub(super) fn new(
-        apps: &Rc<Apps>,
-        (namespace, owner): (&str, Owner),
-        targets: &Targets,
-    ) -> Self {
+    /// Begins to watch what verdicts on objects of these kinds read.
+    pub(super) fn new(apps: &Rc<Apps>, (namespace, owner): (&str, Owner), kinds: &[Kind]) -> Self {
         let state = Rc::<RefCell<State>>::default();
-        let kinds: BTreeSet<_> = targets.keys().map(|key| key.kind.as_str()).gather();
-        let kinds: Vec<_> = read_for(&kinds).chain([&NODE]).collect();
+        let mut kinds = read_for(kinds);
+        kinds.push(NODE.clone());
         for kind in &kinds {
-            state.borrow_mut().kinds.entry(kind.name).or_default();
+            state.borrow_mut().part(&kind.name);
         }
         let watches = keep(
             Rc::clone(apps),
@@ -123,29 +118,34 @@ impl Watched {
 }
 
 impl State {
-    fn take(&mut self, kind: &'static str, event: Event<Value>) {
-        let part = self.kinds.entry(kind).or_default();
+    fn part(&mut self, kind: &str) -> &mut Part {
+        self.kinds.entry(kind.to_owned()).or_default()
+    }
+
+    fn take(&mut self, kind: &str, event: Event<Value>) {
+        let Self { seen, kinds } = self;
+        let part = kinds.entry(kind.to_owned()).or_default();
         match event {
             Event::Restarted => part.listed = Some(BTreeSet::new()),
             Event::Added(whole) | Event::Modified(whole) => {
                 let object = Object::reduced(kind, &whole);
                 let key = object.key();
-                let is_known = self.seen.get(&key).is_some();
+                let is_known = seen.get(&key).is_some();
                 if is_known || part.count < OBJECTS_MAX {
                     part.count = part.count.saturating_add(usize::from(!is_known));
                     part.listed.as_mut().map(|listed| listed.insert(key));
-                    self.seen.add(object);
+                    seen.add(object);
                 }
             }
             Event::Deleted(whole) => {
                 let key = Object::reduced(kind, &whole).key();
-                let is_known = self.seen.get(&key).is_some();
+                let is_known = seen.get(&key).is_some();
                 part.count = part.count.saturating_sub(usize::from(is_known));
-                self.seen.remove(&key);
+                seen.remove(&key);
             }
             Event::Synced => {
                 let listed = part.listed.take().unwrap_or_default();
-                self.seen.keep(kind, &listed);
+                seen.keep(kind, &listed);
                 part.count = listed.len();
                 part.is_complete = true;
                 part.failure = None;
@@ -154,8 +154,8 @@ impl State {
         }
     }
 
-    fn failed(&mut self, kind: &'static str, error: Error) {
-        self.kinds.entry(kind).or_default().failure = Some(error);
+    fn failed(&mut self, kind: &str, error: Error) {
+        self.part(kind).failure = Some(error);
     }
 }
 
@@ -164,16 +164,16 @@ impl State {
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
 async fn keep(
     apps: Rc<Apps>,
-    (kinds, namespace, owner): (Vec<&'static Kind>, String, Owner),
+    (kinds, namespace, owner): (Vec<Kind>, String, Owner),
     state: Rc<RefCell<State>>,
 ) {
     let executor = Rc::clone(&apps.executor);
     loop {
         let known = rights(&apps, (&namespace, owner)).await.flatten();
-        let begin = |kind: &&'static Kind| {
-            let (kind, namespace) = (*kind, namespace.clone());
+        let begin = |kind: &Kind| {
+            let (kind, namespace) = (kind.clone(), namespace.clone());
             let (apps, state) = (Rc::clone(&apps), Rc::clone(&state));
-            let watch = async move { watch(&apps, (kind, &namespace, owner), &state).await };
+            let watch = async move { watch(&apps, (&kind, &namespace, owner), &state).await };
             executor.spawn(watch)
         };
         let _watches: Vec<_> = kinds.iter().map(begin).collect();
@@ -202,20 +202,20 @@ async fn rights(apps: &Apps, (namespace, owner): (&str, Owner)) -> Option<Option
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
 async fn watch(
     apps: &Apps,
-    (kind, namespace, owner): (&'static Kind, &str, Owner),
+    (kind, namespace, owner): (&Kind, &str, Owner),
     state: &RefCell<State>,
 ) {
     let mut version = None;
     let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
     loop {
         let cluster = apps.cluster(owner);
-        let take = |event| state.borrow_mut().take(kind.name, event);
+        let take = |event| state.borrow_mut().take(&kind.name, event);
         match cluster.watch((kind, namespace), &mut version, take).await {
             // A server that ends every watch at once is not asked in a loop.
             Ok(0) => {}
             Ok(_lines) => backoff.reset(),
             Err(error) => {
-                state.borrow_mut().failed(kind.name, error);
+                state.borrow_mut().failed(&kind.name, error);
                 // Only a new list tells that the API server answers again.
                 version = None;
             }

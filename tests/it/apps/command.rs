@@ -375,7 +375,7 @@ fn commands_that_reach_for_more_are_refused() {
         (
             "app.apply",
             &bench.apply("x", chart),
-            "business of the cluster's owner",
+            "k3s deploys charts with all rights",
         ),
         ("app.apply", &bench.apply("x", port), "access.expose"),
     ] {

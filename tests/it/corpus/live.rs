@@ -1,11 +1,9 @@
 //! The recorder: every scenario on the real cluster, a few at a time.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use pipeops_agent::{
+    core::apps::{Kind, kind_of},
     core::rollout::{Died, Key, LOOK_EVERY, Object, Observation, Scope, died, last_lines},
     kube::{Client, Identity},
     tasks::apps::observe::{log_query, observe},
@@ -37,6 +35,17 @@ fn the_scenarios_are_recorded_and_judged() {
         "apply",
         "-f",
         concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/corpus/registry.yaml"),
+    ]);
+    kubectl(&[
+        "apply",
+        "-f",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/corpus/widget.yaml"),
+    ]);
+    kubectl(&[
+        "wait",
+        "--for=condition=Established",
+        "crd/widgets.corpus.example.com",
+        "--timeout=60s",
     ]);
     kubectl(&[
         "wait",
@@ -117,7 +126,7 @@ fn record(scenario: &Scenario) -> String {
     text
 }
 
-fn targets(applied: &str) -> BTreeMap<Key, u64> {
+fn targets(applied: &str) -> (BTreeMap<Key, u64>, Vec<Kind>) {
     let applied: Value = serde_json::from_str(applied).unwrap();
     let objects = match applied["items"].as_array() {
         Some(items) => items.clone(),
@@ -131,32 +140,56 @@ fn targets(applied: &str) -> BTreeMap<Key, u64> {
                 .unwrap_or_default()
                 .to_owned()
         };
+        let (api_version, name) = (text("/apiVersion"), text("/kind"));
+        let custom = || {
+            let (group, _) = api_version.split_once('/')?;
+            let plural = format!("{}s.{group}", name.to_lowercase());
+            Kind::custom(&api_version, &plural)
+        };
+        let kind = kind_of(&api_version, &name).or_else(custom).unwrap();
         let key = Key {
-            kind: text("/kind"),
+            kind: kind.name.to_string(),
             namespace: text("/metadata/namespace"),
             name: text("/metadata/name"),
         };
-        (key, object["metadata"]["generation"].as_u64().unwrap_or(0))
+        let generation = object["metadata"]["generation"].as_u64().unwrap_or(0);
+        ((key, generation), kind)
     };
-    objects.into_iter().map(target).collect()
+    objects.into_iter().map(target).unzip()
 }
 
-fn watch(scenario: &Scenario, namespace: &str, targets: BTreeMap<Key, u64>) -> String {
+fn watch(
+    scenario: &Scenario,
+    namespace: &str,
+    (targets, kinds): (BTreeMap<Key, u64>, Vec<Kind>),
+) -> String {
     let scope = Scope {
         targets,
         deadline: Duration::from_secs(scenario.deadline_s),
         soak: Duration::from_secs(scenario.soak_s),
     };
-    let kinds: BTreeSet<&str> = scope.targets.keys().map(|key| key.kind.as_str()).collect();
     let executor = Executor::default();
     let client = client_of(&executor, &admin());
     let mut recorder = Recorder::default();
     let mut text = Recorder::scope(&scope) + "\n";
     let mut heard = BTreeMap::new();
+    let mut says = scenario.says.iter().peekable();
     let begun = clock();
     smol::block_on(executor.run(async {
         loop {
             let at = clock().duration_since(begun);
+            if let Some((_, object, status)) = says.next_if(|(second, ..)| at.as_secs() >= *second)
+            {
+                let patch = [
+                    "patch",
+                    object,
+                    "--subresource=status",
+                    "--type=merge",
+                    "-p",
+                    status,
+                ];
+                kubectl(&[&["-n", namespace], patch.as_slice()].concat());
+            }
             let seen = observe(&client, &Identity::Agent, namespace, &kinds).await;
             let mut seen: Option<Observation> = seen.ok();
             if let Some(seen) = &mut seen {

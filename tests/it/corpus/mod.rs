@@ -27,6 +27,8 @@ struct Scenario {
     label: Option<String>,
     /// Object that is there before.
     before: Option<String>,
+    /// What custom resources come to say about themselves: second, object and status.
+    says: Vec<(u64, String, String)>,
     /// Manifests that are applied one after the other; the last one is recorded.
     versions: Vec<String>,
 }
@@ -52,6 +54,11 @@ impl Scenario {
             line.map(|value| value.trim().to_owned())
         };
         let number = |name: &str| field(name).unwrap().parse().unwrap();
+        let says = text.lines().filter_map(|line| {
+            let mut words = line.strip_prefix("# says: ")?.splitn(3, ' ');
+            let at = words.next()?.parse().unwrap();
+            Some((at, words.next()?.to_owned(), words.next()?.to_owned()))
+        });
         let expected = field("expect").unwrap();
         let (verdict, cause) = match expected.split_once(' ') {
             Some((verdict, cause)) => (verdict, Some(cause.to_owned())),
@@ -65,6 +72,7 @@ impl Scenario {
             deadline_s: number("deadline"),
             label: field("label"),
             before: field("before"),
+            says: says.collect(),
             versions: text.split("#--- next\n").map(str::to_owned).collect(),
         }
     }

@@ -3,6 +3,7 @@
 
 pub(crate) mod certificates;
 mod client;
+mod discovery;
 mod events;
 mod figures;
 mod net;

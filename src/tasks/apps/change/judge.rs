@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, rc::Rc};
 use smol::Timer;
 
 use super::{
-    super::{cluster::Cluster, verdict::scope, watched::Watched},
+    super::{
+        cluster::Cluster,
+        verdict::{kinds, scope},
+        watched::Watched,
+    },
     Work,
     last_lines::LastLines,
     version::Version,
@@ -33,7 +37,7 @@ impl Work {
         let watched = Rc::new(Watched::new(
             &self.apps,
             (&read.app.namespace, self.plan.owner),
-            &scope.targets,
+            &kinds(&judged),
         ));
         let mut lines = LastLines::default();
         self.apps.watches(&self.plan.app, &watched);

@@ -94,6 +94,7 @@ impl Plan {
         Asker {
             by: by.to_owned(),
             owner: self.owner,
+            is_root: false,
             command: self.command.clone(),
         }
     }

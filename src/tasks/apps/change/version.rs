@@ -1,13 +1,12 @@
 //! Version: the manifests of a revision, with what of them is written.
 
 use super::{
-    super::{cluster::key, ledger::of_api},
+    super::{cluster::key, ledger::of_api, verdict::kinds},
     Work,
 };
 use crate::{
     core::{
         apps::{App, Manifest, Overlay, digests, unpinned},
-        order::GatherExt as _,
         rollout::{JobEnd, Key, RolloutVerdict, job_end},
     },
     error::{Error, Result},
@@ -30,7 +29,7 @@ impl Version {
     /// way back a Secret keeps its value of today unless it was changed.
     pub(super) fn is_written(&self, manifest: &Manifest) -> bool {
         let is_same = self.before.contains(manifest);
-        match manifest.kind.name {
+        match &*manifest.kind.name {
             "Job" if is_same => !self.is_back && self.end(manifest) == Some(JobEnd::Failed),
             "Job" => !self.is_back,
             "Secret" => !self.is_back || !is_same,
@@ -116,10 +115,10 @@ impl Work {
         let (mut version, mut current) = (manifests.to_vec(), earlier.to_vec());
         overlay.lay(&mut version);
         app.overlay(before).lay(&mut current);
-        let targets = version.iter().map(|manifest| (key(manifest), 0)).gather();
+        let kinds = kinds(&version.iter().collect::<Vec<_>>());
         let cluster = self.cluster();
         let seen = self
-            .patiently(async || cluster.observe(&app.namespace, &targets).await)
+            .patiently(async || cluster.observe(&app.namespace, &kinds).await)
             .await;
         // Where nothing can be seen, everything goes by digest.
         let running = digests(&version, &seen.unwrap_or_default());
@@ -140,21 +139,21 @@ impl Work {
         let jobs = manifests
             .iter()
             .filter(|manifest| manifest.kind.name == "Job");
-        let jobs: Vec<_> = jobs.map(key).collect();
+        let jobs: Vec<_> = jobs.collect();
         if jobs.is_empty() || was_good(number) {
             return Ok(Vec::new());
         }
-        let targets = jobs.iter().map(|key| (key.clone(), 0)).gather();
+        let kinds = kinds(&jobs);
         let cluster = self.cluster();
         let seen = self
-            .patiently(async || cluster.observe(&app.namespace, &targets).await)
+            .patiently(async || cluster.observe(&app.namespace, &kinds).await)
             .await?;
         let end = |key: Key| {
             // One that is gone did not succeed before it went.
             let end = seen.get(&key).map_or(JobEnd::Failed, job_end);
             (key, end)
         };
-        let ends = jobs.into_iter().map(end);
+        let ends = jobs.into_iter().map(key).map(end);
         Ok(ends.filter(|(_, end)| *end != JobEnd::Done).collect())
     }
 }

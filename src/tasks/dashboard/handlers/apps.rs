@@ -78,7 +78,10 @@ impl Local {
     ) -> Reply {
         match (self.changer(request).await, wish) {
             (Ok(apps), Ok(wish)) => {
-                let by = Asker::here(&request.caller.in_words());
+                let by = Asker {
+                    is_root: request.caller.is_root(),
+                    ..Asker::here(&request.caller.in_words())
+                };
                 reply(change(apps, wish, &by).await)
             }
             (Err(reply), _) | (_, Err(reply)) => reply,
