@@ -47,7 +47,7 @@ static KINDS: [Kind; 15] = [
 ];
 
 /// Group of the Gateway API, whose routes come in several versions.
-const GATEWAY: &str = "gateway.networking.k8s.io";
+pub const GATEWAY: &str = "gateway.networking.k8s.io";
 /// Routes of that group in any of its versions; written last.
 const ROUTES: [(&str, &str); 4] = [
     ("GRPCRoute", "grpcroutes"),

@@ -30,7 +30,7 @@ pub use digests::{Need, digests, needs, unpinned};
 pub use discovery::{CREATE_FIRST, discovered};
 pub use drift::{Left, keep_left, last_changed_by, our_fields};
 pub use git_host::GitHost;
-pub use kinds::{Kind, NODE, granted_apart, is_custom_group, kind_of, read_for};
+pub use kinds::{GATEWAY, Kind, NODE, granted_apart, is_custom_group, kind_of, read_for};
 #[cfg(any(test, feature = "internals"))]
 pub use manifests::parse;
 pub use manifests::{Customs, Manifest, Problem, common_namespace, judged, not_built_in, objects};

@@ -8,7 +8,7 @@ use smol::lock::Mutex;
 
 use crate::{
     core::{
-        apps::{Kind, denied, granted_apart},
+        apps::{GATEWAY, Kind, denied, granted_apart},
         proxy::Refusal as Denial,
         secret::Secret,
         time::Mono,
@@ -106,7 +106,7 @@ impl Account {
         let group = kind.group();
         let refused = |why: String| Error::new(format!("{} is not deployed", kind.name)).why(why);
         match &self.way {
-            Way::Local(_, groups) if groups.iter().any(|known| known == group) => Ok(()),
+            Way::Local(..) if self.lets_have(group) => Ok(()),
             Way::Local(..) => Err(refused(format!("apps.groups does not list {group}"))
                 .fix(format!(
                     "if apps may have its objects, as root: apps.groups = \"{group}\" in /etc/pipeops-agent/config.toml, then restart the agent"
@@ -114,6 +114,14 @@ impl Account {
                 .retry(Retry::Later)),
             Way::Judged(_) => Err(refused("the control plane deploys no custom resources".to_owned())
                 .fix("deploy it from the machine: sudo pipeops-agent apps apply -f FILE")),
+        }
+    }
+
+    /// Returns whether objects of a group may be deployed that no role of the manifest names.
+    fn lets_have(&self, group: &str) -> bool {
+        match &self.way {
+            Way::Local(_, groups) => group == GATEWAY || groups.iter().any(|known| known == group),
+            Way::Judged(_) => group == GATEWAY,
         }
     }
 
@@ -167,7 +175,10 @@ impl Account {
         // Nodes are read by the agent itself.
         let is_of_agent = !message.contains(name);
         let found = denied(message);
-        let apart = found.and_then(|(_, resource, group)| granted_apart(resource, group));
+        // The message may be that of a webhook, or of somebody's API.
+        let apart = found
+            .filter(|(_, _, group)| self.lets_have(group))
+            .and_then(|(_, resource, group)| granted_apart(resource, group));
         let (what, fix) = match (status, found) {
             (401, _) => (
                 format!("the API server does not accept the account {name}"),

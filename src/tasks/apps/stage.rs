@@ -55,6 +55,12 @@ impl Apps {
                 None => missing.push(one),
             }
         }
+        if objects.is_empty() {
+            return Err(Error::new("there is nothing to deploy")
+                .why("the manifests hold only what comes before an app")
+                .fix("kubectl apply -f FILE creates these alone")
+                .retry(Retry::Later));
+        }
         if missing.is_empty() {
             return Ok(entries);
         }

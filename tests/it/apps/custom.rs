@@ -401,6 +401,9 @@ fn namespaces_and_definitions_are_created_for_root_before_the_rest_and_stay() {
     let mut odd = definition.clone();
     odd["spec"]["versions"] = json!([]);
     bench.refused_in(&shop, &with(&odd));
+    // Nor are they created for nothing.
+    let (error, _) = bench.refused_in(&shop, &namespace);
+    assert!(error.contains("only what comes before an app"), "{error}");
     assert!(!is_there(&["namespace", &shop]));
 
     let (error, lets_in) = bench.refused_in(&shop, &all);
