@@ -784,7 +784,8 @@ fn the_agent_shows_the_state_that_a_look_of_the_watch_left() {
         assert_eq!(done.status.code(), Some(0), "{}", texts(&done));
         look(&machine);
         agent.start();
-        agent.status();
+        // While it starts, it answers about its status only.
+        agent.until_linked();
         let report = agent.view("/api/v1/k3s");
         let left = std::fs::read(machine.path().join("run/pipeops-k3s/status")).unwrap();
         let left: serde_json::Value = serde_json::from_slice(&left).unwrap();
