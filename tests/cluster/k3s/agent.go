@@ -39,25 +39,32 @@ func agent(flags []string) error {
 	if err != nil {
 		return err
 	}
-	j := &joining{machine: m}
-	if j.server, err = url.Parse(m.text("server", os.Getenv("K3S_URL"))); err != nil {
+	j, err := m.joining()
+	if err != nil {
 		return err
 	}
+	return m.serve(func() error { return j.start(notify) })
+}
+
+// The server that the settings name, and the token for it.
+func (m *machine) joining() (*joining, error) {
+	j := &joining{machine: m}
+	var err error
+	if j.server, err = url.Parse(m.text("server", os.Getenv("K3S_URL"))); err != nil {
+		return nil, err
+	}
 	if j.server.Scheme != "https" {
-		return errors.New("only https:// URLs are supported, invalid scheme: " + j.server.String())
+		return nil, errors.New("only https:// URLs are supported, invalid scheme: " + j.server.String())
 	}
 	token := m.text("token", os.Getenv("K3S_TOKEN"))
 	if file := m.text("token-file", ""); file != "" {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		token = string(text)
 	}
-	if err := j.readToken(strings.TrimSpace(token)); err != nil {
-		return err
-	}
-	return m.serve(func() error { return j.start(notify) })
+	return j, j.readToken(strings.TrimSpace(token))
 }
 
 func (j *joining) readToken(token string) error {
@@ -125,7 +132,11 @@ func (j *joining) start(notify string) error {
 	if err := until(5*time.Minute, kubeletIsHealthy); err != nil {
 		return fmt.Errorf("the kubelet is not healthy: %w", err)
 	}
-	if err := until(5*time.Minute, j.network); err != nil {
+	own, err := newAPI("https://127.0.0.1:6444", j.file("server-ca.crt"), j.file("client-kubelet.crt"), j.file("client-kubelet.key"))
+	if err != nil {
+		return err
+	}
+	if err := until(5*time.Minute, func() error { return j.network(own) }); err != nil {
 		return fmt.Errorf("the node has no Pod network: %w", err)
 	}
 	j.run("kube-proxy", "--config="+filepath.Join(j.data, "agent/etc/kube-proxy.yaml"), "--hostname-override="+j.node)
@@ -142,19 +153,10 @@ func (j *joining) start(notify string) error {
 
 // The CA, checked by the token; then certificates and settings of the cluster.
 func (j *joining) configure() error {
-	blind := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-	}}
-	ca, err := j.get(blind, http.MethodGet, "/cacerts", nil)
+	ca, settings, err := j.authority()
 	if err != nil {
-		return fmt.Errorf("failed to validate connection to cluster at %s: failed to get CA certs: %w", j.server, err)
+		return err
 	}
-	if hash := hashOfCA(ca); j.hash != "" && hash != j.hash {
-		return fmt.Errorf("failed to validate connection to cluster at %s: token CA hash does not match the Cluster CA certificate hash: %s != %s", j.server, j.hash, hash)
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca)
-	settings := &tls.Config{RootCAs: roots}
 	// A node that has joined once needs no token.
 	if pair, err := tls.LoadX509KeyPair(j.file("client-kubelet.crt"), j.file("client-kubelet.key")); err == nil && time.Now().Before(pair.Leaf.NotAfter) {
 		settings.Certificates = []tls.Certificate{pair}
@@ -194,6 +196,23 @@ func (j *joining) configure() error {
 		}
 	}
 	return nil
+}
+
+// The CA of the server, compared with the token, and the trust in it.
+func (j *joining) authority() ([]byte, *tls.Config, error) {
+	blind := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}}
+	ca, err := j.get(blind, http.MethodGet, "/cacerts", nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("failed to validate connection to cluster at %s: failed to get CA certs: %w", j.server, err)
+	}
+	if hash := hashOfCA(ca); j.hash != "" && hash != j.hash {
+		return nil, nil, fmt.Errorf("failed to validate connection to cluster at %s: token CA hash does not match the Cluster CA certificate hash: %s != %s", j.server, j.hash, hash)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	return ca, &tls.Config{RootCAs: roots}, nil
 }
 
 func (j *joining) file(name string) string { return filepath.Join(j.data, "agent", name) }
@@ -292,19 +311,15 @@ func (j *joining) forward() error {
 }
 
 // The network of the Pods of this node, once the cluster has given it one, and the ways to those of the others.
-func (j *joining) network() error {
-	reader, err := newAPI("https://127.0.0.1:6444", j.file("server-ca.crt"), j.file("client-kubelet.crt"), j.file("client-kubelet.key"))
-	if err != nil {
-		return err
-	}
+func (m *machine) network(reader *api) error {
 	var node struct{ Spec struct{ PodCIDR string } }
-	if err := reader.ask(http.MethodGet, "/api/v1/nodes/"+j.node, nil, &node); err != nil {
+	if err := reader.ask(http.MethodGet, "/api/v1/nodes/"+m.node, nil, &node); err != nil {
 		return err
 	}
 	if node.Spec.PodCIDR == "" {
 		return errors.New("none yet")
 	}
-	return j.podNetworkConfiguration(node.Spec.PodCIDR)
+	return m.podNetworkConfiguration(node.Spec.PodCIDR)
 }
 
 // Routes to the Pods of the other nodes, in place of flannel's tunnels.

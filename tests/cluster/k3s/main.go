@@ -39,6 +39,8 @@ func main() {
 		fail(agent(rest))
 	case "token":
 		fail(token(rest))
+	case "etcd-snapshot":
+		fail(etcdSnapshot(rest))
 	case "kubectl":
 		if os.Getenv("KUBECONFIG") == "" {
 			fail(os.Setenv("KUBECONFIG", kubeconfigFile))
@@ -52,7 +54,7 @@ func main() {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: k3s --version | server|agent [--data-dir DIR] [--config FILE] | token create|list|delete | kubectl ... | ctr ...   (a stand-in: the rest of k3s is not here)")
+	fmt.Fprintln(os.Stderr, "usage: k3s --version | server|agent [--data-dir DIR] [--config FILE] | token create|list|delete | etcd-snapshot save|ls | kubectl ... | ctr ...   (a stand-in: the rest of k3s is not here)")
 	os.Exit(2)
 }
 

@@ -37,6 +37,9 @@ func server(flags []string) error {
 	if err != nil {
 		return err
 	}
+	if m.is("cluster-reset") {
+		return m.reset()
+	}
 	return m.serve(func() error { return m.start(notify) })
 }
 
@@ -95,16 +98,20 @@ func (m *machine) serve(start func() error) error {
 }
 
 func (m *machine) start(notify string) error {
+	if err := m.joinServers(); err != nil {
+		return err
+	}
 	if err := m.prepare(); err != nil {
 		return err
 	}
 	tlsDir, cred := filepath.Join(m.data, "server/tls"), filepath.Join(m.data, "server/cred")
 	file := func(name string) string { return filepath.Join(tlsDir, name) }
-	socket := "unix://" + filepath.Join(m.data, "server/kine.sock")
-	database := "sqlite://" + filepath.Join(m.data, "server/db/state.db") + "?_journal=WAL&cache=shared&_busy_timeout=30000&_txlock=immediate"
-	m.run("kine", "--endpoint", database, "--listen-address", socket, "--metrics-bind-address", "0")
+	datastore, err := m.startDatastore()
+	if err != nil {
+		return err
+	}
 	m.run("kube-apiserver",
-		"--etcd-servers="+socket, "--storage-backend=etcd3",
+		"--etcd-servers="+datastore, "--storage-backend=etcd3",
 		"--bind-address=0.0.0.0", "--secure-port=6444", "--enable-bootstrap-token-auth", "--advertise-address="+m.address, "--cert-dir="+file("temporary"),
 		"--tls-cert-file="+file("serving-kube-apiserver.crt"), "--tls-private-key-file="+file("serving-kube-apiserver.key"),
 		"--client-ca-file="+file("client-ca.crt"), "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
@@ -134,15 +141,17 @@ func (m *machine) start(notify string) error {
 	if err := until(time.Minute, m.ensureOwnPassword); err != nil {
 		return err
 	}
+	// One of several leads.
+	elects := fmt.Sprintf("--leader-elect=%t", m.hasEtcd())
 	controller, scheduler := filepath.Join(cred, "controller.kubeconfig"), filepath.Join(cred, "scheduler.kubeconfig")
 	m.run("kube-controller-manager",
 		"--kubeconfig="+controller, "--authentication-kubeconfig="+controller, "--authorization-kubeconfig="+controller,
-		"--use-service-account-credentials", "--leader-elect=false", "--controllers=*,tokencleaner",
+		"--use-service-account-credentials", elects, "--controllers=*,tokencleaner",
 		"--service-account-private-key-file="+file("service.key"), "--root-ca-file="+file("server-ca.crt"),
 		"--cluster-signing-cert-file="+file("client-ca.crt"), "--cluster-signing-key-file="+file("client-ca.key"),
 		"--allocate-node-cidrs", "--cluster-cidr="+m.pods, "--node-cidr-mask-size=24", "--service-cluster-ip-range="+m.services,
 		"--bind-address=127.0.0.1", "--tls-cert-file="+file("kube-controller-manager.crt"), "--tls-private-key-file="+file("kube-controller-manager.key"))
-	m.run("kube-scheduler", "--kubeconfig="+scheduler, "--leader-elect=false",
+	m.run("kube-scheduler", "--kubeconfig="+scheduler, elects,
 		"--authentication-kubeconfig="+scheduler, "--authorization-kubeconfig="+scheduler,
 		"--bind-address=127.0.0.1", "--tls-cert-file="+file("kube-scheduler.crt"), "--tls-private-key-file="+file("kube-scheduler.key"))
 	m.run("kube-proxy", "--config="+filepath.Join(m.data, "agent/etc/kube-proxy.yaml"), "--hostname-override="+m.node)
@@ -153,8 +162,18 @@ func (m *machine) start(notify string) error {
 	if err != nil {
 		return err
 	}
+	if err := until(5*time.Minute, func() error { return m.network(admin) }); err != nil {
+		return fmt.Errorf("the node has no Pod network: %w", err)
+	}
+	if err := until(time.Minute, func() error { return m.label(admin) }); err != nil {
+		return err
+	}
 	m.running.Add(1)
 	go m.routes(admin)
+	if m.hasEtcd() {
+		m.running.Add(1)
+		go m.forgetMembers(admin)
+	}
 	fmt.Printf("level=info msg=\"k3s is up and running\" version=%s node=%s\n", version, m.node)
 	return tellManager(notify)
 }
@@ -331,9 +350,6 @@ func (m *machine) prepare() error {
 	if err := m.nodePassword(); err != nil {
 		return err
 	}
-	if err := m.podNetworkConfiguration(first24(m.pods)); err != nil {
-		return err
-	}
 	return m.configurations("server/tls/client-ca.crt")
 }
 
@@ -342,7 +358,10 @@ func (m *machine) token(ca []byte) error {
 	if _, err := os.Stat(file); err == nil {
 		return nil
 	}
-	password := m.settings.text("token", "")
+	_, password, found := strings.Cut(m.settings.text("token", ""), "::server:")
+	if !found {
+		password = m.settings.text("token", "")
+	}
 	if password == "" {
 		bytes := make([]byte, 16)
 		if _, err := rand.Read(bytes); err != nil {
@@ -384,12 +403,6 @@ func serviceAddresses(network string) (string, string, error) {
 	first, tenth = append(net.IP{}, first...), append(net.IP{}, tenth...)
 	first[3], tenth[3] = 1, 10
 	return first.String(), tenth.String(), nil
-}
-
-// The network that the first node of a cluster is given.
-func first24(network string) string {
-	address, _, _ := strings.Cut(network, "/")
-	return address + "/24"
 }
 
 func (m *machine) podNetworkConfiguration(network string) error {

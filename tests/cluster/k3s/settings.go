@@ -22,10 +22,14 @@ func readSettings(flags []string) (settings, error) {
 		name, value, found := strings.Cut(strings.TrimPrefix(flags[0], "--"), "=")
 		flags = flags[1:]
 		if !found {
-			if len(flags) == 0 {
+			switch {
+			case isSwitch[name]:
+				value = "true"
+			case len(flags) == 0:
 				return nil, fmt.Errorf("flag --%s needs a value", name)
+			default:
+				value, flags = flags[0], flags[1:]
 			}
-			value, flags = flags[0], flags[1:]
 		}
 		given[name] = append(given[name], value)
 	}
@@ -93,6 +97,11 @@ func (s settings) merge(text string) error {
 	}
 	return nil
 }
+
+// Flags without a value.
+var isSwitch = map[string]bool{"cluster-init": true, "cluster-reset": true, "etcd-snapshot-compress": true}
+
+func (s settings) is(name string) bool { return s.text(name, "false") == "true" }
 
 func scalar(text string) string {
 	return strings.Trim(strings.TrimSpace(text), `"'`)

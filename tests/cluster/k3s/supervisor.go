@@ -127,6 +127,7 @@ func (s *supervisor) routes() http.Handler {
 	routes.HandleFunc("/cacerts", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(s.ca) })
 	routes.HandleFunc("/ping", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "pong") })
 	routes.Handle("/v1-k3s/config", s.forAgents(s.config))
+	routes.HandleFunc("/v1-k3s/server-bootstrap", s.bootstrap)
 	routes.Handle("/v1-k3s/client-ca.crt", s.forAgents(func(w http.ResponseWriter, r *http.Request, _ user) {
 		http.ServeFile(w, r, filepath.Join(s.m.data, "server/tls/client-ca.crt"))
 	}))
@@ -243,8 +244,36 @@ func (s *supervisor) config(w http.ResponseWriter, _ *http.Request, _ user) {
 	_, pods, _ := net.ParseCIDR(s.m.pods)
 	_, services, _ := net.ParseCIDR(s.m.services)
 	_ = json.NewEncoder(w).Encode(map[string]any{
-		"ClusterIPRange": pods, "ServiceIPRange": services, "ClusterDNS": net.ParseIP(s.m.dns), "ClusterDomain": "cluster.local",
+		"ClusterIPRange": pods, "ServiceIPRange": services, "ClusterIPRanges": []any{pods}, "ServiceIPRanges": []any{services},
+		"ClusterDNS": net.ParseIP(s.m.dns), "ClusterDomain": s.m.text("cluster-domain", "cluster.local"),
+		"FlannelBackend": s.m.text("flannel-backend", "vxlan"), "EgressSelectorMode": s.m.text("egress-selector-mode", "agent"),
+		"EncryptSecrets": s.m.is("secrets-encryption"), "DisableNPC": s.m.is("disable-network-policy"),
+		"DisableHelmController": s.m.is("disable-helm-controller"), "DisableCCM": s.m.is("disable-cloud-controller"),
+		"DisableServiceLB": slices.Contains(s.m.settings["disable"], "servicelb"), "EmbeddedRegistry": s.m.is("embedded-registry"),
 	})
+}
+
+// What makes another server one of this cluster, for whoever has the token of servers. Only etcd takes further ones.
+func (s *supervisor) bootstrap(w http.ResponseWriter, r *http.Request) {
+	caller, err := s.caller(r)
+	switch {
+	case err != nil || caller == nil || caller.name != "server":
+		http.Error(w, "Unauthorized", http.StatusUnauthorized)
+		return
+	case !s.m.hasEtcd():
+		http.NotFound(w, r)
+		return
+	}
+	files := map[string][]byte{}
+	for _, name := range bootstrapFiles {
+		text, err := os.ReadFile(filepath.Join(s.m.data, "server/tls", name))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		files[name] = text
+	}
+	_ = json.NewEncoder(w).Encode(files)
 }
 
 // A certificate of a node, for whoever has its password, or names it first.
@@ -400,6 +429,9 @@ func (a *api) ask(method, path string, question, answer any) error {
 		return err
 	}
 	request.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		request.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	got, err := a.client.Do(request)
 	if err != nil {
 		return err

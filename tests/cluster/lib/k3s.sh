@@ -20,6 +20,8 @@ build_k3s() {
     flock --timeout 3600 8 || die "a build has held $CACHE/lock for an hour"
     if [[ ! -e $STANDIN/complete ]]; then
         ensure_go
+        # Several servers need etcd, which nothing else here does.
+        { find_tool etcd && find_tool etcdctl; } >/dev/null || unpack_packages etcd-server etcd-client
         local work version
         work=$(mktemp -d "$CACHE/building.XXXXXX")
         chmod 755 "$work"
@@ -50,7 +52,7 @@ pack_k3s() {
         ln -s kubernetes "$parts/$name"
     done
     cp "$BIN/kine" "$BIN/pki" "$parts/"
-    for name in containerd ctr containerd-shim-runc-v2 runc; do
+    for name in containerd ctr containerd-shim-runc-v2 runc etcd etcdctl; do
         tool=$(find_tool "$name")
         cp -L "$tool" "$parts/$name"
     done

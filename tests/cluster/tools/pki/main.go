@@ -1,7 +1,7 @@
 // Program pki makes the certificates and kubeconfigs of the test cluster, in the
 // places and with the names that k3s gives them, all P-256 as there.
 //
-//	pki init  DIR -address IP -service IP -node NAME   everything, once
+//	pki init  DIR -address IP -service IP -node NAME   everything, once; CAs that are there stay
 //	pki serving DIR ... [-ca next] [-life expired|future]   the API server's certificate again
 //
 // The cluster has two CAs for serving certificates from the start. Its own components
@@ -64,7 +64,11 @@ func initialise(s settings) error {
 			return err
 		}
 	}
+	// A server that joins others has theirs.
 	for _, name := range []string{"server-ca", "server-ca-next", "client-ca", "request-header-ca"} {
+		if isThere(s, "server/tls/"+name+".key") {
+			continue
+		}
 		if err := authority(s, "server/tls/"+name); err != nil {
 			return err
 		}
@@ -87,17 +91,24 @@ func initialise(s settings) error {
 			return err
 		}
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	if err := writeKey(filepath.Join(s.dir, "server/tls/service.key"), key); err != nil {
-		return err
+	if !isThere(s, "server/tls/service.key") {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return err
+		}
+		if err := writeKey(filepath.Join(s.dir, "server/tls/service.key"), key); err != nil {
+			return err
+		}
 	}
 	if err := serving(s); err != nil {
 		return err
 	}
 	return kubeconfigs(s)
+}
+
+func isThere(s settings, file string) bool {
+	_, err := os.Stat(filepath.Join(s.dir, file))
+	return err == nil
 }
 
 // The users that RBAC knows by name, each with its certificate.
