@@ -58,21 +58,22 @@ static DRAIN: Command = Command {
 
 static LEAVE: Command = Command {
     name: "leave",
-    about: "Remove a worker from its cluster: run it on the server with the worker's name, then on the worker",
+    about: "Remove a node from its cluster: a worker by its server, then on itself; one of several servers on itself",
     arguments: &[Argument {
         name: "NAME",
         takes: Takes::Text,
         need: Need::Maybe,
-        help: "On a server: the worker that leaves",
+        help: "On a server: the worker, or the server that is gone, that leaves",
     }],
     options: &[TIMEOUT, k3s::IGNORE, k3s::YES, k3s::DRY_RUN],
     notes: "First on the server, with the name of the worker: it moves its Pods, then removes its node and its password. Then on the worker: it removes k3s.\n\
-            The data of local volumes stays on the worker, and is named with its bytes.",
+            One of several servers leaves by itself, without a name: the others forget it, and it removes k3s. A server that is gone for good is named on another one.\n\
+            The data of local volumes stays on the node, and is named with its bytes.",
     examples: &[
         "sudo pipeops-agent node leave pi2",
         "sudo pipeops-agent node leave --dry-run",
     ],
-    exit: "0 the worker has left, 1 cancelled, it failed, or --dry-run found a problem, 2 the command could not run.",
+    exit: "0 the node has left, 1 cancelled, it failed, or --dry-run found a problem, 2 the command could not run.",
     run: Some(leave),
     ..Command::BARE
 };

@@ -9,8 +9,9 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 use crate::{
     core::{
         k3s::{
+            Role,
             join::{Server, Token, doubts},
-            version_in,
+            servers, version_in,
         },
         time::{Now, Wall},
         url::Url,
@@ -71,7 +72,12 @@ fn unreachable(target: &Target) -> Error {
 ///
 /// # Errors
 /// It cannot be reached, its CA is another one, or it does not accept the token.
-pub async fn look(url: &Url, token: &Token, clock: Clock, now: fn() -> Now) -> Result<Server> {
+pub async fn look(
+    url: &Url,
+    (token, role): (&Token, Role),
+    clock: Clock,
+    now: fn() -> Now,
+) -> Result<Server> {
     let target = Target::new(&url.host, url.port);
     let blind = Settings {
         roots: Roots::ExtraOnly,
@@ -105,6 +111,7 @@ pub async fn look(url: &Url, token: &Token, clock: Clock, now: fn() -> Now) -> R
         time: time(&answer.head),
         now: now().wall,
         version: None,
+        shared: None,
     };
     if !doubts(&server).is_empty() {
         // With a wrong clock no certificate proves anything.
@@ -115,7 +122,7 @@ pub async fn look(url: &Url, token: &Token, clock: Clock, now: fn() -> Now) -> R
         extra_ca_pem: Some(answer.body),
         ..Settings::default()
     };
-    let authorization = token.authorization();
+    let authorization = token.authorization(role);
     let question = ("/version", Some(authorization.reveal()));
     let answer = ask(&target, &proven, clock, question).await?;
     match answer.head.status {
@@ -123,6 +130,14 @@ pub async fn look(url: &Url, token: &Token, clock: Clock, now: fn() -> Now) -> R
             let text = String::from_utf8_lossy(&answer.body);
             let words = text.replace(['"', ',', ':'], " ");
             server.version = version_in(&words);
+            if role == Role::Server {
+                let ask = |path| ask(&target, &proven, clock, (path, question.1));
+                server.shared = servers::shared(&ask("/v1-k3s/config").await?.body);
+                if let Some(shared) = &mut server.shared {
+                    // Keys of the cluster, which k3s itself fetches: only whether there are some.
+                    shared.has_etcd = ask("/v1-k3s/server-bootstrap").await?.head.status == 200;
+                }
+            }
             Ok(server)
         }
         401 => Err(Error::new("the server does not accept this token")

@@ -416,6 +416,10 @@ pub struct K3sStatus {
     pub why: Option<String>,
     /// Data directory.
     pub data_dir: Option<String>,
+    /// Kind of the datastore of a server: `SQLite`, `etcd` or `elsewhere`.
+    pub datastore: Option<String>,
+    /// Servers of an etcd, counted when the version was looked at; 0: nobody could count them.
+    pub servers: u64,
     /// Length of the datastore, with its write-ahead log.
     pub datastore_bytes: Option<u64>,
     /// The certificate that ends first: its file.
@@ -457,6 +461,8 @@ fields!(K3sStatus {
     is_ready,
     why,
     data_dir,
+    datastore,
+    servers,
     datastore_bytes,
     certificate,
     certificate_ends,

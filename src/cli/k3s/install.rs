@@ -79,6 +79,10 @@ pub(super) static COMMAND: Command = Command {
         Opt::flag("all-parts", "Keep all parts of k3s even if memory is low"),
         REGISTRIES,
         Opt::flag(
+            "cluster-init",
+            "Keep the data in embedded etcd, which further servers can join: needs an SSD",
+        ),
+        Opt::flag(
             "reuse-data",
             "Continue with the cluster in the data directory",
         ),
@@ -108,6 +112,7 @@ fn install(args: &Args, output: &mut Output) -> Result<Exit> {
         tls_san: args.all("tls-san"),
         disable: args.all("disable"),
         has_all_parts: args.has("all-parts"),
+        has_etcd: args.has("cluster-init"),
         ..Wishes::default()
     };
     let wanted = Install {

@@ -1,23 +1,24 @@
-//! `k3s join`: this machine becomes a worker of a server.
+//! `k3s join`: this machine becomes a worker of a server, or a further server.
 
 use std::path::Path;
 
 use super::{
-    DRY_RUN, IGNORE, TIMEOUT,
+    DRY_RUN, IGNORE, TIMEOUT, connect,
     install::{self, DATA_DIR, LABEL, NODE_IP, NODE_NAME, REGISTRIES},
     keeper, release, text_of,
 };
 use crate::{
     cli::{
         args::Args,
-        ask,
+        ask, load,
         output::Output,
         table::{Command, Opt, Takes},
     },
     core::{
         k3s::{
+            Role,
             index::{Choice, PINNED},
-            join::{Token, doubts, server},
+            join::{Credential, Token, doubts, server},
             texts::Wishes,
         },
         secret::Secret,
@@ -35,7 +36,7 @@ use crate::{
 /// `k3s join`.
 pub(super) static COMMAND: Command = Command {
     name: "join",
-    about: "Make this machine a worker of a k3s server, and wait until its node is Ready",
+    about: "Make this machine a worker of a k3s server, or a further server, and wait until its node is Ready",
     options: &[
         Opt::value(
             "server",
@@ -52,7 +53,7 @@ pub(super) static COMMAND: Command = Command {
         .default("-"),
         Opt::flag(
             "server-role",
-            "Become another server with its own datastore: not supported yet",
+            "Become a further server of a cluster with embedded etcd, with the token of the cluster",
         ),
         release::FROM,
         Opt::value(
@@ -87,17 +88,20 @@ pub(super) static COMMAND: Command = Command {
 
 fn join(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s join")?;
-    if args.has("server-role") {
-        return Err(Error::new("further servers are not supported yet")
-            .why(
-                "a second server needs embedded etcd, and three of them to survive the loss of one",
-            )
-            .fix("join as a worker: leave --server-role out"));
-    }
+    let role = if args.has("server-role") {
+        Role::Server
+    } else {
+        Role::Worker
+    };
     let url = address(args)?;
     let token = token(args.text("token-file").unwrap_or("-"))?;
+    if let (Role::Server, Credential::Bootstrap(_)) = (role, &token.credential) {
+        return Err(Error::new("this token is for workers only")
+            .why("a further server gets the keys of the cluster, for which k3s takes no token that ends")
+            .fix("print that of the cluster on the first server: sudo pipeops-agent k3s token --server-role"));
+    }
     let clock = Clock::new(|| clock::now().wall, Wall::from_millis(0));
-    let server = smol::block_on(kube::join::look(&url, &token, clock, clock::now))?;
+    let server = smol::block_on(kube::join::look(&url, (&token, role), clock, clock::now))?;
     let ignored = args.all("ignore");
     let mut doubts = doubts(&server).into_iter();
     // With a wrong clock nothing that follows would be told right.
@@ -109,8 +113,22 @@ fn join(args: &Args, output: &mut Output) -> Result<Exit> {
     let usual = server.version.unwrap_or(PINNED);
     let release = release::release(args, &keeper, "version", || Choice::Version(usual))?;
     let address = format!("https://{}", url.authority());
+    let shared = match role {
+        Role::Worker => None,
+        Role::Server => Some(server.shared.clone().ok_or_else(|| {
+            Error::new(format!(
+                "{address} does not tell the settings that all servers share"
+            ))
+            .fix("is it a server of k3s, and ready? sudo pipeops-agent k3s status, there")
+        })?),
+    };
     let wishes = Wishes {
         server: Some(address.clone()),
+        disable: shared
+            .as_ref()
+            .map_or_else(Vec::new, |it| it.disable.clone()),
+        has_all_parts: shared.is_some(),
+        shared: shared.map(|it| it.settings),
         ..Wishes::default()
     };
     let wanted = Install {
@@ -119,6 +137,7 @@ fn join(args: &Args, output: &mut Output) -> Result<Exit> {
             server,
             address,
         }),
+        connects: role == Role::Server && connect::user(&load(args)).is_some(),
         ..install::wanted(args, &release, wishes)?
     };
     install::carry_out((args, output), &keeper, &release, wanted)

@@ -9,6 +9,7 @@ use crate::{
         output::Output,
         table::{Command, JSON, Opt, Takes},
     },
+    core::k3s::Role,
     error::{Exit, Result},
     files,
     keeper::k3s::Invite,
@@ -31,6 +32,10 @@ pub(super) static COMMAND: Command = Command {
             Takes::Text,
             "ADDRESS",
             "Address at which the new machine reaches this server (default: that of its node)",
+        ),
+        Opt::flag(
+            "server-role",
+            "Print the token for a further server: that of the cluster, which does not end",
         ),
         Opt::value(
             "to",
@@ -58,9 +63,15 @@ fn token(args: &Args, output: &mut Output) -> Result<Exit> {
         minutes(text).ok_or_else(|| "it is a time such as 30m or 2h, 24h at most".to_owned())
     })?;
     let minutes = minutes.unwrap_or(60);
+    let is_for_server = args.has("server-role");
     let found = keeper.k3s_invite(&Invite {
         lifetime: format!("{minutes}m"),
         address: args.text("address").map(str::to_owned),
+        role: if is_for_server {
+            Role::Server
+        } else {
+            Role::Worker
+        },
     })?;
     let token = found.token.text.reveal();
     let file = args.path("to");
@@ -68,14 +79,15 @@ fn token(args: &Args, output: &mut Output) -> Result<Exit> {
         files::replace(path, format!("{token}\n").as_bytes(), files::PRIVATE)?;
     }
     let from = file.as_ref().map_or("-", |_| "FILE");
+    let role = if is_for_server { " --server-role" } else { "" };
     let command = format!(
-        "sudo pipeops-agent k3s join --server {} --token-file {from}",
+        "sudo pipeops-agent k3s join --server {}{role} --token-file {from}",
         found.server
     );
     if args.has(JSON.long) {
         let mut answer = json!({
             "server": found.server,
-            "minutes": minutes,
+            "minutes": (!is_for_server).then_some(minutes),
             "command": command,
         });
         if let (None, Some(answer)) = (&file, answer.as_object_mut()) {
@@ -84,7 +96,11 @@ fn token(args: &Args, output: &mut Output) -> Result<Exit> {
         output.json(&answer);
         return Ok(Exit::Fine);
     }
-    output.line(&format!("on the new machine, within {minutes} minutes:"));
+    output.line(&if is_for_server {
+        "on the new machine; who has this token is the cluster's administrator, and it does not end:".to_owned()
+    } else {
+        format!("on the new machine, within {minutes} minutes:")
+    });
     output.line(&format!("  {command}"));
     if let Some(path) = &file {
         let path = path.display();

@@ -575,6 +575,13 @@ pub const FAULTS: &[Fault] = &[
         ..LOOP
     },
     Fault {
+        id: "k3s.etcd-address",
+        detect: |sight| says(sight, &["not a member of the etcd cluster"]),
+        fix: "etcd knows this server by another address, or another server removed it: give the machine its address back in the router, then: sudo systemctl restart k3s; \
+            where that cannot be, on the only server: sudo pipeops-agent k3s restore; on one of several: sudo pipeops-agent node leave NAME on another one, sudo pipeops-agent k3s uninstall here, and join again",
+        ..LOOP
+    },
+    Fault {
         id: "k3s.node-name",
         detect: |sight| says(sight, &["node password rejected", "duplicate hostname"]),
         fix: "another machine has the name of this node: choose one by node-name in /etc/rancher/k3s/config.yaml; or, where this machine was installed again: kubectl delete node NAME on a server",

@@ -7,7 +7,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 
-use super::Version;
+use super::{Doubt, Role, Version, servers::Shared};
 use crate::core::{secret::Secret, time::Wall, url::Url};
 
 /// Port of a server, where its address names none.
@@ -102,13 +102,17 @@ impl Token {
         })
     }
 
-    /// The value of the header `Authorization`.
-    pub fn authorization(&self) -> Secret {
+    /// The value of the header `Authorization`, of a machine that wants this role.
+    pub fn authorization(&self, role: Role) -> Secret {
         Secret::new(match &self.credential {
             Credential::Bootstrap(token) => format!("Bearer {}", token.reveal()),
-            // A node, whatever the password is of.
             Credential::Password(password) => {
-                let both = format!("node:{}", password.reveal());
+                let user = match role {
+                    // A node, whatever the password is of.
+                    Role::Worker => "node",
+                    Role::Server => "server",
+                };
+                let both = format!("{user}:{}", password.reveal());
                 format!("Basic {}", BASE64.encode(both))
             }
         })
@@ -165,10 +169,9 @@ pub struct Server {
     pub now: Wall,
     /// Its version.
     pub version: Option<Version>,
+    /// What it says to one that wants to become a further server.
+    pub shared: Option<Shared>,
 }
-
-/// A doubt about a join: id, observation, fix.
-pub type Doubt = (&'static str, String, String);
 
 /// Doubts about a server.
 pub fn doubts(server: &Server) -> Vec<Doubt> {
@@ -194,7 +197,7 @@ pub fn doubts(server: &Server) -> Vec<Doubt> {
 /// Reason why a worker of this version cannot join a server of that one.
 pub fn skew(worker: Version, server: Version) -> Option<Doubt> {
     let fix = format!("take the version of the server: --version {server}");
-    let is_newer = (worker.major, worker.minor) > (server.major, server.minor) || worker > server;
+    let is_newer = worker > server;
     if is_newer {
         let what =
             format!("k3s {worker} is newer than the server, {server}: servers are upgraded first");
@@ -283,7 +286,7 @@ mod tests {
     fn a_token_is_taken_in_its_secure_form_only_and_is_never_shown() {
         let token = Token::parse(&format!(" K10{HASH}::abc123.0123456789abcdef\n")).unwrap();
         assert_eq!(
-            token.authorization().reveal(),
+            token.authorization(Role::Worker).reveal(),
             "Bearer abc123.0123456789abcdef"
         );
         assert_eq!(
@@ -296,7 +299,12 @@ mod tests {
             long.credential,
             Credential::Password(Secret::new("pass:word"))
         );
-        assert_eq!(long.authorization().reveal(), "Basic bm9kZTpwYXNzOndvcmQ=");
+        for (role, wanted) in [
+            (Role::Worker, "Basic bm9kZTpwYXNzOndvcmQ="),
+            (Role::Server, "Basic c2VydmVyOnBhc3M6d29yZA=="),
+        ] {
+            assert_eq!(long.authorization(role).reveal(), wanted);
+        }
         for wrong in [
             String::new(),
             "abc123.0123456789abcdef".to_owned(),
@@ -343,6 +351,7 @@ mod tests {
                 time: Wall::parse_rfc3339(time),
                 now,
                 version: None,
+                shared: None,
             })
         };
         assert!(seen("2026-11-23T10:00:59Z").is_empty());

@@ -14,6 +14,7 @@ pub mod join;
 pub mod leave;
 pub mod plan;
 pub mod ready;
+pub mod servers;
 mod step;
 pub mod texts;
 pub mod viewer;
@@ -219,6 +220,9 @@ pub fn version_in(output: &str) -> Option<Version> {
     let mut words = output.split_ascii_whitespace();
     words.find_map(|word| word.parse().ok())
 }
+
+/// A doubt about a change of k3s: id, observation, fix.
+pub type Doubt = (&'static str, String, String);
 
 /// Step from one version to another.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

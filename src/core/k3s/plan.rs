@@ -5,6 +5,7 @@ pub use super::step::{Drain, Extent, Staged, Step, When, words};
 
 use super::{
     BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect,
+    servers::{Datastore, LEASE_LABEL},
     step::{directories, file, run},
     texts::{self, DropIn, Init},
     watch,
@@ -314,6 +315,8 @@ pub struct Restore {
     pub there: Vec<String>,
     /// Settings of the backup: paths and contents.
     pub texts: Vec<(String, String)>,
+    /// Datastore of the backup.
+    pub datastore: Datastore,
 }
 
 /// Parts of a change of this node.
@@ -368,6 +371,8 @@ pub struct Farewell {
     pub data_dir: String,
     /// Name of the worker.
     pub worker: String,
+    /// Address of the API that forgets it; `None`: that of this machine.
+    pub api: Option<String>,
 }
 
 /// The steps after which a cluster knows a worker no longer. The node comes first: k3s makes its
@@ -376,7 +381,11 @@ pub fn farewell(wanted: &Farewell) -> Vec<Step> {
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
     steps.extend(wanted.node.iter().flat_map(moved));
     let worker = &wanted.worker;
-    let kubectl = format!("{BINARY} kubectl --cache-dir=/run/k3s/kubectl");
+    let mut kubectl = KUBECTL.to_owned();
+    if let Some(api) = &wanted.api {
+        kubectl.push_str(" --server=");
+        kubectl.push_str(api);
+    }
     for what in [
         format!("delete node {worker}"),
         format!("-n kube-system delete secret {worker}.node-password.k3s"),
@@ -388,6 +397,14 @@ pub fn farewell(wanted: &Farewell) -> Vec<Step> {
     }
     steps.extend(no_resume(wanted.init));
     steps
+}
+
+/// Client of the cluster.
+const KUBECTL: &str = "/usr/local/bin/k3s kubectl --cache-dir=/run/k3s/kubectl";
+
+/// Command that gives the Lease of an upgrade back, where this node still has it.
+pub fn no_lease(node: &str) -> String {
+    format!("{KUBECTL} -n kube-system delete lease -l {LEASE_LABEL}={node} --timeout=60s")
 }
 
 /// Kind of an upgrade.
@@ -435,6 +452,10 @@ pub struct Upgrade {
     pub before: Staged,
     /// Archives of images.
     pub images: Vec<Image>,
+    /// Number of servers; 0 where the cluster does not say it.
+    pub servers: usize,
+    /// Datastore of a server.
+    pub datastore: Datastore,
 }
 
 /// Directories of what the undo of an upgrade or a restore needs, below the data directory.
@@ -460,6 +481,10 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
         path: path.to_owned(),
     };
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
+    let is_one_of_many = wanted.role == Role::Server && wanted.servers > 1;
+    if is_one_of_many {
+        steps.push(run("", &no_lease(&wanted.node)));
+    }
     steps.push(ready(wanted.from, When::Back));
     steps.push(run("", &start(wanted.init, wanted.role)));
     if !wanted.images.is_empty() {
@@ -477,11 +502,21 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
     }
     let stop = stop(wanted.init, wanted.role);
     steps.push(run(&stop, ""));
-    if wanted.kind == Kind::Minor && wanted.role == Role::Server {
+    // The datastore of several servers is no single one's to put back.
+    let is_alone = match wanted.datastore {
+        Datastore::Sqlite => true,
+        Datastore::Etcd => wanted.servers == 1,
+        Datastore::Elsewhere => false,
+    };
+    if wanted.kind == Kind::Minor && wanted.role == Role::Server && is_alone {
+        let name = match wanted.datastore {
+            Datastore::Sqlite | Datastore::Elsewhere => "state.db",
+            Datastore::Etcd => "etcd",
+        };
         steps.push(directory(&before));
         steps.push(Step::Datastore {
-            path: format!("{}/server/db/state.db", wanted.data_dir),
-            copy: format!("{before}/state.db"),
+            path: format!("{}/server/db/{name}", wanted.data_dir),
+            copy: format!("{before}/{name}"),
         });
     }
     steps.push(Step::Copy {
@@ -494,6 +529,9 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
     });
     steps.push(run(&start(wanted.init, wanted.role), &stop));
     steps.push(ready(wanted.to, When::Forth));
+    if is_one_of_many {
+        steps.push(run(&no_lease(&wanted.node), ""));
+    }
     steps.extend(no_resume(wanted.init));
     steps
 }
@@ -569,6 +607,12 @@ pub fn restore(wanted: &Restore) -> Vec<Step> {
             path: aside.clone(),
         },
     ]);
+    if wanted.datastore == Datastore::Etcd {
+        // Of the member, which is moved without the snapshots beside it.
+        steps.push(Step::Directory {
+            path: format!("{aside}/db"),
+        });
+    }
     steps.extend(wanted.there.iter().map(|item| Step::Move {
         from: format!("{server}/{item}"),
         to: format!("{aside}/{item}"),
@@ -579,11 +623,33 @@ pub fn restore(wanted: &Restore) -> Vec<Step> {
     }));
     let texts = wanted.texts.iter();
     steps.extend(texts.map(|(path, content)| file(path, content.clone(), 0o600)));
+    if wanted.datastore == Datastore::Etcd {
+        steps.extend(reset(&wanted.data_dir));
+    }
     steps.push(run(&start(wanted.init, Role::Server), KILLALL));
     steps.push(ready(When::Forth));
     steps.push(gone(&unpacked));
     steps.extend(no_resume(wanted.init));
     steps
+}
+
+/// Name of the snapshot of etcd in a backup.
+pub const SNAPSHOT: &str = "data/server/db/etcd-snapshot";
+
+/// The steps that make a cluster of one member of a snapshot, the token and the CA being there.
+fn reset(data_dir: &str) -> [Step; 3] {
+    let snapshot = format!("{}/{SNAPSHOT}", unpacked(data_dir));
+    [
+        Step::Made {
+            path: format!("{data_dir}/server/db/etcd"),
+        },
+        // k3s refuses a second reset without a start between them; this one may be repeated.
+        gone(&format!("{data_dir}/server/db/reset-flag")),
+        run(
+            &format!("{BINARY} server --cluster-reset --cluster-reset-restore-path={snapshot}"),
+            "",
+        ),
+    ]
 }
 
 #[cfg(test)]
@@ -726,6 +792,7 @@ mod tests {
             program: "/usr/bin/pipeops-agent".to_owned(),
             data_dir: "/d".to_owned(),
             worker: "pi".to_owned(),
+            api: None,
         };
         let steps = farewell(&wanted);
         let ran = |word: &str| {
@@ -736,6 +803,101 @@ mod tests {
         };
         let drained = at(&steps, |step| matches!(step, Step::Drain { .. }));
         assert!(drained < ran("node") && ran("node") < ran("secret"));
+    }
+
+    fn upgraded(datastore: Datastore, servers: usize, kind: Kind) -> Vec<Step> {
+        upgrade(&Upgrade {
+            init: Init::Systemd,
+            role: Role::Server,
+            program: "/usr/bin/pipeops-agent".to_owned(),
+            data_dir: "/d".to_owned(),
+            node: "pi".to_owned(),
+            from: "v1.34.4+k3s1".parse().unwrap(),
+            to: "v1.35.1+k3s1".parse().unwrap(),
+            kind,
+            binary: staged("k3s"),
+            before: staged("before"),
+            images: Vec::new(),
+            servers,
+            datastore,
+        })
+    }
+
+    #[test]
+    fn only_the_datastore_of_a_single_server_is_put_back_and_only_several_have_a_lease() {
+        let kept = |steps: &[Step]| {
+            steps.iter().find_map(|step| {
+                let Step::Datastore { path, .. } = step else {
+                    return None;
+                };
+                Some(path.clone())
+            })
+        };
+        for (datastore, servers, kind, wanted) in [
+            (
+                Datastore::Sqlite,
+                1,
+                Kind::Minor,
+                Some("/d/server/db/state.db"),
+            ),
+            (Datastore::Sqlite, 1, Kind::Patch, None),
+            (Datastore::Etcd, 1, Kind::Minor, Some("/d/server/db/etcd")),
+            (Datastore::Etcd, 2, Kind::Minor, None),
+            // Nobody could count them.
+            (Datastore::Etcd, 0, Kind::Minor, None),
+        ] {
+            let steps = upgraded(datastore, servers, kind);
+            assert_eq!(kept(&steps).as_deref(), wanted, "{datastore:?} {servers}");
+            let is_given_back = |words: &[String]| words.iter().any(|word| word == "lease");
+            let leases = steps.iter().filter(|step| {
+                matches!(step, Step::Run { forth, back } if is_given_back(forth) || is_given_back(back))
+            });
+            assert_eq!(leases.count(), if servers > 1 { 2 } else { 0 });
+        }
+        // Forth at the end, back before nothing else than the service of the resume.
+        let steps = upgraded(Datastore::Etcd, 3, Kind::Patch);
+        let given_back = at(
+            &steps,
+            |step| matches!(step, Step::Run { back, .. } if back.iter().any(|word| word == "lease")),
+        );
+        let first_wait = at(&steps, |step| matches!(step, Step::Ready { .. }));
+        assert!(given_back < first_wait);
+    }
+
+    #[test]
+    fn etcd_is_reset_to_the_snapshot_between_the_settings_and_the_start() {
+        let steps = restore(&Restore {
+            init: Init::Systemd,
+            program: "/usr/bin/pipeops-agent".to_owned(),
+            data_dir: "/d".to_owned(),
+            node: "pi".to_owned(),
+            version: "v1.34.4+k3s1".parse().unwrap(),
+            items: vec!["token".to_owned(), "tls".to_owned()],
+            there: vec!["tls".to_owned(), "db/etcd".to_owned()],
+            texts: vec![("/etc/rancher/k3s/config.yaml".to_owned(), String::new())],
+            datastore: Datastore::Etcd,
+        });
+        let ran = |word: &str| {
+            at(
+                &steps,
+                |step| matches!(step, Step::Run { forth, .. } if forth.iter().any(|part| part.contains(word))),
+            )
+        };
+        let aside = at(
+            &steps,
+            |step| matches!(step, Step::Move { from, to } if from == "/d/server/db/etcd" && to == "/d/server/before-restore/db/etcd"),
+        );
+        let text = at(
+            &steps,
+            |step| matches!(step, Step::File { path, .. } if path.ends_with("config.yaml")),
+        );
+        let made = at(
+            &steps,
+            |step| matches!(step, Step::Made { path } if path == "/d/server/db/etcd"),
+        );
+        let reset =
+            ran("--cluster-reset-restore-path=/d/server/restoring/data/server/db/etcd-snapshot");
+        assert!(aside < made && text < reset && made < reset && reset < ran("start"));
     }
 
     #[test]

@@ -92,16 +92,20 @@ pub struct Wishes {
     pub disable: Vec<String>,
     /// True if the optional parts come whatever the memory is.
     pub has_all_parts: bool,
-    /// Address of the server that a worker joins; `None`: a server.
+    /// Address of the server that is joined; `None`: the first one.
     pub server: Option<String>,
+    /// Settings that all servers share, where a further one joins; `None`: a worker joins.
+    pub shared: Option<Vec<(&'static str, String)>>,
+    /// True if the datastore is embedded etcd, which further servers can join.
+    pub has_etcd: bool,
 }
 
 impl Wishes {
     /// Part of a cluster that is wished for.
     pub fn role(&self) -> Role {
-        match self.server {
-            Some(_) => Role::Worker,
-            None => Role::Server,
+        match (&self.server, &self.shared) {
+            (Some(_), None) => Role::Worker,
+            (None, _) | (_, Some(_)) => Role::Server,
         }
     }
 }
@@ -144,6 +148,15 @@ pub fn drop_in(wishes: &Wishes, user: &[String], memory_bytes: u64) -> DropIn {
         if let Some(value) = value {
             lines.push(format!("{key}: {}", quoted(value)));
         }
+    }
+    let shared = wishes
+        .shared
+        .iter()
+        .flatten()
+        .map(|(key, value)| (*key, &**value));
+    let etcd = wishes.has_etcd.then_some(("cluster-init", "true"));
+    for (key, value) in shared.chain(etcd).filter(|(key, _)| !is_set(key)) {
+        lines.push(format!("{key}: {}", quoted(value)));
     }
     let mut disable = wishes.disable.clone();
     let mut left_out = Vec::new();
@@ -289,6 +302,31 @@ mod tests {
         assert_eq!(value["server"], "https://192.0.2.10:6443");
         assert_eq!(value["token-file"], JOIN_TOKEN);
         assert!(!content.contains("token:"), "{content}");
+    }
+
+    #[test]
+    fn a_further_server_gets_the_settings_that_all_servers_share() {
+        let wishes = Wishes {
+            server: Some("https://192.0.2.10:6443".to_owned()),
+            shared: Some(vec![
+                ("flannel-backend", "host-gw".to_owned()),
+                ("cluster-dns", "10.43.0.10".to_owned()),
+            ]),
+            ..Wishes::default()
+        };
+        assert_eq!(wishes.role(), Role::Server);
+        let user = "flannel-backend: host-gw\n".to_owned();
+        let value = yaml::parse(&drop_in(&wishes, &[user], 8 * GIGABYTE).content).unwrap();
+        assert_eq!(value["cluster-dns"], "10.43.0.10");
+        assert_eq!(value["token-file"], JOIN_TOKEN);
+        assert_eq!(value["write-kubeconfig-mode"], "0600");
+        assert!(value.get("flannel-backend").is_none() && value.get("cluster-init").is_none());
+        let first = Wishes {
+            has_etcd: true,
+            ..Wishes::default()
+        };
+        let value = yaml::parse(&drop_in(&first, &[], 8 * GIGABYTE).content).unwrap();
+        assert_eq!(value["cluster-init"], "true");
     }
 
     #[test]

@@ -954,6 +954,10 @@ mod tests {
                 "level=fatal msg=\"bootstrap data already found and encrypted with different token\"",
                 "k3s.token",
             ),
+            (
+                "level=fatal msg=\"Failed to test data store connection: this server is a not a member of the etcd cluster. Found: [a=https://192.0.2.10:2380], expect: a=https://192.0.2.9:2380\"",
+                "k3s.etcd-address",
+            ),
             ("level=info msg=\"address already in use\"", "k3s.looping"),
             ("level=fatal msg=\"something new\"", "k3s.looping"),
         ] {

@@ -161,12 +161,12 @@ impl Keeper {
                 "leave one of the two in place",
             );
         }
-        if service.has("datastore-endpoint") || service.has("cluster-init") {
+        if service.has("datastore-endpoint") {
             add(
                 "adopt.datastore",
-                "its datastore is no SQLite: `k3s backup`, `restore` and `upgrade` refuse it"
+                "its datastore is another server: `k3s backup`, `restore` and `upgrade` refuse it"
                     .to_owned(),
-                "back it up by k3s itself: k3s etcd-snapshot save",
+                "back that server up by its own means",
             );
         }
         let mode = std::fs::metadata(self.system.path(k3s::KUBECONFIG));

@@ -15,6 +15,8 @@ use crate::{
         k3s::{
             self, Version,
             backup::{FOLDER, Form, Kept, Limits, name, parse_name, sort_newest_first, surplus},
+            plan::SNAPSHOT,
+            servers::Datastore,
         },
         order::OrderExt as _,
         procfs::mounts::mount_of,
@@ -100,6 +102,7 @@ struct Subject {
     version: Version,
     node: String,
     data_dir: String,
+    datastore: Datastore,
     /// Names in the archive, with the paths on the machine.
     files: Vec<(String, String)>,
     volumes: Vec<Volume>,
@@ -131,7 +134,8 @@ impl Keeper {
             warned: subject.volumes.iter().map(not_in_it).collect(),
             steps: vec![
                 step(format!(
-                    "copy the datastore ({}), while k3s runs",
+                    "copy the datastore ({}, {}), while k3s runs",
+                    subject.datastore.as_str(),
                     size(bytes)
                 )),
                 step("check the copy, reading all of it".to_owned()),
@@ -193,8 +197,8 @@ impl Keeper {
         drop(std::fs::remove_dir_all(&work));
         let (file, bytes, manifest) = made?;
         let removed = prune(&here, &subject.node, wanted.limits);
-        let is_datastore = |packed: &&Packed| packed.name == DATASTORE;
-        let datastore = manifest.files.iter().find(is_datastore);
+        // The first of all files.
+        let datastore = manifest.files.first();
         Ok(BackupReport {
             file: format!("{folder}/{file}"),
             bytes,
@@ -219,7 +223,8 @@ impl Keeper {
         let managed = self.managed()?;
         let data_dir = self.data_dir(managed.as_ref());
         let node = managed.map_or_else(|| self.node_name(None), |found| Ok(found.node))?;
-        self.system
+        let datastore = self
+            .system
             .check_datastore(&data_dir)
             .map_err(|error| error.within("k3s cannot be backed up"))?;
         let mut files = Vec::new();
@@ -238,6 +243,7 @@ impl Keeper {
             version,
             node,
             data_dir,
+            datastore,
             files,
             volumes,
         })
@@ -320,11 +326,23 @@ impl Keeper {
         let work = &own.join(WORK);
         files::create_directory(work)?;
         self.system.tell("copying the datastore");
-        let target = work.join(DATASTORE);
+        let name_of = match subject.datastore {
+            Datastore::Sqlite | Datastore::Elsewhere => DATASTORE,
+            Datastore::Etcd => SNAPSHOT,
+        };
+        let target = work.join(name_of);
         make_above(&target)?;
-        let source = format!("{}/{STATE}", subject.data_dir);
-        let revision = datastore::copy(&self.system.path(&source), &target)?;
-        let mut packed = vec![Self::packed(DATASTORE, &target)?];
+        let revision = match subject.datastore {
+            Datastore::Sqlite | Datastore::Elsewhere => {
+                let source = format!("{}/{STATE}", subject.data_dir);
+                datastore::copy(&self.system.path(&source), &target)?
+            }
+            Datastore::Etcd => {
+                self.system.snapshot(&target)?;
+                0
+            }
+        };
+        let mut packed = vec![Self::packed(name_of, &target)?];
         for (name, path) in &subject.files {
             let target = work.join(name);
             make_above(&target)?;
@@ -461,21 +479,18 @@ fn prune(here: &Path, node: &str, limits: Limits) -> Vec<String> {
 }
 
 impl System {
-    /// Refuses a datastore that is not the SQLite database of a single server.
-    pub(super) fn check_datastore(&self, data_dir: &str) -> Result<()> {
-        if k3s::setting(&self.k3s_settings(), "datastore-endpoint").is_some() {
-            return Err(Error::new("its datastore is another server")
-                .fix("back that server up by its own means"));
+    /// The datastore; one that is another program is refused.
+    pub(super) fn check_datastore(&self, data_dir: &str) -> Result<Datastore> {
+        let found = self.datastore(data_dir);
+        match found {
+            Datastore::Elsewhere => Err(Error::new("its datastore is another server")
+                .fix("back that server up by its own means")),
+            Datastore::Sqlite if !self.is_there(&format!("{data_dir}/{STATE}")) => {
+                Err(Error::new(format!("there is no datastore in {data_dir}"))
+                    .fix("k3s makes one when it starts: sudo pipeops-agent k3s status"))
+            }
+            Datastore::Sqlite | Datastore::Etcd => Ok(found),
         }
-        if self.is_there(&format!("{data_dir}/server/db/etcd")) {
-            return Err(Error::new("its datastore is embedded etcd")
-                .fix("k3s makes its own backups: sudo k3s etcd-snapshot save"));
-        }
-        if !self.is_there(&format!("{data_dir}/{STATE}")) {
-            return Err(Error::new(format!("there is no datastore in {data_dir}"))
-                .fix("k3s makes one when it starts: sudo pipeops-agent k3s status"));
-        }
-        Ok(())
     }
 
     /// Plain files at `path` or below it, under the names that they get.
@@ -534,10 +549,16 @@ impl System {
 
     /// Kind of the file system that has `path`, or will.
     fn file_system(&self, path: &str) -> Option<String> {
+        self.mounted(path).map(|(kind, _)| kind)
+    }
+
+    /// Kind and device of the file system that has `path`, or will.
+    pub(super) fn mounted(&self, path: &str) -> Option<(String, String)> {
         let real: PathBuf = self.nearest(path);
         let real = std::fs::canonicalize(&real).unwrap_or(real);
         let mountinfo = Self::mountinfo().ok()?;
         let mountinfo = String::from_utf8_lossy(&mountinfo);
-        mount_of(&mountinfo, &real.to_string_lossy()).map(|mount| mount.kind.to_owned())
+        let mount = mount_of(&mountinfo, &real.to_string_lossy())?;
+        Some((mount.kind.to_owned(), mount.device.to_owned()))
     }
 }

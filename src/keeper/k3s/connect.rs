@@ -177,16 +177,21 @@ impl Keeper {
 
     /// Applies a manifest. `cannot` heads an error.
     pub(super) fn apply(&self, manifest: &str, cannot: fn() -> Error) -> Result<()> {
+        self.send("apply", manifest, cannot)
+    }
+
+    /// Does with a manifest what the verb says. `cannot` heads an error.
+    pub(super) fn send(&self, verb: &str, manifest: &str, cannot: fn() -> Error) -> Result<()> {
         let file = self.directory.join("rbac.yaml");
         files::replace(&file, manifest.as_bytes(), files::PRIVATE)?;
-        let applied = self.answer(&["apply", "-f", &file.display().to_string()], cannot);
+        let applied = self.answer(&[verb, "-f", &file.display().to_string()], cannot);
         // What stays has no secret, and is replaced by the next one.
         drop(std::fs::remove_file(&file));
         applied.map(drop)
     }
 
     /// Output of k3s' own client, if all went well. `cannot` heads an error.
-    fn answer(&self, arguments: &[&str], cannot: fn() -> Error) -> Result<String> {
+    pub(super) fn answer(&self, arguments: &[&str], cannot: fn() -> Error) -> Result<String> {
         let ended = self.kubectl_patiently(arguments)?;
         if ended.is_fine() {
             return Ok(ended.output);

@@ -1,9 +1,15 @@
 //! The datastore of k3s as a file: a consistent copy while k3s runs, and its check.
 //!
 //! kine keeps all objects of the cluster in one SQLite database. It is read here, and never
-//! written.
+//! written. etcd writes a snapshot by itself.
 
-use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    time::Duration,
+};
 
 use rusqlite::{
     Connection, OpenFlags,
@@ -11,6 +17,7 @@ use rusqlite::{
 };
 
 use crate::{
+    core::words::hex,
     error::{Error, Result, Retry},
     files::{self, PRIVATE},
 };
@@ -77,5 +84,64 @@ pub(super) fn check(path: &Path) -> Result<i64> {
         Ok((verdict, revision)) if verdict == "ok" => Ok(revision.unwrap_or(0)),
         Ok((verdict, _)) => Err(damaged().why(verdict)),
         Err(error) => Err(damaged().because(&error)),
+    }
+}
+
+/// Bytes of the SHA-256 at the end of a snapshot of etcd.
+const SUM_BYTES: u64 = 32;
+/// The magic number of bbolt, etcd's database, behind the head of its first page.
+const BOLT: ([u8; 4], u64) = ([0xed, 0xda, 0x0c, 0xed], 16);
+
+/// Reads all of a snapshot of etcd, which ends with the hash of what is before it.
+pub(super) fn check_snapshot(path: &Path) -> Result<()> {
+    let damaged = || {
+        Error::new(format!("the snapshot of etcd {} is damaged", path.display()))
+            .fix("try again; if it was compressed: set etcd-snapshot-compress: false in /etc/rancher/k3s/config.yaml")
+    };
+    let read = || -> io::Result<bool> {
+        let mut file = File::open(path)?;
+        let Some(bytes) = file.metadata()?.len().checked_sub(SUM_BYTES) else {
+            return Ok(false);
+        };
+        let (mut magic, mut sum) = ([0; 4], [0; 32]);
+        file.seek(SeekFrom::Start(BOLT.1))?;
+        file.read_exact(&mut magic)?;
+        file.seek(SeekFrom::Start(bytes))?;
+        file.read_exact(&mut sum)?;
+        file.rewind()?;
+        let found = files::pass(file.take(bytes), &mut io::sink(), bytes, &mut |_| {})?;
+        Ok(magic == BOLT.0 && found.sha256 == hex(&sum))
+    };
+    match read() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(damaged().why("its content does not have the hash at its end")),
+        Err(error) => Err(damaged().because(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ring::digest::{SHA256, digest};
+
+    use super::*;
+
+    #[test]
+    fn a_snapshot_of_etcd_is_taken_whole_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        let mut content = vec![0; 4096];
+        content[16..20].copy_from_slice(&BOLT.0);
+        let is_fine = |content: &[u8], sum: &[u8]| {
+            files::replace(&path, &[content, sum].concat(), PRIVATE).unwrap();
+            check_snapshot(&path).is_ok()
+        };
+        let sum = digest(&SHA256, &content);
+        assert!(is_fine(&content, sum.as_ref()));
+        assert!(!is_fine(&content[1..], sum.as_ref()), "shorter");
+        assert!(!is_fine(&content, &[]), "without its hash");
+        assert!(!is_fine(&[], b"PK"), "something else");
+        content[17] = 0;
+        let sum = digest(&SHA256, &content);
+        assert!(!is_fine(&content, sum.as_ref()), "no database");
     }
 }

@@ -4,9 +4,10 @@ use super::{super::Keeper, STAGED, look::Look};
 use crate::{
     core::{
         k3s::{
-            BINARY, Version,
-            join::{self, Credential, Doubt, Server, Token},
+            BINARY, Doubt, Role, Version,
+            join::{self, Credential, Server, Token},
             plan::Staged,
+            servers::server_doubts,
         },
         secret::Secret,
     },
@@ -35,8 +36,12 @@ pub struct Join {
 
 impl Join {
     pub(super) fn sentence(&self, node: &str, version: Version, data_dir: &str) -> String {
+        let role = match self.server.shared {
+            None => "worker",
+            Some(_) => "server",
+        };
         format!(
-            "join {} as the worker {node}, with k3s {version} and its data in {data_dir}",
+            "join {} as the {role} {node}, with k3s {version} and its data in {data_dir}",
             self.address
         )
     }
@@ -49,6 +54,8 @@ pub struct Invite {
     pub lifetime: String,
     /// Address that the new machine reaches this server at; `None`: that of its node.
     pub address: Option<String>,
+    /// Role of the new machine: the token of servers is that of the cluster, which does not end.
+    pub role: Role,
 }
 
 /// An invitation to join this server.
@@ -74,12 +81,17 @@ impl Keeper {
         let refused = [
             server.and_then(|server| join::skew(version, server)),
             join::name_doubt(node),
-            join::settings_doubt(&self.system.user_settings()),
         ];
-        let refused = refused.into_iter().flatten().map(finding);
+        let user = self.system.user_settings();
+        let of_role = match &join.server.shared {
+            None => join::settings_doubt(&user).into_iter().collect(),
+            Some(shared) => server_doubts(shared, &user),
+        };
+        let refused = refused.into_iter().flatten().chain(of_role).map(finding);
         look.refused
             .extend(refused.filter(|finding| !ignored.contains(&finding.id)));
         let lasts = matches!(join.token.credential, Credential::Password(_));
+        let lasts = lasts && join.server.shared.is_none();
         let lasts = lasts.then(|| {
             (
                 "join.token",
@@ -123,6 +135,15 @@ impl Keeper {
                 .why(format!("{host}: {why}"))
                 .fix("name the address of this server: --address ADDRESS")
         })?;
+        let server = format!("https://{}", url.authority());
+        if wanted.role == Role::Server {
+            let managed = self.managed()?;
+            let path = format!("{}/server/token", self.data_dir(managed.as_ref()));
+            let text = self.system.text(&path).unwrap_or_default();
+            let token =
+                Token::parse(&text).map_err(|why| cannot().why(format!("{path}: {why}")))?;
+            return Ok(Invitation { server, token });
+        }
         let argv = [
             BINARY,
             "token",
@@ -141,7 +162,7 @@ impl Keeper {
         }
         let token = Secret::new(ended.output.trim());
         Ok(Invitation {
-            server: format!("https://{}", url.authority()),
+            server,
             token: Token::parse(token.reveal()).map_err(|why| cannot().why(why))?,
         })
     }
@@ -167,7 +188,7 @@ impl Keeper {
     }
 }
 
-fn finding((id, what, fix): Doubt) -> Finding {
+pub(super) fn finding((id, what, fix): Doubt) -> Finding {
     Finding {
         id: id.to_owned(),
         what,

@@ -4,19 +4,23 @@
 use std::time::Duration;
 
 use super::{
-    super::{Keeper, now},
+    super::{Keeper, journal::LockedJournal, now},
     Uninstall, describe,
+    join::finding,
     node::{self, BARE},
     refuse,
 };
 use crate::{
     core::{
+        journal::Outcome,
         k3s::{
             Role,
             drain::Fate,
             is_node_name, leave,
             plan::{self, Step},
+            servers::{Datastore, ServerNode, leave_doubt},
         },
+        url::bracketed,
         words::size,
     },
     error::{Error, Result},
@@ -36,6 +40,8 @@ pub struct Leave {
     pub program: String,
 }
 
+/// Finding about a volume on a disk of the node.
+const VOLUME: &str = "leave.volume";
 /// Finding that Pods run on the worker, which only its server can move.
 const PODS: &str = "leave.pods";
 
@@ -43,8 +49,25 @@ impl Keeper {
     /// The plan of a leave.
     pub fn k3s_leave_plan(&self, wanted: &Leave) -> Result<K3sPlan> {
         match self.side(wanted)? {
+            Side::Itself(servers) => {
+                let (node, steps, mut refused, mut warned) = self.own_farewell(wanted, &servers)?;
+                let (removal, _, stay) = self.departure(wanted)?;
+                let plan = self.removal_plan(&uninstall(wanted), &removal)?;
+                refused.retain(|finding| !wanted.ignored.contains(&finding.id));
+                warned.extend(stay.into_iter().filter(|finding| finding.id == VOLUME));
+                let mut steps = describe::steps(&steps);
+                steps.extend(plan.steps);
+                Ok(K3sPlan {
+                    does: format!("{}; then {DEPARTURE}", farewell_sentence(&node)),
+                    refused,
+                    warned,
+                    steps,
+                    undo: "a drain that fails is undone by itself; later: join again".to_owned(),
+                    ..plan
+                })
+            }
             Side::Server(worker) => {
-                let (steps, refused, warned) = self.farewell(wanted, worker)?;
+                let (steps, refused, warned) = self.farewell(wanted, worker, None)?;
                 Ok(K3sPlan {
                     does: farewell_sentence(worker),
                     refused,
@@ -75,17 +98,26 @@ impl Keeper {
         let journal = self.open()?;
         self.settle(&journal)?;
         match self.side(wanted)? {
-            Side::Server(worker) => {
-                let (steps, refused, _) = self.farewell(wanted, worker)?;
-                if let Some(error) = refuse("the worker cannot leave yet", &refused) {
+            Side::Itself(servers) => {
+                let (node, steps, refused, _) = self.own_farewell(wanted, &servers)?;
+                if let Some(error) = refuse("this server cannot leave yet", &refused) {
                     return Err(error);
                 }
-                let record = Record {
-                    opposite: Some(format!(
-                        "sudo pipeops-agent k3s token, and k3s join on {worker}"
-                    )),
-                    ..Record::new("node.leave", who, now(), farewell_sentence(worker))
-                };
+                let (removal, ..) = self.departure(wanted)?;
+                let record = farewell_record(&node, who);
+                let done = self.begin_steps(&journal, record, steps, Duration::ZERO)?;
+                if done.outcome != Outcome::Done.as_str() {
+                    return Ok(done);
+                }
+                // At once: a server that the others have forgotten joins again when it starts.
+                self.depart(&journal, &removal, who)
+            }
+            Side::Server(worker) => {
+                let (steps, refused, _) = self.farewell(wanted, worker, None)?;
+                if let Some(error) = refuse("the node cannot leave yet", &refused) {
+                    return Err(error);
+                }
+                let record = farewell_record(worker, who);
                 self.begin_steps(&journal, record, steps, Duration::ZERO)
             }
             Side::Worker => {
@@ -93,13 +125,22 @@ impl Keeper {
                 if let Some(error) = refuse("this machine cannot leave yet", &refused) {
                     return Err(error);
                 }
-                let record = Record {
-                    is_one_way: true,
-                    ..Record::new("k3s.uninstall", who, now(), DEPARTURE.to_owned())
-                };
-                self.remove_k3s(&journal, record, &removal)
+                self.depart(&journal, &removal, who)
             }
         }
+    }
+
+    fn depart(
+        &self,
+        journal: &LockedJournal,
+        removal: &plan::Uninstall,
+        who: &str,
+    ) -> Result<Done> {
+        let record = Record {
+            is_one_way: true,
+            ..Record::new("k3s.uninstall", who, now(), DEPARTURE.to_owned())
+        };
+        self.remove_k3s(journal, record, removal)
     }
 
     fn side<'a>(&self, wanted: &'a Leave) -> Result<Side<'a>> {
@@ -112,23 +153,66 @@ impl Keeper {
             (Role::Server, Some(worker)) if is_node_name(worker) => Ok(Side::Server(worker)),
             (Role::Server, Some(worker)) => Err(Error::new(format!("{worker:?} is no name of a node"))
                 .fix("list them: sudo k3s kubectl get nodes")),
+            (Role::Server, None) if self.has_etcd()? => match self.system.servers() {
+                servers if servers.is_empty() => Err(Error::new("this server cannot leave")
+                    .why("its API does not answer, so that the others cannot be told")
+                    .fix("on another server: sudo pipeops-agent node leave NAME; then here: sudo pipeops-agent k3s uninstall")),
+                servers if servers.len() == 1 => Err(Error::new("this machine is the only server of its cluster")
+                    .fix("name the worker that leaves: sudo pipeops-agent node leave NAME; or remove k3s from here: sudo pipeops-agent k3s uninstall")),
+                servers => Ok(Side::Itself(servers)),
+            },
             (Role::Server, None) => Err(Error::new("this machine is no worker of k3s")
                 .fix("name the worker that leaves: sudo pipeops-agent node leave NAME; or remove k3s from here: sudo pipeops-agent k3s uninstall")),
         }
     }
 
-    /// The steps of a server.
+    /// Finding that a removal leaves a member of an etcd behind, which its servers go on counting.
+    pub(super) fn abandoned(&self, removal: &plan::Uninstall) -> Option<Finding> {
+        let is_member = removal.role == Role::Server
+            && self.system.datastore(&removal.data_dir) == Datastore::Etcd;
+        let servers = is_member.then(|| self.system.servers().len())?;
+        (servers > 1).then(|| Finding {
+            id: "uninstall.member".to_owned(),
+            what: format!("the cluster has {servers} servers, and would go on counting this one as one that is down"),
+            fix: "let it leave, which also removes k3s: sudo pipeops-agent node leave".to_owned(),
+        })
+    }
+
+    fn has_etcd(&self) -> Result<bool> {
+        let managed = self.managed()?;
+        let data_dir = self.data_dir(managed.as_ref());
+        Ok(self.system.datastore(&data_dir) == Datastore::Etcd)
+    }
+
+    /// The steps by which this server leaves the others: they forget it, by the API of one of them,
+    /// because its own ends with its member of etcd.
+    fn own_farewell(&self, wanted: &Leave, servers: &[ServerNode]) -> Result<OwnFarewell> {
+        let managed = self.managed()?;
+        let own = managed.map_or_else(|| self.node_name(None), |note| Ok(note.node))?;
+        let other = servers.iter().find(|it| it.is_ready && it.name != own);
+        let other = other.ok_or_else(|| {
+            Error::new("this server cannot leave")
+                .why("no other server is Ready")
+                .fix("sudo k3s kubectl get nodes")
+        })?;
+        let api = format!("https://{}:6443", bracketed(&other.address));
+        let (steps, refused, warned) = self.farewell(wanted, &own, Some(api))?;
+        Ok((own, steps, refused, warned))
+    }
+
+    /// The steps of a server; `api` is that of another one, by which this one itself leaves.
     fn farewell(
         &self,
         wanted: &Leave,
         worker: &str,
+        api: Option<String>,
     ) -> Result<(Vec<Step>, Vec<Finding>, Vec<Finding>)> {
         let managed = self.managed()?;
         let data_dir = self.data_dir(managed.as_ref());
         let own = managed.map_or_else(|| self.node_name(None), |note| Ok(note.node))?;
-        if own == worker {
+        if own == worker && api.is_none() {
             return Err(Error::new(format!("{worker} is this server itself"))
-                .fix("remove it with its cluster: sudo pipeops-agent k3s uninstall"));
+                .fix("let it leave other servers: sudo pipeops-agent node leave; or remove it with its cluster: sudo pipeops-agent k3s uninstall"));
         }
         if !self.system.is_api_ready() {
             return Err(Error::new("the API of this machine does not answer")
@@ -151,6 +235,19 @@ impl Keeper {
                 },
                 fix: String::new(),
             });
+        }
+        let servers = self.system.servers();
+        if servers.iter().any(|server| server.name == worker) {
+            refused.extend(leave_doubt(&servers, worker).map(finding));
+            if is_ready && api.is_none() {
+                refused.push(Finding {
+                    id: "leave.server-runs".to_owned(),
+                    what: format!(
+                        "{worker} is a server that runs: it would join again when it starts"
+                    ),
+                    fix: format!("on {worker}: sudo pipeops-agent node leave"),
+                });
+            }
         }
         warned.extend(self.stranded(worker)?);
         let is_forced = wanted.ignored.iter().any(|id| id == BARE);
@@ -176,6 +273,7 @@ impl Keeper {
             program: wanted.program.clone(),
             data_dir,
             worker: worker.to_owned(),
+            api,
         });
         Ok((steps, refused, warned))
     }
@@ -186,7 +284,7 @@ impl Keeper {
         let ended = self.system.kubectl(&["get", "pv", "-o", &question])?;
         let found = leave::volumes(&ended.output, worker).into_iter();
         let found = found.map(|volume| Finding {
-            id: "leave.volume".to_owned(),
+            id: VOLUME.to_owned(),
             what: format!(
                 "{} ({}) is in {} on {worker}: its data stays there, and no other node has it",
                 volume.claim, volume.capacity, volume.path
@@ -209,7 +307,7 @@ impl Keeper {
             removal.data.retain(|path| *path != storage);
         }
         let warned = volumes.into_iter().map(|volume| Finding {
-            id: "leave.volume".to_owned(),
+            id: VOLUME.to_owned(),
             what: format!("{} stays: {}", volume.path, size(volume.bytes)),
             fix: "remove it by hand where nobody needs it".to_owned(),
         });
@@ -252,10 +350,15 @@ impl Keeper {
     }
 }
 
+/// Name of this node, steps, and findings that hold them up or do not.
+type OwnFarewell = (String, Vec<Step>, Vec<Finding>, Vec<Finding>);
+
 /// Machine on which the command runs.
 enum Side<'a> {
-    /// A server, and the worker that it means.
+    /// A server, and the other node that it means.
     Server(&'a str),
+    /// One of several servers, and all of them.
+    Itself(Vec<ServerNode>),
     /// The worker itself.
     Worker,
 }
@@ -268,6 +371,15 @@ fn uninstall(wanted: &Leave) -> Uninstall {
         keeps_data: false,
         takes_found: false,
         program: wanted.program.clone(),
+    }
+}
+
+fn farewell_record(node: &str, who: &str) -> Record {
+    Record {
+        opposite: Some(format!(
+            "sudo pipeops-agent k3s token, and k3s join on {node}"
+        )),
+        ..Record::new("node.leave", who, now(), farewell_sentence(node))
     }
 }
 

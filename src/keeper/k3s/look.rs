@@ -9,7 +9,7 @@ use super::super::system::System;
 use crate::{
     core::{
         environment::Environment,
-        k3s::{self, BINARY, Version, texts::DropIn},
+        k3s::{self, BINARY, Version, servers::Datastore, texts::DropIn},
         preflight::{
             self, CheckResult,
             facts::{Fact, Facts},
@@ -160,11 +160,15 @@ impl System {
 
     /// Length of the datastore, with its log.
     pub(super) fn datastore_bytes(&self, data_dir: &str) -> Option<u64> {
+        if self.datastore(data_dir) == Datastore::Etcd {
+            let file = self.path(&format!("{data_dir}/server/db/etcd/member/snap/db"));
+            return std::fs::metadata(file).ok().map(|found| found.len());
+        }
         let [main, log] = self.datastore_lengths(data_dir)?;
         Some(main.saturating_add(log))
     }
 
-    /// Length of the datastore, and of its write-ahead log.
+    /// Length of the datastore of SQLite, and of its write-ahead log.
     pub(super) fn datastore_lengths(&self, data_dir: &str) -> Option<[u64; 2]> {
         let length = |name: &str| {
             let found = std::fs::metadata(self.path(&format!("{data_dir}/server/db/{name}")));

@@ -15,6 +15,7 @@ mod look;
 mod node;
 mod ready;
 mod restore;
+mod servers;
 mod status;
 mod tree;
 mod upgrade;
@@ -168,7 +169,11 @@ impl Keeper {
         let bytes = trees.iter().map(|path| self.system.bytes_of(path)).sum();
         Ok(K3sPlan {
             does: removal_sentence(wanted),
-            warned: adopt::removal(self.managed()?.as_ref()),
+            warned: {
+                let mut warned = adopt::removal(self.managed()?.as_ref());
+                warned.extend(self.abandoned(removal));
+                warned
+            },
             steps: describe::steps(&plan::uninstall(removal, &is_there)),
             bytes,
             undo: if removal.role == Role::Worker {
@@ -328,6 +333,8 @@ impl Keeper {
         }
         look.refused
             .extend(self.system.refuses(version, &data_dir, &wanted.ignored));
+        look.refused
+            .extend(self.system.etcd_on_card(wanted, &data_dir));
         let token = match &wanted.join {
             None => None,
             Some(join) => {

@@ -18,7 +18,8 @@ use crate::{
         k3s::{
             self, Version,
             backup::{Origin, refusal},
-            plan::{self, Step},
+            plan::{self, SNAPSHOT, Step},
+            servers::Datastore,
         },
         order::OrderExt as _,
         time::Wall,
@@ -60,6 +61,7 @@ const RESERVE: u64 = 64 << 20;
 struct Target {
     note: Managed,
     version: Version,
+    datastore: Datastore,
 }
 
 impl Keeper {
@@ -121,15 +123,39 @@ impl Keeper {
                 .why("the k3s on this machine does not say its version")
                 .fix("sudo pipeops-agent k3s status")
         })?;
-        if self
-            .system
-            .is_there(&format!("{}/server/db/etcd", note.data_dir))
-        {
-            return Err(cannot()
-                .why("the datastore here is embedded etcd")
-                .fix("k3s restores its own snapshots: k3s server --cluster-reset --cluster-reset-restore-path=FILE"));
+        let datastore = self.system.datastore(&note.data_dir);
+        if datastore == Datastore::Etcd {
+            self.can_reset()?;
         }
-        Ok(Target { note, version })
+        Ok(Target {
+            note,
+            version,
+            datastore,
+        })
+    }
+
+    /// Refuses to reset an etcd that other servers have a part in.
+    fn can_reset(&self) -> Result<()> {
+        let cannot = Error::new("no backup can be restored here");
+        let servers = self.system.servers();
+        if servers.len() > 1 {
+            let names: Vec<_> = servers.iter().map(|it| it.name.as_str()).collect();
+            return Err(cannot
+                .why(format!(
+                    "the cluster has {} servers, {}, and a restore ends the etcd of all but one",
+                    servers.len(),
+                    names.join(", ")
+                ))
+                .fix("let the others leave (sudo pipeops-agent node leave, on each), restore here, then join them again (sudo pipeops-agent k3s join --server-role)"));
+        }
+        // k3s says so itself, once everything is stopped.
+        let settings = self.system.k3s_settings();
+        let Some(server) = k3s::setting(&settings, "server") else {
+            return Ok(());
+        };
+        Err(cannot
+            .why(format!("this server joined {server}, and k3s resets none whose settings name another"))
+            .fix(format!("restore there; or, if that one is gone for good, remove the lines server and token-file from {}", k3s::DROP_IN)))
     }
 
     /// Writes the files of the archive beside those that they replace.
@@ -156,7 +182,12 @@ impl Keeper {
         files::create_directory(into)?;
         let manifest = archive::unpack(&wanted.file, Some(into), wanted.means())?;
         target.judge(&manifest)?;
-        datastore::check(&into.join(DATASTORE))?;
+        match target.datastore {
+            Datastore::Etcd => datastore::check_snapshot(&into.join(SNAPSHOT))?,
+            Datastore::Sqlite | Datastore::Elsewhere => {
+                datastore::check(&into.join(DATASTORE))?;
+            }
+        }
         Ok(manifest)
     }
 
@@ -220,6 +251,13 @@ impl Keeper {
         let mut items: Vec<_> = items.map(str::to_owned).collect();
         items.order();
         items.dedup();
+        let mut there = items.clone();
+        if target.datastore == Datastore::Etcd {
+            // k3s makes the member of the snapshot, and snapshots of its own stay beside it.
+            items.retain(|item| item != "db");
+            there.clone_from(&items);
+            there.push("db/etcd".to_owned());
+        }
         let is_there = |item: &&String| {
             std::fs::symlink_metadata(self.system.path(&format!("{server}/{item}"))).is_ok()
         };
@@ -229,9 +267,10 @@ impl Keeper {
             data_dir: target.note.data_dir.clone(),
             node: target.note.node.clone(),
             version: target.version,
-            there: items.iter().filter(is_there).cloned().collect(),
+            there: there.iter().filter(is_there).cloned().collect(),
             items,
             texts,
+            datastore: target.datastore,
         }))
     }
 
@@ -259,8 +298,30 @@ impl Target {
             .version
             .parse()
             .map_err(|()| cannot().why(format!("{:?} is no version of k3s", manifest.version)))?;
-        if !manifest.files.iter().any(|file| file.name == DATASTORE) {
-            return Err(cannot().why("it has no datastore"));
+        let has = |name: &str| manifest.files.iter().any(|file| file.name == name);
+        let (wanted, fix) = match self.datastore {
+            Datastore::Etcd => (SNAPSHOT, "install k3s without --cluster-init"),
+            Datastore::Sqlite | Datastore::Elsewhere => {
+                (DATASTORE, "install k3s with --cluster-init")
+            }
+        };
+        match (has(DATASTORE), has(SNAPSHOT)) {
+            (false, false) => return Err(cannot().why("it has no datastore")),
+            _ if has(wanted) => {}
+            (has_sqlite, _) => {
+                let found = if has_sqlite {
+                    Datastore::Sqlite
+                } else {
+                    Datastore::Etcd
+                };
+                return Err(cannot()
+                    .why(format!(
+                        "its datastore is {}, and k3s here has {}",
+                        found.as_str(),
+                        self.datastore.as_str()
+                    ))
+                    .fix(fix));
+            }
         }
         let backup = Origin {
             version,

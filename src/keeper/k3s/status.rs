@@ -18,6 +18,7 @@ use crate::{
             self, BINARY, Role,
             connect::DIRECTORY,
             faults::{Api, Sight},
+            servers::Datastore,
             watch::{DOING, MEMORY_MODE, Memory, STATUS, STATUS_BYTES_MAX},
         },
         time::Wall,
@@ -95,6 +96,8 @@ impl Keeper {
                 Role::Worker => k3s::setting(&self.system.k3s_settings(), "server"),
             },
             other: other.first().map(|other| other.name.to_owned()),
+            datastore: (self.system.role() == Role::Server)
+                .then(|| self.system.datastore(&data_dir).as_str().to_owned()),
             datastore_bytes: self.system.datastore_bytes(&data_dir),
             data_dir: Some(data_dir),
             certificate_ends: certificate.as_ref().map(|(_, end)| end.rfc3339()),
@@ -118,7 +121,13 @@ impl Keeper {
     /// With what starts a program, and reads the directories of all volumes.
     fn measured(&self, status: K3sStatus) -> K3sStatus {
         let data_dir = status.data_dir.as_deref().unwrap_or_default();
+        let has_etcd = status.datastore.as_deref() == Some(Datastore::Etcd.as_str());
         K3sStatus {
+            servers: if has_etcd {
+                u64::try_from(self.system.servers().len()).unwrap_or(0)
+            } else {
+                0
+            },
             version: self.k3s_version().map(|version| version.to_string()),
             volumes: self.system.volumes(data_dir),
             measured: status.at.clone(),
@@ -178,6 +187,7 @@ impl Keeper {
         let mut status = match before.filter(is_fresh) {
             Some(before) => K3sStatus {
                 version: before.version.clone(),
+                servers: before.servers,
                 volumes: before.volumes.clone(),
                 measured: before.measured.clone(),
                 ..status

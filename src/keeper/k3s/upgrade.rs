@@ -1,21 +1,23 @@
 //! Upgrade of k3s to a version from a folder. The old program, and after a minor version its
 //! datastore, wait for the undo.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use super::{
     super::{Keeper, now, system::System},
     Program, Source,
     acts::COPY_BYTES_MAX,
     backup::Backup,
-    datastore, describe, look, refuse,
-    watch::SERVERS,
+    datastore, describe,
+    join::finding,
+    look, refuse,
 };
 use crate::{
     core::{
         k3s::{
             self, BINARY, Change, Role, Version, join,
             plan::{self, Staged},
+            servers::{Datastore, ServerNode, upgrade_doubts},
         },
         time::Wall,
     },
@@ -57,6 +59,11 @@ struct Prepared {
     kind: plan::Kind,
     binary: Staged,
     images: Vec<(String, Staged)>,
+    datastore: Datastore,
+    /// Number of servers; 0: nobody says it.
+    servers: usize,
+    /// State of the Lease of several servers.
+    lease: Option<String>,
     look: look::Look,
 }
 
@@ -75,6 +82,9 @@ impl Keeper {
         };
         let steps = plan::upgrade(&self.upgrade(&prepared, wanted, before)?);
         let lost = match prepared.kind {
+            plan::Kind::Minor if prepared.servers > 1 => {
+                "; the datastore stays: other servers have it, too"
+            }
             plan::Kind::Minor => "; it takes the datastore back to the moment of the upgrade",
             plan::Kind::Patch => "",
         };
@@ -102,6 +112,11 @@ impl Keeper {
         if let Some(error) = refuse("k3s cannot be upgraded now", &prepared.look.refused) {
             self.unstage();
             return Err(error);
+        }
+        let node = &prepared.note.node;
+        if let Some(lease) = &prepared.lease {
+            let taken = self.take_lease(lease, node, wanted.within);
+            taken.inspect_err(|_| self.unstage())?;
         }
         let begun = (|| {
             // A worker has no datastore.
@@ -133,6 +148,9 @@ impl Keeper {
             .all(|record| record.outcome.is_some())
         {
             self.unstage();
+            if prepared.lease.is_some() && begun.is_err() {
+                self.leave_lease(node);
+            }
         }
         begun
     }
@@ -145,10 +163,13 @@ impl Keeper {
                 .fix("sudo pipeops-agent k3s status")
         })?;
         let role = self.system.role();
+        let (mut datastore, mut servers) = (Datastore::Elsewhere, Vec::new());
         if role == Role::Server {
-            self.system
+            datastore = self
+                .system
                 .check_datastore(&note.data_dir)
                 .map_err(|error| error.within("k3s cannot be upgraded"))?;
+            servers = self.system.servers();
         }
         let from = self.k3s_version().ok_or_else(|| {
             cannot()
@@ -177,10 +198,7 @@ impl Keeper {
         look.warned.clear();
         look.refused
             .extend(self.system.refuses(to, &note.data_dir, &wanted.ignored));
-        let mut cluster = self.system.cluster_refuses(&note.node);
-        if role == Role::Worker {
-            cluster.extend(self.newer_than_server(to)?);
-        }
+        let (mut cluster, lease) = self.cluster_doubts(&note.node, &servers, to)?;
         cluster.retain(|finding| !wanted.ignored.contains(&finding.id));
         look.refused.extend(cluster);
         if kind == plan::Kind::Minor {
@@ -199,8 +217,33 @@ impl Keeper {
             to,
             kind,
             binary,
+            datastore,
+            servers: servers.len(),
+            lease,
             look,
         })
+    }
+
+    /// Findings about the cluster that hold an upgrade up, and the state of the Lease of several
+    /// servers.
+    fn cluster_doubts(
+        &self,
+        node: &str,
+        servers: &[ServerNode],
+        to: Version,
+    ) -> Result<(Vec<Finding>, Option<String>)> {
+        let mut found = self.system.cluster_refuses(node);
+        if self.system.role() == Role::Worker {
+            found.extend(self.newer_than_server(to)?);
+        }
+        found.extend(upgrade_doubts(servers, node, to).into_iter().map(finding));
+        let mut lease = None;
+        if servers.len() > 1 {
+            let (answer, held) = self.lease(node)?;
+            lease = Some(answer);
+            found.extend(held);
+        }
+        Ok((found, lease))
     }
 
     /// The finding that a worker would be newer than its server.
@@ -249,6 +292,8 @@ impl Keeper {
             binary: prepared.binary.clone(),
             before,
             images: images.collect(),
+            servers: prepared.servers,
+            datastore: prepared.datastore,
         })
     }
 }
@@ -277,13 +322,6 @@ impl System {
             ),
             Err(why) => add("upgrade.node", why, "sudo pipeops-agent k3s status"),
         }
-        if self.names(&["nodes", "-l", SERVERS]) > 1 {
-            add(
-                "upgrade.servers",
-                "the cluster has several servers, which must be upgraded in order".to_owned(),
-                "upgrade them by the documentation of k3s, one at a time",
-            );
-        }
         // The kind does not exist where nobody installed that controller.
         if self.names(&["plans.upgrade.cattle.io", "-A"]) > 0 {
             add(
@@ -302,7 +340,12 @@ impl System {
             return Ok(());
         }
         let unfinished = self.path(&format!("{copy}.new"));
-        datastore::copy(&real, &unfinished)?;
+        if real.is_dir() {
+            drop(std::fs::remove_dir_all(&unfinished));
+            copy_tree(&real, &unfinished)?;
+        } else {
+            datastore::copy(&real, &unfinished)?;
+        }
         std::fs::rename(&unfinished, &kept)
             .and_then(|()| super::super::acts::sync_above(&kept))
             .map_err(|error| files::explain(format!("cannot keep {path}"), &error))
@@ -311,9 +354,14 @@ impl System {
     /// Puts that copy back. Without one nothing has happened, or all of it.
     pub(in super::super) fn restore_datastore(&self, path: &str, copy: &str) -> Result<()> {
         let (real, kept) = (self.path(path), self.path(copy));
-        drop(std::fs::remove_file(self.path(&format!("{copy}.new"))));
+        let unfinished = self.path(&format!("{copy}.new"));
+        drop(std::fs::remove_file(&unfinished));
+        drop(std::fs::remove_dir_all(&unfinished));
         if !kept.exists() {
             return Ok(());
+        }
+        if kept.is_dir() {
+            self.remove(path, false)?;
         }
         // The log of another database would be taken for one of this.
         for ending in ["-wal", "-shm"] {
@@ -323,5 +371,54 @@ impl System {
             .and_then(|()| super::super::acts::sync_above(&real))
             .and_then(|()| super::super::acts::sync_above(&kept))
             .map_err(|error| files::explain(format!("cannot restore {path}"), &error))
+    }
+}
+
+/// Copies a member of etcd, which has two levels of folders.
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    let cannot =
+        |error: &std::io::Error| files::explain(format!("cannot copy {}", from.display()), error);
+    files::create_directory(to)?;
+    for entry in std::fs::read_dir(from).map_err(|error| cannot(&error))? {
+        let entry = entry.map_err(|error| cannot(&error))?;
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            copy_tree(&path, &target)?;
+        } else {
+            files::copy(
+                &path,
+                &target,
+                files::PRIVATE,
+                None,
+                (COPY_BYTES_MAX, &mut |_| {}),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_member_of_an_etcd_is_kept_and_put_back_whole() {
+        let root = tempfile::tempdir().unwrap();
+        let system = System::new(root.path());
+        let member = root.path().join("db/etcd/member");
+        std::fs::create_dir_all(member.join("snap")).unwrap();
+        files::replace(&member.join("snap/db"), b"old", files::PRIVATE).unwrap();
+        std::fs::create_dir(root.path().join("kept")).unwrap();
+        // Of an attempt that was cut off.
+        std::fs::create_dir_all(root.path().join("kept/etcd.new/wal")).unwrap();
+        system.keep_datastore("/db/etcd", "/kept/etcd").unwrap();
+        files::replace(&member.join("snap/db"), b"new", files::PRIVATE).unwrap();
+        std::fs::create_dir(member.join("wal")).unwrap();
+        system.restore_datastore("/db/etcd", "/kept/etcd").unwrap();
+        assert_eq!(std::fs::read(member.join("snap/db")).unwrap(), b"old");
+        assert!(!member.join("wal").exists() && !root.path().join("kept/etcd").exists());
+        // Done already.
+        system.restore_datastore("/db/etcd", "/kept/etcd").unwrap();
+        assert!(member.exists());
     }
 }

@@ -26,6 +26,7 @@ use crate::{
                 self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
             },
             plan::{Step, words},
+            servers::Datastore,
             texts::Init,
             watch::{self, Handed, MEMORY, MEMORY_MODE, Memory, Order},
         },
@@ -279,10 +280,17 @@ impl Keeper {
         if is_unfinished(&journal)? || self.system.service().is_stopped_on_purpose() {
             return Ok(None);
         }
-        if let Some(why) = self.system.speaks_against(order) {
+        if let Some(why) = self.system.speaks_against(order, note) {
             memory.hold(order, &why);
             return Ok(None);
         }
+        let has_lease = match self.turn(order, &note.node) {
+            Ok(has_lease) => has_lease,
+            Err(why) => {
+                memory.hold(order, &why);
+                return Ok(None);
+            }
+        };
         let does = format!("{}: {}", order.repair.does(), order.seen);
         let record = Record {
             is_one_way: true,
@@ -311,6 +319,9 @@ impl Keeper {
         let _telling = self.system.begin_telling(&does);
         if done.outcome == Outcome::Done.as_str() {
             let came = self.system.wait_ready(&note.node, None, READY_WITHIN);
+            if has_lease {
+                self.leave_lease(&note.node);
+            }
             match self.waited(&done, came.err())? {
                 Some(judged) => done = judged,
                 None => return Ok(None),
@@ -322,6 +333,28 @@ impl Keeper {
             seen: order.seen.clone(),
             done,
         }))
+    }
+
+    /// Takes the Lease for a restart that can wait, where there are several servers; true if it has
+    /// it. An error says why it is not the turn of this one.
+    fn turn(&self, order: &Order, node: &str) -> std::result::Result<bool, String> {
+        if !order.fault.id.starts_with(CERTIFICATES) || self.system.role() == Role::Worker {
+            return Ok(false);
+        }
+        let servers = self.system.servers();
+        if servers.len() <= 1 {
+            return Ok(false);
+        }
+        if let Some(away) = servers.iter().find(|it| !it.is_ready && it.name != node) {
+            return Err(format!("the server {} is not Ready", away.name));
+        }
+        let (answer, held) = self.lease(node).map_err(|error| error.sentence())?;
+        if let Some(held) = held {
+            return Err(held.what);
+        }
+        self.take_lease(&answer, node, READY_WITHIN)
+            .map_err(|error| error.sentence())?;
+        Ok(true)
     }
 
     /// Writes down how the wait after a repair ended. `None`: it was in vain, and something else
@@ -515,16 +548,22 @@ impl System {
     }
 
     /// The reason not to repair this now.
-    fn speaks_against(&self, order: &Order) -> Option<String> {
-        let is_dated = order.fault.id.starts_with("k3s.certificates");
+    fn speaks_against(&self, order: &Order, note: &Managed) -> Option<String> {
+        let is_dated = order.fault.id.starts_with(CERTIFICATES);
         if is_dated && !self.is_clock_set() {
             return Some(
                 "nothing says that the clock is synchronized, and certificates of a wrong time would be made"
                     .to_owned(),
             );
         }
-        if is_dated && self.names(&["nodes", "-l", SERVERS]) > 1 {
-            return Some("the cluster has several servers, which restart one at a time".to_owned());
+        if order.fault.id == ADDRESS
+            && self.role() == Role::Server
+            && self.datastore(&note.data_dir) == Datastore::Etcd
+        {
+            return Some(
+                "etcd knows this server by that address, and k3s does not start with another one"
+                    .to_owned(),
+            );
         }
         // The kind does not exist where nobody installed that controller.
         let plans = self.names(&["plans.upgrade.cattle.io", "-A"]);
@@ -547,5 +586,9 @@ impl System {
 
 /// Namespace of CoreDNS.
 const DNS_NAMESPACE: &str = "kube-system";
+/// Beginning of the faults about certificates.
+const CERTIFICATES: &str = "k3s.certificates";
+/// Fault of an address that changed.
+const ADDRESS: &str = "k3s.node-address";
 /// Label of servers.
 pub(super) const SERVERS: &str = "node-role.kubernetes.io/control-plane";

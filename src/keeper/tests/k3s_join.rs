@@ -31,6 +31,7 @@ fn joining(tree: &Tree) -> Install {
                 time: None,
                 now: Wall::default(),
                 version: VERSION.parse().ok(),
+                shared: None,
             },
             address: SERVER.to_owned(),
         }),

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::Row;
 use crate::{
     core::{
+        k3s::servers::quorum,
         time::{Wall, in_words, moment},
         words::size,
     },
@@ -97,7 +98,7 @@ pub fn k3s_rows(status: &K3sStatus, copies: Option<&Copies>, now: Wall) -> Vec<R
         ("Service", status.service.clone()),
         ("Node", status.node.clone()),
         ("Data", status.data_dir.clone()),
-        ("Datastore", status.datastore_bytes.map(size)),
+        ("Datastore", datastore(status)),
         (
             "Certificates",
             ends.map(|end| format!("the first ends {end} ({file})")),
@@ -122,6 +123,17 @@ pub fn k3s_rows(status: &K3sStatus, copies: Option<&Copies>, now: Wall) -> Vec<R
         .chain(rows)
         .chain(copies)
         .collect()
+}
+
+/// Kind, length and quorum of the datastore.
+fn datastore(status: &K3sStatus) -> Option<String> {
+    let parts = [
+        status.datastore.clone(),
+        status.datastore_bytes.map(size),
+        Some(quorum(status.servers)).filter(|words| !words.is_empty()),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// The same with faults, backups, volumes and changes, which the command line lays out as lists of

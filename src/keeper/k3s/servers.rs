@@ -1,0 +1,128 @@
+//! Several servers: which there are, the Lease by which they are upgraded one at a time, and the
+//! snapshot of the etcd that they share.
+
+use std::{path::Path, time::Duration};
+
+use super::{
+    super::{Keeper, now, system::System},
+    Install, datastore,
+    join::finding,
+    watch::SERVERS,
+};
+use crate::{
+    core::k3s::{
+        self, BINARY,
+        plan::{no_lease, words},
+        servers::{self, Datastore, LEASE, LEASE_QUESTION, ServerNode, card_doubt},
+    },
+    error::{Error, Result},
+    files,
+    host::exec::ProgramEnd,
+    wire::keeper::Finding,
+};
+
+/// Beginning of the name of a snapshot that k3s makes for a backup.
+const NAME: &str = "pipeops";
+
+impl System {
+    /// Kind of the datastore of this server.
+    pub(super) fn datastore(&self, data_dir: &str) -> Datastore {
+        if k3s::setting(&self.k3s_settings(), "datastore-endpoint").is_some() {
+            Datastore::Elsewhere
+        } else if self.is_there(&format!("{data_dir}/server/db/etcd")) {
+            Datastore::Etcd
+        } else {
+            Datastore::Sqlite
+        }
+    }
+
+    /// The servers of the cluster; none where its API does not say it.
+    pub(super) fn servers(&self) -> Vec<ServerNode> {
+        let question = format!("jsonpath={}", servers::QUESTION);
+        let asked = self.kubectl(&["get", "nodes", "-l", SERVERS, "-o", &question]);
+        let ended = asked.ok().filter(ProgramEnd::is_fine);
+        ended.map_or_else(Vec::new, |ended| servers::servers(&ended.output))
+    }
+
+    /// Finding that the etcd of an installation would be on a card.
+    pub(super) fn etcd_on_card(&self, wanted: &Install, data_dir: &str) -> Option<Finding> {
+        let wishes = &wanted.wishes;
+        let has_etcd = wishes.has_etcd || wishes.shared.is_some();
+        let (_, device) = self.mounted(data_dir).filter(|_| has_etcd)?;
+        let found = card_doubt(&device, data_dir).map(finding);
+        found.filter(|found| !wanted.ignored.contains(&found.id))
+    }
+
+    /// Has k3s write a snapshot of etcd into the directory of `to`, and checks it.
+    pub(super) fn snapshot(&self, to: &Path) -> Result<()> {
+        let cannot = || Error::new("cannot make a snapshot of etcd");
+        let real = to.parent().unwrap_or(to);
+        let below = real.strip_prefix(self.root()).unwrap_or(real);
+        let folder = format!("/{}", below.display());
+        let argv = [
+            BINARY,
+            "etcd-snapshot",
+            "save",
+            "--name",
+            NAME,
+            "--dir",
+            &folder,
+        ];
+        self.run(&argv).map_err(|error| {
+            error
+                .within("cannot make a snapshot of etcd")
+                .fix("sudo pipeops-agent k3s status; then: sudo k3s etcd-snapshot save")
+        })?;
+        let made = self.list(&folder, "").into_iter();
+        let mut made = made.filter(|path| {
+            path.rsplit('/')
+                .next()
+                .is_some_and(|it| it.starts_with(NAME))
+        });
+        let made = made
+            .next()
+            .ok_or_else(|| cannot().why(format!("k3s left none in {folder}")))?;
+        std::fs::rename(self.path(&made), to)
+            .map_err(|error| files::explain(format!("cannot move {made}"), &error))?;
+        datastore::check_snapshot(to)
+    }
+}
+
+impl Keeper {
+    /// State of the Lease: an answer for [`Self::take_lease`], and the finding that another server
+    /// has it.
+    pub(super) fn lease(&self, node: &str) -> Result<(String, Option<Finding>)> {
+        let question = format!("jsonpath={LEASE_QUESTION}");
+        let get = ["-n", "kube-system", "get", "lease", LEASE];
+        let get = [&get[..], &["--ignore-not-found", "-o", &question]].concat();
+        let answer = self.answer(&get, cannot)?;
+        let held = servers::held(&answer, node, now()).map(|(holder, until)| Finding {
+            id: "upgrade.lease".to_owned(),
+            what: format!(
+                "the server {holder} is upgraded now: it has the Lease {LEASE} in kube-system until {} at the latest",
+                until.rfc3339()
+            ),
+            fix: format!("wait until it is Ready with the new version: sudo k3s kubectl get nodes; if it is gone for good: sudo k3s kubectl -n kube-system delete lease {LEASE}"),
+        });
+        Ok((answer, held))
+    }
+
+    /// Takes the Lease, unless somebody else has changed it since the answer.
+    pub(super) fn take_lease(&self, answer: &str, node: &str, within: Duration) -> Result<()> {
+        // There and back, each with a start of k3s; and the backup before.
+        let seconds = within.as_secs().saturating_mul(2).saturating_add(600);
+        let before = Some(answer).filter(|answer| !answer.trim().is_empty());
+        let verb = before.map_or("create", |_| "replace");
+        let manifest = servers::lease(node, now(), seconds, before);
+        self.send(verb, &manifest, cannot)
+    }
+
+    /// Gives the Lease back. One that stays ends by itself.
+    pub(super) fn leave_lease(&self, node: &str) {
+        drop(self.system.run(&words(&no_lease(node))));
+    }
+}
+
+fn cannot() -> Error {
+    Error::new("cannot take the Lease by which servers are upgraded one at a time")
+}
