@@ -34,6 +34,7 @@ test-k3s:
 	@tests/k3s/run --data-dir /mnt/disk/k3s
 	@tests/k3s/run --openrc
 	@tests/k3s/join
+	@tests/k3s/servers
 	@tests/k3s/run --faults
 
 ## make pages   every page at every width, light and dark, in a real browser: pictures in target/screenshots

@@ -74,6 +74,7 @@ const PROGRAMS: &[&str] = &[
     "tests/packages/update",
     "tests/k3s/run",
     "tests/k3s/join",
+    "tests/k3s/servers",
     "tests/packages/run",
     "tests/setup",
 ];

@@ -44,13 +44,20 @@ leave() {
 }
 
 step() { printf '== %s: %s\n' "$(date +%T)" "$*"; }
-fail() {
-    printf 'FAILED: %s\n' "$*"
+# Each end of k3s with its reason, and the last lines of its log.
+evidence() {
     case $init in
-    systemd) journalctl --no-pager -n 40 -u k3s -u k3s-agent -u pipeops-k3s-resume -o cat | cut -c 1-300 ;;
+    systemd)
+        journalctl --no-pager -u k3s -u k3s-agent -o short | grep -e level=fatal -e 'leaderelection lost' -e 'Main process exited' | tail -n 10 | cut -c 1-400
+        journalctl --no-pager -n 40 -u k3s -u k3s-agent -u pipeops-k3s-resume -o cat | cut -c 1-300
+        ;;
     openrc) tail -n 40 /var/log/k3s.log | cut -c 1-300 ;;
     esac || true
     ls -l /var/lib/pipeops-keeper || true
+}
+fail() {
+    printf 'FAILED: %s\n' "$*"
+    evidence
     # The machine ends, and nobody waits for it.
     case $init in
     systemd) systemctl --force --force poweroff ;;
