@@ -7,6 +7,7 @@ mod operate;
 mod replay;
 mod show;
 mod simple;
+mod suggest;
 
 use serde_json::Value;
 
@@ -35,6 +36,7 @@ pub(super) static COMMAND: Command = Command {
         &deploy::ROLLBACK,
         &operate::RESTART,
         &operate::SCALE,
+        &suggest::SUGGEST,
         &git::PULL,
         &operate::PAUSE,
         &operate::RESUME,

@@ -33,6 +33,7 @@ pub mod policy;
 pub mod preflight;
 pub mod procfs;
 pub mod proxy;
+pub mod quantity;
 pub mod rates;
 pub mod redact;
 pub mod repair;

@@ -119,7 +119,7 @@ fn revision(revision: &Revision) -> Value {
     json!({
         "number": revision.number, "at": revision.at.millis(), "by": revision.by,
         "scaled": revision.overlay.scaled, "restarted": revision.overlay.restarted.millis(),
-        "digests": revision.overlay.digests, "pinned": revision.overlay.pinned,
+        "digests": revision.overlay.digests, "pinned": revision.overlay.pinned, "sized": revision.overlay.sized,
         "verdict": outcome.verdict, "cause": outcome.cause, "object": outcome.object, "sentence": outcome.sentence,
         "evidence": outcome.evidence, "fix": outcome.fix, "since": outcome.since.millis(),
     })
@@ -249,6 +249,7 @@ struct RevisionShape {
     restarted: i64,
     digests: BTreeMap<String, String>,
     pinned: Vec<String>,
+    sized: BTreeMap<String, String>,
     verdict: String,
     cause: String,
     object: String,
@@ -265,6 +266,7 @@ fields!(RevisionShape {
     restarted,
     digests,
     pinned,
+    sized,
     verdict,
     cause,
     object,
@@ -320,6 +322,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
             restarted: Wall::from_millis(found.restarted),
             digests: found.digests,
             pinned: found.pinned,
+            sized: found.sized,
         },
         outcome: Outcome {
             verdict: found.verdict,
@@ -575,6 +578,10 @@ mod tests {
             restarted: Wall::from_millis(6),
             digests: BTreeMap::from([("web:1".to_owned(), "local".to_owned())]),
             pinned: vec!["Deployment/web".to_owned()],
+            sized: BTreeMap::from([(
+                "Deployment/web/a".to_owned(),
+                "- - - - > 60m - - -".to_owned(),
+            )]),
         }
     }
 
@@ -676,6 +683,9 @@ mod tests {
             digests: (0..64).map(image).collect(),
             pinned: (0..64)
                 .map(|number| format!("StatefulSet/{number:0>253}"))
+                .collect(),
+            sized: (0..crate::core::apps::suggest::CONTAINERS_MAX)
+                .map(|number| (format!("StatefulSet/{number:0>317}"), "9".repeat(179)))
                 .collect(),
             ..Overlay::default()
         };

@@ -5,7 +5,6 @@
 
 pub mod event;
 mod pod;
-mod quantity;
 pub mod rights;
 pub mod shown;
 pub mod summary;
@@ -18,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use pod::{ContainerStatus, Pod, PodStatus};
 
 use super::json::{Fields, Place, Shape, fields};
-use crate::core::{cluster, secret::Secret};
+use crate::core::{cluster, quantity, secret::Secret};
 
 /// The head of every object.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]

@@ -15,6 +15,7 @@ mod place;
 mod scaled;
 mod ssh;
 mod standby;
+mod suggest;
 
 use std::{path::Path, time::Duration};
 

@@ -83,7 +83,7 @@ fn digest<'a>(image: &str, id: &'a str) -> &'a str {
 }
 
 /// Place of the Pods in a workload. A Job has none: it does not run again on the way back.
-fn pod_of(manifest: &Manifest) -> Option<&'static str> {
+pub fn pod_of(manifest: &Manifest) -> Option<&'static str> {
     match &*manifest.kind.name {
         "Deployment" | "StatefulSet" | "DaemonSet" => Some("/spec/template/spec"),
         "CronJob" => Some("/spec/jobTemplate/spec/template/spec"),
@@ -110,7 +110,8 @@ fn images(manifest: &Manifest) -> impl Iterator<Item = &str> {
     containers(manifest).map(|container| text(container, "image"))
 }
 
-fn workload(manifest: &Manifest) -> String {
+/// A workload in an overlay: `Deployment/web`.
+pub fn workload(manifest: &Manifest) -> String {
     format!("{}/{}", manifest.kind.name, manifest.name)
 }
 

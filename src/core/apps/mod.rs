@@ -19,6 +19,7 @@ mod record;
 pub mod repository;
 mod simple;
 mod staged;
+pub mod suggest;
 mod values;
 
 pub use adoption::{adopted, lost};
@@ -26,7 +27,7 @@ pub use autoscaling::{
     HOLDER, REPLICAS, handed_over, is_autoscaled, owns_replicas, without_replicas,
 };
 pub use difference::{Difference, differences};
-pub use digests::{Need, digests, needs, unpinned};
+pub use digests::{Need, digests, needs, pod_of, unpinned, workload};
 pub use discovery::{CREATE_FIRST, discovered};
 pub use drift::{Left, keep_left, last_changed_by, our_fields};
 pub use git_host::GitHost;
@@ -34,7 +35,7 @@ pub use kinds::{GATEWAY, Kind, NODE, granted_apart, is_custom_group, kind_of, re
 #[cfg(any(test, feature = "internals"))]
 pub use manifests::parse;
 pub use manifests::{Customs, Manifest, Problem, common_namespace, judged, not_built_in, objects};
-pub use overlay::{Overlay, place};
+pub use overlay::{Overlay, containers, place};
 pub use ownership::{Head, Ownership, as_applied, denied};
 pub use record::{
     App, InventoryEntry, LastChange, Outcome, Owner, Revision, Source, Stage, Upstream,

@@ -5,10 +5,17 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::{super::time::Wall, Manifest};
+use super::{
+    super::time::Wall,
+    Manifest,
+    digests::{pod_of, workload},
+    suggest::{CONTAINERS_MAX, Sizes},
+};
 
 /// Annotation of Pods with the time of a restart: another value makes the controller replace them.
 const RESTARTED: &str = "pipeops.io/restarted-at";
+/// Word between the sizes of a manifest and those that take their place.
+const BECOMES: &str = " > ";
 
 /// Wishes beside the manifests.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -22,6 +29,9 @@ pub struct Overlay {
     pub digests: BTreeMap<String, String>,
     /// Workloads that are deployed by these digests, because they went back: `Deployment/web`.
     pub pinned: Vec<String>,
+    /// Requests and limits by container, `Deployment/web/app`: those of the manifest, and those
+    /// that take their place for as long as it says the same.
+    pub sized: BTreeMap<String, String>,
 }
 
 impl Overlay {
@@ -58,7 +68,69 @@ impl Overlay {
                 );
             }
             self.lay_digests(manifest);
+            self.lay_sizes(manifest);
         }
+    }
+
+    /// Key of a container in [`Overlay::sized`].
+    pub fn container_key(manifest: &Manifest, container: &Value) -> String {
+        let name = container.get("name").and_then(Value::as_str);
+        format!("{}/{}", workload(manifest), name.unwrap_or_default())
+    }
+
+    /// Gives a container other sizes than its manifest has.
+    pub fn resize(&mut self, key: &str, (from, to): (&Sizes, &Sizes)) {
+        if self.sized.len() < CONTAINERS_MAX || self.sized.contains_key(key) {
+            let sizes = format!("{from}{BECOMES}{to}");
+            self.sized.insert(key.to_owned(), sizes);
+        }
+    }
+
+    fn lay_sizes(&self, manifest: &mut Manifest) {
+        let Some(path) = pod_of(manifest).filter(|_| !self.sized.is_empty()) else {
+            return;
+        };
+        let head = format!("{}/", workload(manifest));
+        let containers = manifest.object.pointer_mut(&format!("{path}/containers"));
+        for container in containers
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            let name = container.get("name").and_then(Value::as_str);
+            let key = format!("{head}{}", name.unwrap_or_default());
+            let sizes = self
+                .sized
+                .get(&key)
+                .and_then(|sizes| sizes.split_once(BECOMES));
+            let Some((_, to)) = sizes else {
+                continue;
+            };
+            for (word, (list, resource, _)) in to.split(' ').zip(Sizes::default().quantities()) {
+                if word != "-" {
+                    place(container, &["resources", list, resource], Value::from(word));
+                }
+            }
+        }
+    }
+
+    /// Forgets sizes of containers for which the manifests say something else by now.
+    pub fn fit_sizes(&mut self, manifests: &[Manifest]) {
+        let says: Vec<_> = manifests
+            .iter()
+            .flat_map(|manifest| containers(manifest).map(move |one| (manifest, one)))
+            .map(|(manifest, container)| {
+                (
+                    Self::container_key(manifest, container),
+                    Sizes::of(container).to_string(),
+                )
+            })
+            .collect();
+        self.sized.retain(|key, sizes| {
+            let from = sizes.split_once(BECOMES).map(|(from, _)| from);
+            says.iter()
+                .any(|(known, says)| known == key && Some(says.as_str()) == from)
+        });
     }
 
     /// Forgets wishes about workloads that are not there any more, and how it went back: the words
@@ -67,7 +139,15 @@ impl Overlay {
         self.unpin();
         let keys: Vec<_> = manifests.iter().filter_map(Self::key).collect();
         self.scaled.retain(|key, _| keys.contains(key));
+        self.fit_sizes(manifests);
     }
+}
+
+/// Containers of a workload, without those that only prepare it.
+pub fn containers(manifest: &Manifest) -> impl Iterator<Item = &Value> {
+    let pod = pod_of(manifest).and_then(|path| manifest.object.pointer(path));
+    let list = pod.and_then(|pod| pod.get("containers")?.as_array());
+    list.into_iter().flatten()
 }
 
 /// Sets a field. Where something else than an object is on the way, the API server refuses the
@@ -123,5 +203,42 @@ mod tests {
         let mut same = manifests.clone();
         Overlay::default().lay(&mut same);
         assert_eq!(same, manifests);
+    }
+
+    #[test]
+    fn sizes_hold_until_the_manifest_says_something_else() {
+        let text = |image: &str, memory: &str| {
+            let pod = format!(
+                "{{containers: [{{name: a, image: {image}, resources: {{limits: {{memory: {memory}, gpu: 1}}}}}}, {{name: b}}]}}"
+            );
+            let text = format!(
+                "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\nspec: {{template: {{spec: {pod}}}}}\n---\n\
+                apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: web}}\nspec: {{jobTemplate: {{spec: {{template: {{spec: {pod}}}}}}}}}\n"
+            );
+            parse(&text, Some("shop")).unwrap()
+        };
+        let manifests = text("web:1", "64Mi");
+        let from = Sizes::of(containers(&manifests[0]).next().unwrap());
+        let to = Sizes {
+            cpu_request: Some(60),
+            memory_limit: Some(96 << 20),
+            ..Sizes::default()
+        };
+        let mut overlay = Overlay::default();
+        for key in ["Deployment/web/a", "CronJob/web/a", "Deployment/web/gone"] {
+            overlay.resize(key, (&from, &to));
+        }
+        overlay.fit(&manifests);
+        assert_eq!(overlay.sized.len(), 2);
+        let mut laid = text("web:2", "65536Ki");
+        overlay.fit(&laid);
+        overlay.lay(&mut laid);
+        for manifest in &laid {
+            let all: Vec<_> = containers(manifest).map(|one| &one["resources"]).collect();
+            let wanted = serde_json::json!({"requests": {"cpu": "60m"}, "limits": {"memory": "96Mi", "gpu": 1}});
+            assert_eq!(all, [&wanted, &Value::Null]);
+        }
+        overlay.fit(&text("web:2", "128Mi"));
+        assert!(overlay.sized.is_empty());
     }
 }

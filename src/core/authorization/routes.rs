@@ -118,6 +118,8 @@ pub enum View {
     PullApp,
     RestartApp,
     ScaleApp,
+    Suggestion,
+    ApplySuggestion,
     PauseApp,
     ResumeApp,
 }
@@ -255,6 +257,8 @@ pub const ROUTES: &[Route] = &[
     operate("/api/v1/apps/{id}/pull", View::PullApp),
     operate("/api/v1/apps/{id}/restart", View::RestartApp),
     operate("/api/v1/apps/{id}/scale", View::ScaleApp),
+    get("/api/v1/apps/{id}/suggest", Role::Viewer, View::Suggestion),
+    operate("/api/v1/apps/{id}/suggest", View::ApplySuggestion),
     operate("/api/v1/apps/{id}/pause", View::PauseApp),
     operate("/api/v1/apps/{id}/resume", View::ResumeApp),
     get("/api/v1/session", Role::Nobody, View::Session),

@@ -24,7 +24,7 @@ pub use evidence::LAST_LINES;
 pub use last_lines::{Died, LINES_MAX, died, last_lines};
 pub use look::{RolloutProgress, look};
 pub use object::{Key, Object, Observation};
-pub use related::{EventLine, PodLine, events_of, images_of, pods_of};
+pub use related::{EventLine, PodLine, events_of, images_of, owned, pods_of};
 pub use workloads::{JobEnd, job_end};
 
 use super::time::{Mono, in_words};

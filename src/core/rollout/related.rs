@@ -81,6 +81,18 @@ pub fn pods_of(uids: BTreeSet<String>, seen: &Observation) -> Vec<PodLine> {
     pods.iter().map(line).collect()
 }
 
+/// Objects of a kind that belong to the object with this UID, the newest first.
+pub fn owned<'a>(kind: &'static str, uid: &str, seen: &'a Observation) -> Vec<&'a Object> {
+    let uids = family(BTreeSet::from([uid.to_owned()]), seen);
+    let all = seen.of_kind(kind);
+    let mut found: Vec<_> = all.filter(|object| uids.contains(object.uid())).collect();
+    found.order_by_key(|object| {
+        let made = Wall::parse_rfc3339(object.text("/metadata/creationTimestamp"));
+        std::cmp::Reverse(made)
+    });
+    found
+}
+
 /// Images that the Pods of an object run: as their containers name them, and as the node does
 /// (`imageID`).
 pub fn images_of<'a>(key: &Key, seen: &'a Observation) -> Vec<(&'a str, &'a str)> {

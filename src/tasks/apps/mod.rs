@@ -18,6 +18,7 @@
 //! | [`describe`], [`inspect`] | answers: list, verdict, history; Pods, events, differences |
 //! | [`cluster`], [`observe`], [`watched`] | the cluster under [`account`]: single objects, one look, a watch |
 //! | [`source`], [`folder`] | apps that come from a Git repository, or from a folder of root's |
+//! | [`suggest`] | requests and limits that fit the stored usage |
 //! | [`stage`] | namespaces and definitions that root has created before an app |
 //! | [`ledger`] | records and revisions |
 //! | [`verdict`] | meaning of errors and looks for an app |
@@ -41,6 +42,7 @@ mod operate;
 mod running;
 mod source;
 mod stage;
+mod suggest;
 mod verdict;
 mod watched;
 

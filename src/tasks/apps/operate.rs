@@ -140,7 +140,7 @@ impl Apps {
     }
 
     /// Deploys what runs under other wishes, as a revision of its own.
-    async fn again(
+    pub(super) async fn again(
         self: Rc<Self>,
         app: &str,
         change: impl FnOnce(&mut Overlay, &[Manifest]) -> Result<()>,

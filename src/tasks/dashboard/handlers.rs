@@ -188,6 +188,8 @@ impl Answers for Local {
                 View::PullApp => self.pull_app(&request).await,
                 View::RestartApp => self.restart_app(&request).await,
                 View::ScaleApp => self.scale_app(&request).await,
+                View::Suggestion => self.suggestion(&request).await,
+                View::ApplySuggestion => self.apply_suggestion(&request).await,
                 View::PauseApp => self.care_for_app(&request, Care::Paused).await,
                 View::ResumeApp => self.care_for_app(&request, Care::Resumed).await,
             }

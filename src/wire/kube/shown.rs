@@ -1,8 +1,8 @@
 //! Objects for people: more fields than the watches read, queried on demand and stored nowhere.
 
-use super::{Allocatable, quantity};
+use super::Allocatable;
 use crate::{
-    core::time::Wall,
+    core::{quantity, time::Wall},
     wire::{
         api::{NodeCondition, NodeReport, PodReport, WorkloadReport},
         json::fields,

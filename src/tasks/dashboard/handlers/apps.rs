@@ -109,8 +109,23 @@ impl Local {
         self.look(async |apps| apps.events(&request.id).await).await
     }
 
+    pub(super) async fn suggestion(&self, request: &ApiRequest) -> Reply {
+        self.look(async |apps| apps.suggestion(&request.id, &self.telemetry).await)
+            .await
+    }
+
+    pub(super) async fn apply_suggestion(&self, request: &ApiRequest) -> Reply {
+        let apply = async |apps: Rc<Apps>, (), by: &Asker| {
+            apps.apply_suggestion(&request.id, &self.telemetry, by)
+                .await
+        };
+        self.change(request, Ok(()), apply).await
+    }
+
     pub(super) async fn apply_app(&self, request: &ApiRequest) -> Reply {
-        let apply = async |apps: Rc<Apps>, wish: ApplyWish, by: &Asker| apps.apply(&wish, by).await;
+        let apply = async |apps: Rc<Apps>, wish: ApplyWish, by: &Asker| {
+            Box::pin(apps.apply(&wish, by)).await
+        };
         self.change(request, apply_wish(request), apply).await
     }
 

@@ -1,7 +1,7 @@
 //! Quantities of Kubernetes: `3800m`, `8Gi`, `1.5`, `1e3`.
 
 /// A quantity in thousandths. `None` for what is none, below zero or without bounds.
-pub(super) fn milli(text: &str) -> Option<u64> {
+pub fn milli(text: &str) -> Option<u64> {
     let end = text.find(|sign: char| !sign.is_ascii_digit() && sign != '.');
     let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
     if !number.contains(|sign: char| sign.is_ascii_digit()) {
@@ -16,7 +16,7 @@ pub(super) fn milli(text: &str) -> Option<u64> {
 }
 
 /// A quantity in whole units.
-pub(super) fn whole(text: &str) -> Option<u64> {
+pub fn whole(text: &str) -> Option<u64> {
     // By way of thousandths: 18 PB is more than any machine has.
     milli(text).map(|milli| milli / 1000)
 }
