@@ -37,7 +37,12 @@ export async function open(browser, base, { width = 1440, scheme = 'light', isRe
   });
   page.on('pageerror', (error) => wrong.push(`error: ${error.stack}`));
   page.on('dialog', (dialog) => wrong.push(`a dialog: ${dialog.message()}`));
-  return { context, page, wrong, told, base, width, scheme, close: () => context.close() };
+  // An answer that is under way when the window closes has nobody left who waits for it.
+  const close = async () => {
+    await context.unrouteAll({ behavior: 'ignoreErrors' });
+    await context.close();
+  };
+  return { context, page, wrong, told, base, width, scheme, close };
 }
 
 export async function logIn(window, token) {

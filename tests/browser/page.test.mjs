@@ -161,17 +161,20 @@ test('an agent that says nothing any more is stale within seconds, though its co
 test('the whole page weighs what it may, and can be used at once', LONG, async () => {
   const window = await open(browser, world.base);
   const sizes = new Map();
-  const pending = [];
+  const requests = new Map();
   window.page.on('response', (response) => {
     const { pathname } = new URL(response.url());
-    if (pathname === '/' || pathname.startsWith('/assets/')) pending.push(response.request().sizes().then((size) => sizes.set(pathname, size)));
+    if (pathname === '/' || pathname.startsWith('/assets/')) requests.set(pathname, response.request());
   });
+  const measure = async () => {
+    for (const [name, request] of requests) sizes.set(name, await request.sizes());
+  };
   await logIn(window, await world.token());
   for (const name of PAGES) {
     await show(window, name);
     if (name === 'host') await drawn(window);
   }
-  await Promise.all(pending);
+  await measure();
   const sum = (find) => [...sizes.values()].reduce((all, size) => all + find(size), 0);
   const bodies = sum(({ responseBodySize }) => responseBodySize);
   figures['bytes over the wire, everything, without heads'] = bodies;
@@ -181,7 +184,7 @@ test('the whole page weighs what it may, and can be used at once', LONG, async (
   assert.ok(bodies <= WEIGHT_BYTES_MAX, `${bodies} bytes: ${figures['files of the page']}`);
   assert.deepEqual([...sizes.keys()].filter((name) => /deploy|logs/.test(name)), [], 'a part of a page is read when it is opened');
   for (const name of PARTS) await show(window, name);
-  await Promise.all(pending);
+  await measure();
   const whole = sum(({ responseBodySize }) => responseBodySize);
   figures['bytes over the wire, with the form and the logs of an app'] = whole;
   assert.ok(whole > bodies && whole <= WITH_PARTS_BYTES_MAX, `${whole} bytes`);
