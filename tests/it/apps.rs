@@ -16,6 +16,7 @@ mod scaled;
 mod ssh;
 mod standby;
 mod suggest;
+mod who;
 
 use std::{path::Path, time::Duration};
 

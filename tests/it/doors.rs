@@ -32,7 +32,7 @@ impl Heard {
     }
 
     /// The cookie that it sets, as it is to be sent.
-    fn cookie(&self) -> String {
+    pub(crate) fn cookie(&self) -> String {
         let set = self.header("set-cookie").expect("a cookie");
         let pair = set.split(';').next().unwrap();
         format!("cookie: {pair}\r\n")
@@ -70,17 +70,11 @@ impl House {
 
     /// Sends bytes to the port as they are and hears everything until the end.
     pub(crate) fn raw(&self, bytes: &[u8]) -> Option<Heard> {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).ok()?;
-        talk(stream, bytes)
+        raw(self.port, bytes)
     }
 
     pub(crate) fn ask(&self, line: &str, headers: &str, body: &str) -> Heard {
-        let request = request(
-            line,
-            &format!("host: localhost:{}\r\n{headers}", self.port),
-            body,
-        );
-        self.raw(request.as_bytes()).expect("an answer")
+        ask(self.port, line, headers, body)
     }
 
     pub(crate) fn get(&self, path: &str, headers: &str) -> Heard {
@@ -133,12 +127,23 @@ impl House {
 }
 
 /// Where the dashboard is, by what was logged after so many bytes.
-fn port(agent: &Agent, after: usize) -> u16 {
+pub(crate) fn port(agent: &Agent, after: usize) -> u16 {
     until("the dashboard is on its port", SOON, || {
         let log = agent.log();
         let (_, rest) = log.get(after..)?.split_once("http://127.0.0.1:")?;
         rest.split_once('/')?.0.parse().ok()
     })
+}
+
+fn raw(port: u16, bytes: &[u8]) -> Option<Heard> {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
+    talk(stream, bytes)
+}
+
+/// Asks the dashboard on a port.
+pub(crate) fn ask(port: u16, line: &str, headers: &str, body: &str) -> Heard {
+    let request = request(line, &format!("host: localhost:{port}\r\n{headers}"), body);
+    raw(port, request.as_bytes()).expect("an answer")
 }
 
 fn request(line: &str, headers: &str, body: &str) -> String {

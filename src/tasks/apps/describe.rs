@@ -6,7 +6,6 @@ use super::{
     Apps,
     change::{Plan, is_ours},
     ledger::of_api,
-    unknown,
     verdict::{kinds, refused, scope, sight},
 };
 use crate::{
@@ -70,7 +69,7 @@ impl Apps {
             }
         };
         let Some(read) = read else {
-            return Err(unknown(app));
+            return Err(self.unknown(app));
         };
         let manifests = self.running_manifests(&read).await;
         let running = self.what_runs(&read, manifests.as_deref()).await;

@@ -218,7 +218,15 @@ impl Apps {
     }
 
     async fn existing(&self, app: &str) -> Result<Read> {
-        self.record(app).await?.ok_or_else(|| unknown(app))
+        self.record(app).await?.ok_or_else(|| self.unknown(app))
+    }
+
+    /// There is no such app; or not yet, because what its source has was refused.
+    fn unknown(&self, app: &str) -> Error {
+        match self.sources.failure(app) {
+            Some(error) => error.within(format!("there is no app {app} yet")),
+            None => Error::new(format!("there is no app {app}")).fix("pipeops-agent apps list"),
+        }
     }
 
     fn remember(&self, app: &App) {
@@ -245,8 +253,4 @@ fn named(app: &str) -> Result<()> {
 
 fn of_problem(problem: Problem) -> Error {
     Error::new(problem.what).why(problem.why).fix(problem.fix)
-}
-
-fn unknown(app: &str) -> Error {
-    Error::new(format!("there is no app {app}")).fix("pipeops-agent apps list")
 }

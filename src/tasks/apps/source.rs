@@ -11,7 +11,7 @@ use super::{
     accept::{Origin, Requester},
     asker::Asker,
     ledger::Read,
-    named, of_problem, unknown,
+    named, of_problem,
 };
 use crate::{
     core::{
@@ -146,6 +146,14 @@ impl Sources {
             one: Mutex::new(()),
             failed: RefCell::default(),
         }
+    }
+
+    /// Reason why the source of an app gave nothing last.
+    pub(super) fn failure(&self, app: &str) -> Option<Error> {
+        self.failed
+            .borrow()
+            .get(app)
+            .map(|failed| failed.error.clone())
     }
 
     async fn tip(&self, of: &Repository, owner: Owner) -> std::result::Result<Tip, Failure> {
@@ -314,7 +322,7 @@ impl Apps {
             // Also one that is deployed by hand, or not at all, may be there.
             (_, from) => match self.in_folder(app).await? {
                 Some(entry) => Rc::clone(&self).take(app, entry, (reason, asker)).await,
-                None if known.is_none() => return Err(unknown(app)),
+                None if known.is_none() => return Err(self.unknown(app)),
                 None => return Err(nothing_to_pull(app, from)),
             },
         };

@@ -30,7 +30,10 @@ impl Bench {
     /// With an agent that is prepared before it starts.
     pub(super) fn prepared(level: &str, prepare: impl FnOnce(Agent) -> Agent) -> Option<Self> {
         let held = calm()?;
-        let accounts = Accounts::new(Reach::Managed);
+        let accounts = Accounts::new(match level {
+            "full" => Reach::Full,
+            _ => Reach::Managed,
+        });
         let namespace = format!("commands-of-{}", accounts.namespace());
         kubectl(&["create", "namespace", &namespace]);
         let labels = [

@@ -7,21 +7,25 @@ use serde_json::{Value, json};
 
 use super::{Bench, SOON};
 use crate::{
-    agent::{put, until_every},
+    agent::{Agent, put, until_every},
     cluster::{kubectl, leave_object},
 };
 
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A group of custom resources, until it is dropped.
-struct Group(String);
+pub(super) struct Group(String);
 
 impl Group {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         Self(format!("{name}{}.example.com", std::process::id()))
     }
 
-    fn definition(&self, (kind, plural): (&str, &str), scope: &str) -> Value {
+    pub(super) fn name(&self) -> &str {
+        &self.0
+    }
+
+    pub(super) fn definition(&self, (kind, plural): (&str, &str), scope: &str) -> Value {
         let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         let version = json!({"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
             "schema": {"openAPIV3Schema": schema}});
@@ -32,9 +36,9 @@ impl Group {
     }
 
     /// Has the cluster know a kind of it.
-    fn knows(&self, bench: &Bench, names: (&str, &str), scope: &str) {
+    pub(super) fn knows(&self, agent: &Agent, names: (&str, &str), scope: &str) {
         let definition = self.definition(names, scope);
-        let file = bench.agent.folder().join("definition.json");
+        let file = agent.folder().join("definition.json");
         put(&file, &definition.to_string());
         kubectl(&["apply", "-f", &file.display().to_string()]);
         let name = format!("crd/{}.{}", names.1, self.0);
@@ -112,9 +116,9 @@ fn custom_resources_are_deployed_where_root_and_the_cluster_allow_them() {
         return;
     };
     bench.bind();
-    group.knows(&bench, ("Widget", "widgets"), "Namespaced");
-    group.knows(&bench, ("Planet", "planets"), "Cluster");
-    group.knows(&bench, ("Secret", "secrets"), "Namespaced");
+    group.knows(&bench.agent, ("Widget", "widgets"), "Namespaced");
+    group.knows(&bench.agent, ("Planet", "planets"), "Cluster");
+    group.knows(&bench.agent, ("Secret", "secrets"), "Namespaced");
     refuses_what_is_not_allowed(&bench, &group);
 
     let theirs = bench.agent.folder().join("theirs.yaml");
@@ -319,7 +323,7 @@ fn a_group_that_root_takes_back_is_written_no_more() {
         return;
     };
     bench.bind();
-    group.knows(&bench, ("Widget", "widgets"), "Namespaced");
+    group.knows(&bench.agent, ("Widget", "widgets"), "Namespaced");
     let widget = group.object("Widget", "a", 1);
     Bench::does(&bench.refused(&widget).1);
     let (code, said) = bench.apply("shop", &widget);

@@ -3,6 +3,7 @@
 //! and judges them live.
 
 mod live;
+mod rivals;
 
 use std::{
     collections::BTreeSet,
