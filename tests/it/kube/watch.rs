@@ -1,7 +1,8 @@
 //! Watches against a server that cuts them, forgets the past, and talks nonsense.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use pipeops_agent::kube::watch::{Event, Watch};
 use pipeops_agent::wire::kube::HeadOnly;
@@ -9,6 +10,7 @@ use pipeops_agent::wire::kube::HeadOnly;
 use super::certificates::Authority;
 use super::server::{Reply, Server, Then, json};
 use super::{Executor, Kubeconfig, run, until};
+use crate::agent::clock;
 
 const PODS: &str = "GET /api/v1/pods";
 
@@ -166,5 +168,40 @@ fn a_refused_watch_is_tried_again_from_where_it_was() {
         assert!(words[2].contains("503"), "{words:?}");
         assert_eq!(words[3], "+a");
         assert!(server.seen()[2].uri.contains("resourceVersion=10"));
+    });
+}
+
+#[test]
+fn an_api_server_that_answers_again_and_refuses_at_first_is_asked_again_at_once() {
+    run(|executor| async move {
+        let authority = Authority::new();
+        let server = Server::tls(&executor, &authority).await;
+        let refused = || json(503, "later");
+        server.on(PODS, [refused(), refused(), refused(), list("10", &[])]);
+        let kubeconfig = Kubeconfig::new();
+        kubeconfig.write(&server, &authority, "{token: t}");
+        let client = kubeconfig.client(&executor);
+        let heard = client.heard();
+        let failed: Rc<Cell<u32>> = Rc::default();
+        let synced: Rc<Cell<bool>> = Rc::default();
+        let (fails, syncs) = (Rc::clone(&failed), Rc::clone(&synced));
+        let _task = executor.spawn(async move {
+            let watch = Watch::<HeadOnly>::heads("/api/v1/pods");
+            watch
+                .run(&client, |event| match event {
+                    Event::Failed(_) => fails.set(fails.get() + 1),
+                    Event::Synced => syncs.set(true),
+                    Event::Restarted | Event::Added(_) | Event::Modified(_) | Event::Deleted(_) => {
+                    }
+                })
+                .await
+        });
+        until("it is refused twice", || failed.get() == 2).await;
+        // It waits for two seconds now, and would for four after another refusal.
+        heard.try_again();
+        let again = clock();
+        until("it is refused once more", || failed.get() == 3).await;
+        until("it is answered", || synced.get()).await;
+        assert!(clock().duration_since(again) < Duration::from_secs(3));
     });
 }
