@@ -133,6 +133,7 @@ fn of_kind(kind: &str) -> &'static [&'static str] {
         b"Deployment" | b"StatefulSet" | b"DaemonSet" | b"ReplicaSet" => &[
             "spec/replicas",
             "spec/paused",
+            "spec/template/metadata/labels",
             "spec/updateStrategy/type",
             "spec/updateStrategy/rollingUpdate/partition",
             "status",

@@ -44,6 +44,26 @@ fn selected<'a>(target: &Object, seen: &'a Observation) -> Option<Vec<&'a Object
     Some(seen.of_kind("Pod").filter(is_meant).collect())
 }
 
+/// Returns whether a workload makes Pods that a Service leads to, even if it has none now.
+fn has_workload(target: &Object, seen: &Observation) -> bool {
+    const LABELS: &str = "/spec/template/metadata/labels";
+    let selector = target.value().pointer("/spec/selector");
+    let Some(selector) = selector.and_then(Value::as_object) else {
+        return false;
+    };
+    let namespace = target.text("/metadata/namespace");
+    // Not ReplicaSets: those of earlier versions stay.
+    let mut workloads = ["Deployment", "StatefulSet", "DaemonSet"]
+        .into_iter()
+        .flat_map(|kind| seen.of_kind(kind));
+    workloads.any(|workload| {
+        let labels = workload.value().pointer(LABELS);
+        let has =
+            |(name, value): (&String, &Value)| labels.and_then(|all| all.get(name)) == Some(value);
+        workload.text("/metadata/namespace") == namespace && selector.iter().all(has)
+    })
+}
+
 /// Doubt about a version that is complete: a Service leads to a number that none of its Pods
 /// declares. Declared ports only describe a Pod (a program may listen on others), so this makes no
 /// version bad, and Pods that declare none leave nothing to say.
@@ -101,10 +121,10 @@ fn service(target: &Object, seen: &Observation) -> Option<Finding> {
     };
     if pods.is_empty() {
         // A workload that is scaled to nothing has no Pods, and is meant so.
-        if !seen
+        let is_empty = !seen
             .of_kind("Pod")
-            .any(|pod| pod.text("/metadata/namespace") == namespace)
-        {
+            .any(|pod| pod.text("/metadata/namespace") == namespace);
+        if is_empty || has_workload(target, seen) {
             return None;
         }
         let labels: Vec<_> = selector

@@ -270,3 +270,40 @@ fn a_refused_look_says_so_and_stops_deadlines_and_the_soak() {
         Soaking
     );
 }
+
+/// What [`ready`] shows, with a Deployment without Pods and a Service that leads to these Pods.
+fn with_service(replicas: u64, selector: &str) -> (Scope, Observation) {
+    let mut seen = ready();
+    seen.add(Object::reduced("Deployment", &json!({
+        "metadata": {"name": "worker", "namespace": "shop", "uid": "w", "generation": 1},
+        "spec": {"replicas": replicas, "template": {"metadata": {"labels": {"app": "worker", "tier": "back"}}}},
+        "status": {"observedGeneration": 1}})));
+    seen.add(Object::reduced("Service", &json!({
+        "metadata": {"name": "worker", "namespace": "shop"}, "spec": {"selector": {"app": selector}, "ports": [{"port": 80}]}})));
+    let scope = Scope {
+        targets: BTreeMap::from([
+            (key("Deployment", "web"), 1),
+            (key("Deployment", "worker"), 1),
+            (key("Service", "worker"), 0),
+        ]),
+        deadline: DEADLINE,
+        soak: SOAK,
+    };
+    (scope, seen)
+}
+
+#[test]
+fn a_service_of_a_workload_that_is_scaled_to_nothing_is_good() {
+    let (scope, seen) = with_service(0, "worker");
+    let mut rollout = Rollout::new(scope, at(0));
+    let times = [(0, Some(seen.clone())), (60, Some(seen))];
+    assert_eq!(verdicts(&mut rollout, &times), [Soaking, Good]);
+    let (scope, seen) = with_service(0, "typo");
+    let mut rollout = Rollout::new(scope, at(0));
+    rollout.observe(Sight::Seen(&seen), at(0));
+    let bad = rollout.observe(Sight::Seen(&seen), at(20));
+    assert_eq!(
+        (bad.verdict, bad.finding.unwrap().cause),
+        (RolloutVerdict::Bad, Cause::ServiceNoEndpoints)
+    );
+}
