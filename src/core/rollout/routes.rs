@@ -170,30 +170,69 @@ fn service(target: &Object, seen: &Observation) -> Option<Finding> {
 }
 
 fn ingress(target: &Object, seen: &Observation) -> Option<Finding> {
-    let backends = target
+    let paths = target
         .list("/spec/rules")
-        .flat_map(|rule| list(rule, "/http/paths"))
-        .map(|path| text(path, "/backend/service/name"));
-    let default = target.text("/spec/defaultBackend/service/name");
-    let mut names = backends.chain([default]).filter(|name| !name.is_empty());
-    let namespace = target.text("/metadata/namespace");
-    let missing = names.find(|name| {
-        let key = Key {
-            kind: "Service".to_owned(),
-            namespace: namespace.to_owned(),
-            name: (*name).to_owned(),
-        };
-        seen.get(&key).is_none()
-    })?;
+        .flat_map(|rule| list(rule, "/http/paths"));
+    let backends = paths.filter_map(|path| path.pointer("/backend/service"));
+    let default = target.value().pointer("/spec/defaultBackend/service");
+    let mut backends = backends.chain(default);
+    backends.find_map(|backend| no_backend(target, backend, seen))
+}
+
+/// The reason why an Ingress reaches nobody through one of its Services.
+fn no_backend(target: &Object, backend: &Value, seen: &Observation) -> Option<Finding> {
+    let (namespace, name) = (target.text("/metadata/namespace"), text(backend, "/name"));
+    if name.is_empty() {
+        return None;
+    }
     let object = target.in_words();
-    Some(Finding {
+    let finding = |sentence, evidence, fix: &str| Finding {
         cause: Cause::IngressNoBackend,
-        sentence: format!(
-            "{object} leads nowhere: there is no Service {missing} in namespace {namespace}"
-        ),
-        object,
-        evidence: evidence("backend", missing),
-        fix: "correct the name of the Service in the Ingress, or create the Service".to_owned(),
+        object: target.in_words(),
+        sentence,
+        evidence,
+        fix: fix.to_owned(),
         is_definite: true,
-    })
+    };
+    let key = Key {
+        kind: "Service".to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    let Some(service) = seen.get(&key) else {
+        return Some(finding(
+            format!("{object} leads nowhere: there is no Service {name} in namespace {namespace}"),
+            evidence("backend", name),
+            "correct the name of the Service in the Ingress, or create the Service",
+        ));
+    };
+    let (named, number) = (
+        text(backend, "/port/name"),
+        backend.pointer("/port/number").and_then(Value::as_u64),
+    );
+    let is_it = |port: &Value| {
+        let is_named = !named.is_empty() && text(port, "/name") == named;
+        is_named || (number.is_some() && port.get("port").and_then(Value::as_u64) == number)
+    };
+    let ports: Vec<_> = service.list("/spec/ports").collect();
+    // One of type ExternalName needs no ports.
+    if ports.is_empty() || ports.iter().any(|port| is_it(port)) {
+        return None;
+    }
+    let wanted = number.map_or_else(|| format!("named {named:?}"), |number| number.to_string());
+    let shown = ports.iter().map(|port| {
+        let number = port.get("port").and_then(Value::as_u64).unwrap_or(0);
+        match text(port, "/name") {
+            "" => number.to_string(),
+            name => format!("{number} ({name})"),
+        }
+    });
+    Some(finding(
+        format!("{object} leads nowhere: the Service {name} has no port {wanted}"),
+        evidence(
+            "ports of the Service",
+            &shown.collect::<Vec<_>>().join(", "),
+        ),
+        "name a port of the Service in the Ingress; not targetPort, which is that of the Pods",
+    ))
 }

@@ -307,3 +307,44 @@ fn a_service_of_a_workload_that_is_scaled_to_nothing_is_good() {
         (RolloutVerdict::Bad, Cause::ServiceNoEndpoints)
     );
 }
+
+#[test]
+fn an_ingress_that_names_a_port_its_service_has_not_leads_nowhere() {
+    let judged = |port: &serde_json::Value| {
+        let (mut scope, mut seen) = with_service(0, "worker");
+        seen.add(Object::reduced(
+            "Service",
+            &json!({
+            "metadata": {"name": "worker", "namespace": "shop"},
+            "spec": {"ports": [{"name": "http", "port": 80, "targetPort": 8080}]}}),
+        ));
+        let backend = json!({"service": {"name": "worker", "port": port}});
+        seen.add(Object::reduced(
+            "Ingress",
+            &json!({
+            "metadata": {"name": "worker", "namespace": "shop"},
+            "spec": {"rules": [{"http": {"paths": [{"backend": backend}]}}]}}),
+        ));
+        scope.targets.insert(key("Ingress", "worker"), 0);
+        standing(&scope, Sight::Seen(&seen))
+    };
+    for port in [json!({"number": 80}), json!({"name": "http"})] {
+        assert_eq!(judged(&port).0, Good, "{port}");
+    }
+    for (port, wanted) in [
+        (json!({"number": 8080}), "8080"),
+        (json!({"name": "web"}), "named \"web\""),
+    ] {
+        let (verdict, sentence, found) = judged(&port);
+        assert_eq!(verdict, RolloutVerdict::Bad, "{port}");
+        assert_eq!(
+            sentence,
+            format!("Ingress shop/worker leads nowhere: the Service worker has no port {wanted}")
+        );
+        let found = found.unwrap();
+        assert_eq!(
+            (found.cause, found.evidence.as_str()),
+            (Cause::IngressNoBackend, "ports of the Service: 80 (http)")
+        );
+    }
+}
