@@ -133,7 +133,9 @@ fn of_kind(kind: &str) -> &'static [&'static str] {
         b"Deployment" | b"StatefulSet" | b"DaemonSet" | b"ReplicaSet" => &[
             "spec/replicas",
             "spec/paused",
+            "spec/podManagementPolicy",
             "spec/template/metadata/labels",
+            "spec/template/spec/nodeSelector",
             "spec/updateStrategy/type",
             "spec/updateStrategy/rollingUpdate/partition",
             "status",

@@ -10,6 +10,7 @@ use super::{
     messages::evidence,
     object::{list, text},
     pods::{declared_ports, named_ports},
+    workloads,
 };
 
 /// Reasons why nobody is reached.
@@ -64,13 +65,16 @@ fn has_workload(target: &Object, seen: &Observation) -> bool {
     })
 }
 
-/// Doubt about a version that is complete: a Service leads to a number that none of its Pods
-/// declares. Declared ports only describe a Pod (a program may listen on others), so this makes no
-/// version bad, and Pods that declare none leave nothing to say.
+/// Doubt about a version that is complete: a DaemonSet fits no node, or a Service leads to a number
+/// that none of its Pods declares. Declared ports only describe a Pod (a program may listen on
+/// others), so this makes no version bad, and Pods that declare none leave nothing to say.
 pub(super) fn doubt(scope: &Scope, seen: &Observation) -> Option<Finding> {
-    let targets = scope.targets.keys().filter_map(|key| seen.get(key));
-    let mut services = targets.filter(|target| target.kind() == "Service");
-    services.find_map(|target| undeclared(target, seen))
+    let mut targets = scope.targets.keys().filter_map(|key| seen.get(key));
+    targets.find_map(|target| match target.kind() {
+        "DaemonSet" => workloads::nowhere(target),
+        "Service" => undeclared(target, seen),
+        _ => None,
+    })
 }
 
 fn undeclared(target: &Object, seen: &Observation) -> Option<Finding> {

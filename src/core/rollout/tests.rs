@@ -309,6 +309,34 @@ fn a_service_of_a_workload_that_is_scaled_to_nothing_is_good() {
 }
 
 #[test]
+fn a_daemon_set_that_fits_no_node_is_good_with_a_doubt() {
+    let mut seen = Observation::default();
+    seen.add(Object::reduced(
+        "DaemonSet",
+        &json!({
+        "metadata": {"name": "disks", "namespace": "shop", "uid": "s", "generation": 1},
+        "spec": {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}},
+        "status": {"observedGeneration": 1, "desiredNumberScheduled": 0}}),
+    ));
+    let scope = Scope {
+        targets: BTreeMap::from([(key("DaemonSet", "disks"), 1)]),
+        deadline: DEADLINE,
+        soak: SOAK,
+    };
+    let (verdict, sentence, found) = standing(&scope, Sight::Seen(&seen));
+    assert_eq!(verdict, Good);
+    assert_eq!(
+        sentence,
+        "everything is applied, but DaemonSet shop/disks runs nowhere: no node fits its nodeSelector, affinity or tolerations"
+    );
+    let found = found.unwrap();
+    assert_eq!(
+        (found.cause, found.evidence.as_str()),
+        (Cause::ScheduleAffinity, "nodeSelector: disk=ssd")
+    );
+}
+
+#[test]
 fn an_ingress_that_names_a_port_its_service_has_not_leads_nowhere() {
     let judged = |port: &serde_json::Value| {
         let (mut scope, mut seen) = with_service(0, "worker");

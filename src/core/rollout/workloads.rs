@@ -104,10 +104,11 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
     let pods: Vec<_> = owned(target, seen)
         .filter(|pod| !newest.is_empty() && pod.label("controller-revision-hash") == newest)
         .collect();
-    let stuck = first_not_ready(target, wanted, seen);
+    let is_ordered = target.text("/spec/podManagementPolicy") != "Parallel";
+    let stuck = is_ordered.then(|| first_not_ready(target, wanted, seen));
     let missing = if !is_seen {
         waits(target)
-    } else if let Some(stuck) = stuck {
+    } else if let Some(stuck) = stuck.flatten() {
         format!(
             "{} waits for Pod {stuck}; its Pods start one after the other",
             target.in_words()
@@ -171,6 +172,33 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         findings: refused_creation(target, seen).into_iter().collect(),
         pods,
     }
+}
+
+/// Doubt about a DaemonSet that no node has to run: its nodeSelector may be meant for another
+/// cluster, or be wrong.
+pub(super) fn nowhere(target: &Object) -> Option<Finding> {
+    if target.number("/status/desiredNumberScheduled") != Some(0) {
+        return None;
+    }
+    let selector = target.value().pointer("/spec/template/spec/nodeSelector");
+    let labels = selector.and_then(Value::as_object);
+    let labels: Vec<_> = labels
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    let object = target.in_words();
+    Some(Finding {
+        cause: Cause::ScheduleAffinity,
+        sentence: format!("{object} runs nowhere: no node fits its nodeSelector, affinity or tolerations"),
+        object,
+        evidence: match labels.as_slice() {
+            [] => String::new(),
+            labels => messages::evidence("nodeSelector", &labels.join(",")),
+        },
+        fix: "if it should run, correct nodeSelector, or label the node: kubectl label node NODE KEY=VALUE".to_owned(),
+        is_definite: false,
+    })
 }
 
 /// End of a Job.
