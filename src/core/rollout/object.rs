@@ -122,6 +122,7 @@ fn of_kind(kind: &str) -> &'static [&'static str] {
             "spec/initContainers/*/image",
             "spec/initContainers/*/restartPolicy",
             "spec/initContainers/*/ports",
+            "spec/initContainers/*/resources",
             "spec/volumes/*/persistentVolumeClaim/claimName",
             "status/phase",
             "status/reason",

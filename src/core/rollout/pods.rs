@@ -41,11 +41,8 @@ pub(super) fn findings(pod: &Object, seen: &Observation) -> Vec<Finding> {
     let mut found: Vec<_> = evicted(pod).into_iter().collect();
     found.extend(scheduling(pod, seen));
     found.extend(node(pod, seen));
-    for status in pod.list("/status/initContainerStatuses") {
-        found.extend(container(pod, status, ContainerRole::Init, seen));
-    }
-    for status in pod.list("/status/containerStatuses") {
-        found.extend(container(pod, status, ContainerRole::Main, seen));
+    for (status, part) in statuses(pod) {
+        found.extend(container(pod, status, part, seen));
     }
     if found.is_empty() {
         found.extend(mounts(pod, seen));
@@ -57,7 +54,29 @@ pub(super) fn findings(pod: &Object, seen: &Observation) -> Vec<Finding> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum ContainerRole {
     Init,
+    /// An init container that goes on beside the others (`restartPolicy: Always`).
+    Sidecar,
     Main,
+}
+
+/// Statuses of all containers of a Pod, in the order in which they start.
+fn statuses(pod: &Object) -> impl Iterator<Item = (&Value, ContainerRole)> {
+    let inits = pod.list("/status/initContainerStatuses").map(|status| {
+        let mut inits = pod.list("/spec/initContainers");
+        let init = inits.find(|init| text(init, "/name") == text(status, "/name"));
+        let part = match init {
+            Some(init) if is_sidecar(init) => ContainerRole::Sidecar,
+            Some(_) | None => ContainerRole::Init,
+        };
+        (status, part)
+    });
+    let mains = pod.list("/status/containerStatuses");
+    inits.chain(mains.map(|status| (status, ContainerRole::Main)))
+}
+
+/// Returns whether an init container goes on beside the others.
+fn is_sidecar(init: &Value) -> bool {
+    text(init, "/restartPolicy") == "Always"
 }
 
 fn evicted(pod: &Object) -> Option<Finding> {
@@ -65,7 +84,9 @@ fn evicted(pod: &Object) -> Option<Finding> {
         return None;
     }
     let message = pod.text("/status/message");
-    let is_own = message.contains("limit") || message.contains("exceeds");
+    // Older kubelets also say of a node that lacks something which requests were exceeded.
+    let is_own = !message.starts_with("The node ")
+        && (message.contains("limit") || message.contains("exceeds"));
     let object = pod.in_words();
     Some(Finding {
         cause: if is_own {
@@ -204,14 +225,25 @@ fn would_fit(pod: &Object, seen: &Observation, resource: &str) -> bool {
     largest(seen, resource).is_none_or(|largest| requested(pod, resource) <= largest)
 }
 
+/// Request of a Pod, as the scheduler counts it: what runs at once, or the largest init container
+/// with the sidecars that were started before it.
 fn requested(pod: &Object, resource: &str) -> u64 {
-    let amounts = pod.list("/spec/containers").map(|container| {
+    let amount = |container: &Value| {
         let amount = container
             .pointer("/resources/requests")
             .and_then(|all| all.get(resource));
         amount.map_or(0, |amount| quantity(amount, resource))
-    });
-    amounts.sum()
+    };
+    let (mut sidecars, mut largest) = (0_u64, 0);
+    for init in pod.list("/spec/initContainers") {
+        let with_it = sidecars.saturating_add(amount(init));
+        largest = with_it.max(largest);
+        if is_sidecar(init) {
+            sidecars = with_it;
+        }
+    }
+    let mains = pod.list("/spec/containers").map(amount);
+    mains.fold(sidecars, u64::saturating_add).max(largest)
 }
 
 fn largest(seen: &Observation, resource: &str) -> Option<u64> {
@@ -437,11 +469,15 @@ fn end<'a>(pod: &Object, status: &'a Value, part: ContainerRole) -> Option<Conta
     let now = status.pointer("/state/terminated");
     let terminated = now.or_else(|| status.pointer("/lastState/terminated"))?;
     let code = code_of(terminated);
-    if part == ContainerRole::Init && now.is_some() && code == 0 {
-        return None;
-    }
-    // A Job ends by itself, and says how.
-    if part == ContainerRole::Main && pod.text("/spec/restartPolicy") != "Always" && code == 0 {
+    let goes_on = pod.text("/spec/restartPolicy") == "Always";
+    let is_meant = match part {
+        ContainerRole::Init => now.is_some() && code == 0,
+        // With a Job its sidecars are ended, and not started again.
+        ContainerRole::Sidecar => now.is_some() && !goes_on,
+        // A Job ends by itself, and says how.
+        ContainerRole::Main => code == 0 && !goes_on,
+    };
+    if is_meant {
         return None;
     }
     Some(ContainerEnd {
@@ -461,17 +497,13 @@ pub(super) fn ends<'a>(pod: &'a Object, seen: &Observation) -> Vec<(&'a Value, C
     if is_ready(pod) || pod.text("/status/phase") == "Succeeded" {
         return Vec::new();
     }
-    let of = |part, list| {
-        let all = pod.list(list);
-        all.filter_map(move |status| Some((status, end(pod, status, part)?)))
-    };
     let is_open = |(status, end): &(&Value, ContainerEnd<'_>)| {
         let reason = text(end.terminated, "/reason");
         let is_known = matches!(reason, "OOMKilled" | "StartError" | "ContainerCannotRun");
         !is_known && killed_by(pod, text(status, "/name"), seen).is_none()
     };
-    of(ContainerRole::Init, "/status/initContainerStatuses")
-        .chain(of(ContainerRole::Main, "/status/containerStatuses"))
+    statuses(pod)
+        .filter_map(|(status, part)| Some((status, end(pod, status, part)?)))
         .filter(is_open)
         .collect()
 }
@@ -517,6 +549,7 @@ fn ended(pod: &Object, status: &Value, part: ContainerRole, seen: &Observation) 
     let words = Words::of(pod, name, last, seen);
     let (cause, kind) = match part {
         ContainerRole::Init => (Cause::InitCrash, "init container"),
+        ContainerRole::Sidecar => (Cause::CrashLoop, "sidecar"),
         ContainerRole::Main => (Cause::CrashLoop, "container"),
     };
     if words.speak_of_a_foreign_program() {
@@ -574,10 +607,11 @@ fn killed_by<'a>(
 }
 
 fn memory_limit(pod: &Object, name: &str) -> String {
-    let container = pod
+    let mut containers = pod
         .list("/spec/containers")
-        .find(|container| text(container, "/name") == name);
-    let limit = container
+        .chain(pod.list("/spec/initContainers"));
+    let limit = containers
+        .find(|container| text(container, "/name") == name)
         .map(|container| text(container, "/resources/limits/memory"))
         .unwrap_or_default();
     match limit {
@@ -598,6 +632,10 @@ fn not_ready(
     {
         return None;
     }
+    let kind = match part {
+        ContainerRole::Sidecar => "sidecar",
+        ContainerRole::Init | ContainerRole::Main => "container",
+    };
     let name = text(status, "/name");
     let event = newest(pod, seen, |event| {
         event.text("/reason") == "Unhealthy" && container_of(event) == name
@@ -607,7 +645,7 @@ fn not_ready(
         Some("Liveness") => (Cause::ProbeLiveness, "liveness"),
         Some(_) | None => (Cause::ProbeReadiness, "readiness"),
     };
-    let sentence = format!("container {name} runs, but its {which} probe fails");
+    let sentence = format!("{kind} {name} runs, but its {which} probe fails");
     let evidence = evidence("Unhealthy", event.text("/message"));
     Some(Finding {
         // It may need its time: the deadline decides.
@@ -714,26 +752,4 @@ pub(super) fn declared_ports(pod: &Object) -> impl Iterator<Item = u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn quantities_are_read_in_all_their_forms() {
-        for (amount, resource, wanted) in [
-            (json!("250m"), "cpu", 250),
-            (json!("1.5"), "cpu", 1500),
-            (json!(2), "cpu", 2000),
-            (json!("1Gi"), "memory", 1 << 30),
-            (
-                json!("1.5Gi"),
-                "memory",
-                1_610_612_736 - 1_073_741_824 / 2 + (1_073_741_824 / 1000) * 500,
-            ),
-            (json!("500M"), "memory", 500_000_000),
-            (json!("128"), "memory", 128),
-        ] {
-            assert_eq!(quantity(&amount, resource), wanted, "{amount}");
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,125 @@
+use super::*;
+use serde_json::json;
+
+#[test]
+fn quantities_are_read_in_all_their_forms() {
+    for (amount, resource, wanted) in [
+        (json!("250m"), "cpu", 250),
+        (json!("1.5"), "cpu", 1500),
+        (json!(2), "cpu", 2000),
+        (json!("1Gi"), "memory", 1 << 30),
+        (
+            json!("1.5Gi"),
+            "memory",
+            1_610_612_736 - 1_073_741_824 / 2 + (1_073_741_824 / 1000) * 500,
+        ),
+        (json!("500M"), "memory", 500_000_000),
+        (json!("128"), "memory", 128),
+    ] {
+        assert_eq!(quantity(&amount, resource), wanted, "{amount}");
+    }
+}
+
+fn pod(spec: &Value, status: &Value) -> Object {
+    let metadata = json!({"name": "p", "namespace": "shop", "uid": "p"});
+    Object::reduced(
+        "Pod",
+        &json!({"metadata": metadata, "spec": spec, "status": status}),
+    )
+}
+
+#[test]
+fn what_init_containers_request_counts_as_the_scheduler_counts_it() {
+    let container = |memory: &str| json!({"resources": {"requests": {"memory": memory}}});
+    let mut sidecar = container("4Mi");
+    sidecar["restartPolicy"] = json!("Always");
+    let main = || json!([container("2Mi"), container("1Mi")]);
+    for (inits, wanted) in [
+        (json!([]), 3),
+        (json!([container("2Mi")]), 3),
+        (json!([container("64Mi")]), 64),
+        (json!([sidecar]), 7),
+        (json!([sidecar, container("64Mi")]), 68),
+        (json!([container("64Mi"), sidecar]), 64),
+    ] {
+        let spec = json!({"containers": main(), "initContainers": inits});
+        let pod = pod(&spec, &json!({}));
+        assert_eq!(requested(&pod, "memory") >> 20, wanted, "{spec}");
+    }
+}
+
+#[test]
+fn a_sidecar_goes_on_and_is_judged_like_a_container() {
+    let spec = |policy: &str| {
+        json!({"restartPolicy": policy, "initContainers": [{"name": "proxy", "restartPolicy": "Always",
+            "resources": {"limits": {"memory": "8Mi"}}}], "containers": [{"name": "web"}]})
+    };
+    let status = |state: &Value, last: &Value| {
+        json!({"initContainerStatuses": [{"name": "proxy", "restartCount": 4, "ready": false,
+            "state": state, "lastState": last}]})
+    };
+    let found = |policy: &str, state: &Value, last: &Value| {
+        let pod = pod(&spec(policy), &status(state, last));
+        let mut seen = Observation::default();
+        seen.add(Object::reduced(
+            "Event",
+            &json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": "Unhealthy",
+            "message": "Readiness probe failed: refused", "involvedObject": {"kind": "Pod", "namespace": "shop",
+            "name": "p", "uid": "p", "fieldPath": "spec.initContainers{proxy}"}}),
+        ));
+        let found = findings(&pod, &seen).into_iter().next();
+        found.map(|found| (found.cause, found.sentence, found.is_definite))
+    };
+    let ended =
+        |code: u64, reason: &str| json!({"terminated": {"exitCode": code, "reason": reason}});
+    let (waits, runs) = (
+        json!({"waiting": {"reason": "CrashLoopBackOff"}}),
+        json!({"running": {}}),
+    );
+    assert_eq!(
+        found("Always", &waits, &ended(0, "Completed")),
+        Some((
+            Cause::CrashLoop,
+            "sidecar proxy ends again and again, last with exit code 0 (which means success: a service must not end by itself)".to_owned(),
+            true
+        ))
+    );
+    assert_eq!(
+        found("Always", &runs, &json!({})),
+        Some((
+            Cause::ProbeReadiness,
+            "sidecar proxy runs, but its readiness probe fails".to_owned(),
+            false
+        ))
+    );
+    assert_eq!(
+        found("Always", &waits, &ended(137, "OOMKilled")).map(|found| found.1),
+        Some("container proxy used more memory than its limit of 8Mi and was killed".to_owned())
+    );
+    // The kubelet ends it once the Job is done.
+    assert_eq!(found("Never", &ended(143, "Error"), &json!({})), None);
+}
+
+#[test]
+fn a_node_that_lacks_memory_is_not_the_fault_of_the_pod() {
+    let found = |message: &str| {
+        let status = json!({"phase": "Failed", "reason": "Evicted", "message": message});
+        findings(&pod(&json!({}), &status), &Observation::default())[0].cause
+    };
+    for (message, wanted) in [
+        (
+            "The node was low on resource: memory. Container web was using 1Gi, which exceeds its request of 0.",
+            Cause::NodePressure,
+        ),
+        (
+            "Usage of EmptyDir volume \"tmp\" exceeds the limit \"1Mi\".",
+            Cause::EvictedOwn,
+        ),
+        (
+            "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi.",
+            Cause::EvictedOwn,
+        ),
+    ] {
+        assert_eq!(found(message), wanted, "{message}");
+    }
+}
