@@ -195,6 +195,29 @@ pub(super) fn refused(target: &Object, message: &str) -> Finding {
             format!("{object} can make no Pods: their ServiceAccount does not exist"),
             "create the ServiceAccount, or correct serviceAccountName in the manifest".to_owned(),
         )
+    } else if let Some(class) = ["PriorityClass", "RuntimeClass"]
+        .into_iter()
+        .find(|class| message.contains(class) && message.contains("found"))
+    {
+        (
+            Cause::ConfigMissing,
+            format!("{object} can make no Pods: their {class} does not exist"),
+            format!(
+                "correct the name of the {class} in the manifest, or have the cluster's owner create it"
+            ),
+        )
+    } else if message.contains("metadata.labels") && message.contains("no more than 63") {
+        (
+            Cause::Admission,
+            format!("{object} can make no Pods: its name is too long to be a label of theirs"),
+            "shorten its name: that of a StatefulSet has 52 letters at most".to_owned(),
+        )
+    } else if message.contains("\" is invalid: ") {
+        (
+            Cause::Admission,
+            format!("{object} can make no Pods: the API server calls them invalid"),
+            "correct in the manifest what the evidence names".to_owned(),
+        )
     } else {
         (
             Cause::Admission,
@@ -338,5 +361,33 @@ mod tests {
         ] {
             assert_eq!(config(message).0, wanted, "{message}");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_in_the_manifest_is_not_blamed_on_a_policy() {
+        let target = serde_json::json!({"metadata": {"name": "db", "namespace": "shop"}});
+        let target = Object::reduced("StatefulSet", &target);
+        let fix = |message: &str| refused(&target, message).fix;
+        assert_eq!(
+            fix(
+                "Pod \"db-0\" is invalid: metadata.labels: Invalid value: \"db-6d56796cdf\": must be no more than 63 characters"
+            ),
+            "shorten its name: that of a StatefulSet has 52 letters at most"
+        );
+        for class in [
+            "no PriorityClass with name nope was found",
+            "pod rejected: RuntimeClass \"gvisor\" not found",
+        ] {
+            let found = refused(&target, &format!("pods \"db-\" is forbidden: {class}"));
+            assert_eq!(found.cause, Cause::ConfigMissing, "{class}");
+        }
+        assert_eq!(
+            fix("Pod \"db-0\" is invalid: spec.hostname: Invalid value: \"-\""),
+            "correct in the manifest what the evidence names"
+        );
+        assert_eq!(
+            fix("pods \"db-0\" is forbidden: violates PodSecurity \"restricted:latest\""),
+            "change what the evidence names, or ask the owner of the policy"
+        );
     }
 }

@@ -561,6 +561,15 @@ fn ended(pod: &Object, status: &Value, part: ContainerRole, seen: &Observation) 
             (sentence, words.below(seen_of_it), fix),
         ));
     }
+    if hook_failed(pod, name, seen) {
+        let sentence =
+            format!("{kind} {name} is ended again and again because its postStart hook fails");
+        let fix = "correct lifecycle.postStart in the manifest; what it writes is in no log";
+        return Some(Finding {
+            is_definite,
+            ..definite(pod, cause, (sentence, words.below(seen_of_it), fix))
+        });
+    }
     let trouble = words.speak_of();
     let sentence = format!(
         "{kind} {name} ends again and again, last with exit code {code} ({}){}",
@@ -606,6 +615,14 @@ fn killed_by<'a>(
     Some((cause, which, unhealthy.unwrap_or(killing)))
 }
 
+/// Returns whether the kubelet ended the container because its postStart hook failed.
+fn hook_failed(pod: &Object, name: &str, seen: &Observation) -> bool {
+    let killing = newest(pod, seen, |event| {
+        event.text("/reason") == "Killing" && container_of(event) == name
+    });
+    killing.is_some_and(|event| event.text("/message") == "FailedPostStartHook")
+}
+
 fn memory_limit(pod: &Object, name: &str) -> String {
     let mut containers = pod
         .list("/spec/containers")
@@ -645,8 +662,22 @@ fn not_ready(
         Some("Liveness") => (Cause::ProbeLiveness, "liveness"),
         Some(_) | None => (Cause::ProbeReadiness, "readiness"),
     };
+    let message = event.text("/message");
+    // The kubelet's words for a name that none of the container's ports has.
+    let unknown = message.split_once("strconv.Atoi: parsing \"");
+    if let Some((port, _)) = unknown.and_then(|(_, rest)| rest.split_once('"')) {
+        let sentence = format!(
+            "{kind} {name} runs, but its {which} probe names the port {port:?}, which the container does not have"
+        );
+        let fix = "correct the port of the probe, or give a port of the container that name";
+        return Some(definite(
+            pod,
+            cause,
+            (sentence, evidence("Unhealthy", message), fix),
+        ));
+    }
     let sentence = format!("{kind} {name} runs, but its {which} probe fails");
-    let evidence = evidence("Unhealthy", event.text("/message"));
+    let evidence = evidence("Unhealthy", message);
     Some(Finding {
         // It may need its time: the deadline decides.
         is_definite: false,
@@ -666,6 +697,7 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
     let (reason, message) = (event.text("/reason"), event.text("/message"));
     let object = pod.in_words();
     let is_config = message.contains("not found") || message.contains("references non-existent");
+    let is_path = message.contains("hostPath type check failed");
     let (cause, sentence, fix) = match reason {
         "FailedCreatePodSandBox" => (
             Cause::NodeSandbox,
@@ -678,6 +710,13 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
                 "{object} cannot start: a volume needs a ConfigMap, a Secret or a key that does not exist"
             ),
             "create what the evidence names, or correct its name or key in the manifest",
+        ),
+        "FailedMount" if is_path => (
+            Cause::StorageUnbound,
+            format!(
+                "{object} cannot start: a path of the node that it mounts is not what hostPath.type says"
+            ),
+            "create on the node what the evidence names, or correct path or type (DirectoryOrCreate) in the manifest",
         ),
         _ => (
             Cause::StorageUnbound,

@@ -101,6 +101,46 @@ fn a_sidecar_goes_on_and_is_judged_like_a_container() {
 }
 
 #[test]
+fn a_hook_and_a_port_that_is_not_there_are_named() {
+    let of = |status: &Value, event: (&str, &str)| {
+        let status = json!({"containerStatuses": [status]});
+        let pod = pod(
+            &json!({"restartPolicy": "Always", "containers": [{"name": "web"}]}),
+            &status,
+        );
+        let mut seen = Observation::default();
+        seen.add(Object::reduced(
+            "Event",
+            &json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": event.0, "message": event.1,
+            "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "p", "uid": "p",
+            "fieldPath": "spec.containers{web}"}}),
+        ));
+        let found = findings(&pod, &seen).remove(0);
+        (found.cause, found.sentence, found.is_definite)
+    };
+    let ended = json!({"name": "web", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 2, "reason": "Error"}}});
+    assert_eq!(
+        of(&ended, ("Killing", "FailedPostStartHook")),
+        (
+            Cause::CrashLoop,
+            "container web is ended again and again because its postStart hook fails".to_owned(),
+            true
+        )
+    );
+    let runs = json!({"name": "web", "ready": false, "state": {"running": {}}});
+    let message = "Readiness probe errored and resulted in unknown state: strconv.Atoi: parsing \"htpp\": invalid syntax";
+    assert_eq!(
+        of(&runs, ("Unhealthy", message)),
+        (
+            Cause::ProbeReadiness,
+            "container web runs, but its readiness probe names the port \"htpp\", which the container does not have".to_owned(),
+            true
+        )
+    );
+}
+
+#[test]
 fn a_node_that_lacks_memory_is_not_the_fault_of_the_pod() {
     let found = |message: &str| {
         let status = json!({"phase": "Failed", "reason": "Evicted", "message": message});
