@@ -60,7 +60,8 @@ fn family(mut uids: BTreeSet<String>, seen: &Observation) -> BTreeSet<String> {
     }
 }
 
-/// Pods of the objects with these UIDs: first those that are not ready, the newest first.
+/// Pods of the objects with these UIDs: first those that are not ready, last those that have done
+/// their work, the newest first.
 pub fn pods_of(uids: BTreeSet<String>, seen: &Observation) -> Vec<PodLine> {
     let uids = family(uids, seen);
     let mut pods: Vec<_> = seen
@@ -69,7 +70,8 @@ pub fn pods_of(uids: BTreeSet<String>, seen: &Observation) -> Vec<PodLine> {
         .collect();
     pods.order_by_key(|pod| {
         let made = Wall::parse_rfc3339(pod.text("/metadata/creationTimestamp"));
-        (is_ready(pod), std::cmp::Reverse(made))
+        let is_done = pod.text("/status/phase") == "Succeeded";
+        (is_done, is_ready(pod), std::cmp::Reverse(made))
     });
     let line = |pod: &&Object| PodLine {
         namespace: pod.text("/metadata/namespace").to_owned(),
@@ -192,6 +194,9 @@ mod tests {
             "Pod",
             &object("foreign", "x", "2026-01-03T00:00:00Z", "False"),
         );
+        let mut done = object("done", "d", "2026-01-04T00:00:00Z", "False");
+        done["status"]["phase"] = json!("Succeeded");
+        add("Pod", &done);
         for (name, uid) in [("e1", "broken"), ("e2", "d"), ("e3", "foreign")] {
             add(
                 "Event",
@@ -204,7 +209,7 @@ mod tests {
             .into_iter()
             .map(|pod| pod.name)
             .collect();
-        assert_eq!(names, ["broken", "new", "old"]);
+        assert_eq!(names, ["broken", "new", "old", "done"]);
         let objects: Vec<_> = events_of(uids, &seen)
             .into_iter()
             .map(|event| event.object)
