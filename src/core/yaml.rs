@@ -34,7 +34,7 @@ enum Open {
 /// # Errors
 /// What is not allowed, with its line.
 pub fn parse(text: &str) -> Result<Value, String> {
-    document(text, Scalars::Text)
+    document(text, Scalars::Text, 0)
 }
 
 /// Reads the first document of a manifest, with numbers. Whoever sends the result on as JSON leaves
@@ -44,16 +44,27 @@ pub fn parse(text: &str) -> Result<Value, String> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_manifest(text: &str) -> Result<Value, String> {
-    document(text, Scalars::Typed)
+    document(text, Scalars::Typed, 0)
 }
 
-fn document(text: &str, scalars: Scalars) -> Result<Value, String> {
+/// As [`parse_manifest`], for a text that has so many lines of its file before it.
+///
+/// # Errors
+/// As [`parse`], with lines of the file.
+pub fn parse_manifest_below(text: &str, lines_before: usize) -> Result<Value, String> {
+    document(text, Scalars::Typed, lines_before)
+}
+
+fn document(text: &str, scalars: Scalars, lines_before: usize) -> Result<Value, String> {
     let mut open: Vec<Open> = Vec::new();
     let mut nodes = 0_usize;
     let mut parser = Parser::new_from_str(text);
     while let Some(event) = parser.next_event() {
-        let (event, span) = event.map_err(|error| error.to_string())?;
-        let line = span.start.line();
+        let (event, span) = event.map_err(|error| {
+            let line = error.marker().line().saturating_add(lines_before);
+            format!("line {line}: {}", error.info())
+        })?;
+        let line = span.start.line().saturating_add(lines_before);
         nodes += 1;
         if nodes > NODES_MAX {
             return Err(format!("more than {NODES_MAX} nodes"));
@@ -140,7 +151,15 @@ fn typed(text: &str) -> Result<Value, String> {
         return Ok(word);
     }
     let unclear = || {
-        format!("{text} without quotes is read differently by different programs; put it in quotes")
+        // `defaultMode: 0644`: in quotes it would be no number.
+        let digits = text.strip_prefix("0o").or_else(|| text.strip_prefix('0'));
+        let octal = digits.and_then(|digits| u32::from_str_radix(digits, 8).ok());
+        let number = octal.map_or_else(String::new, |number| {
+            format!("write {number} if it is an octal number such as a mode, or ")
+        });
+        format!(
+            "{text} without quotes is read differently by different programs; {number}put it in quotes"
+        )
     };
     let is_word = ["y", "yes", "n", "no", "on", "off"]
         .iter()
@@ -213,6 +232,19 @@ mod tests {
                 "{unclear}"
             );
         }
+        for octal in ["0644", "0o644"] {
+            let why = parse_manifest_below(&format!("a: 1\nb: {octal}"), 10).unwrap_err();
+            assert_eq!(
+                why,
+                format!(
+                    "line 12: {octal} without quotes is read differently by different programs; write 420 if it is an octal number such as a mode, or put it in quotes"
+                )
+            );
+        }
+        assert_eq!(
+            parse_manifest_below("a: b\n c: d", 3).unwrap_err(),
+            "line 5: mapping values are not allowed in this context"
+        );
         for merge in ["a:\n  <<: {b: c}", "{\"<<\": {\"b\": 1}}", "? <<\n: {b: c}"] {
             assert!(parse_manifest(merge).is_err(), "{merge}");
         }

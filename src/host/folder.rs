@@ -205,7 +205,10 @@ mod tests {
         assert!(before.odd.is_none());
         assert_eq!(before.apps, look(folder).unwrap().apps);
         let (text, digest) = read(folder, "shop").unwrap();
-        assert_eq!((text.as_str(), digest.len()), ("a: 1\n---\nb: 1", 64));
+        assert_eq!(
+            (text.as_str(), digest.len()),
+            ("--- # file a.yml\na: 1\n--- # file b.yml\nb: 1\n", 64)
+        );
         // One that is written again while it is read is not what was seen.
         std::fs::remove_file(path("shop/b.yml")).unwrap();
         let error = before.apps["shop"].read().unwrap_err();

@@ -21,8 +21,11 @@ use super::{
 };
 use crate::{
     core::{
-        apps::repository::{
-            Cause, Failure, Item, ItemKind, Repository, Tip, is_file, is_manifest, items,
+        apps::{
+            joined,
+            repository::{
+                Cause, Failure, Item, ItemKind, Repository, Tip, is_file, is_manifest, items,
+            },
         },
         secret::Secret,
         words::size,
@@ -420,7 +423,10 @@ impl Session<'_> {
             .iter()
             .map(|file| self.text(file))
             .collect::<Result<_, _>>()?;
-        Ok(texts.join("\n---\n"))
+        let named = files.iter().zip(&texts);
+        Ok(joined(
+            named.map(|(file, text)| (file.name.as_str(), text.as_str())),
+        ))
     }
 
     /// The file or folder that is meant. Each step has to be a plain folder: nothing leads out of

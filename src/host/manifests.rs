@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
-    core::{apps::repository::is_manifest, order::OrderExt as _},
+    core::{
+        apps::{joined, repository::is_manifest},
+        order::OrderExt as _,
+    },
     error::{Error, Result},
     files,
 };
@@ -13,8 +16,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// Files of one folder.
 const FILES_MAX: usize = 200;
 
-/// The manifests in a file, or in all .yaml, .yml and .json files of a folder, with three dashes
-/// between files.
+/// The manifests in a file, or in all .yaml, .yml and .json files of a folder.
 ///
 /// # Errors
 /// They cannot be read, or are too many.
@@ -27,22 +29,26 @@ pub fn manifests(place: &Path) -> Result<String> {
             "it has {found} files of manifests; 1 to {FILES_MAX} are possible"
         )));
     }
-    let mut all = String::new();
+    let (mut texts, mut bytes) = (Vec::new(), 0_usize);
     for path in paths {
-        if !all.is_empty() {
-            all.push_str("\n---\n");
-        }
         let content = files::read(&path, BYTES_MAX)?;
-        all.push_str(std::str::from_utf8(&content).map_err(|error| {
-            Error::new(format!("cannot read {}", path.display())).because(&error)
-        })?);
-        if all.len() > BYTES_MAX {
+        let text = String::from_utf8(content).map_err(|error| {
+            Error::new(format!("cannot read {}", path.display())).because(&error.utf8_error())
+        })?;
+        bytes = bytes.saturating_add(text.len());
+        if bytes > BYTES_MAX {
             return Err(cannot()
                 .why(format!("it has more than {BYTES_MAX} bytes of manifests"))
                 .fix("make several apps of it"));
         }
+        let name = path.file_name().unwrap_or_default();
+        texts.push((name.to_string_lossy().into_owned(), text));
     }
-    Ok(all)
+    Ok(joined(
+        texts
+            .iter()
+            .map(|(name, text)| (name.as_str(), text.as_str())),
+    ))
 }
 
 /// The files that hold the manifests of a place: the file itself, or those of the folder in the

@@ -78,15 +78,17 @@ pub fn parse(text: &str, namespace: Option<&str>) -> Result<Vec<Manifest>, Probl
 /// The first one that cannot be read, or there is none, or there are too many.
 pub fn objects(text: &str) -> Result<Vec<Value>, Problem> {
     let mut objects = Vec::new();
-    for (number, document) in (1_usize..).zip(documents(text)) {
-        let value = yaml::parse_manifest(&document).map_err(|why| {
+    for document in documents(text) {
+        let place = document.in_words();
+        let read = yaml::parse_manifest_below(&document.text, document.lines_before);
+        let value = read.map_err(|why| {
             problem(
-                format!("document {number} cannot be read"),
+                format!("{place} cannot be read"),
                 why,
                 "correct that place in the manifest",
             )
         })?;
-        take(value, &mut objects)?;
+        take(value, &place, &mut objects)?;
     }
     if objects.is_empty() {
         return Err(nothing());
@@ -154,30 +156,86 @@ pub fn judged(
     Ok(manifests)
 }
 
-/// The documents of a file: parted by lines of three dashes.
-fn documents(text: &str) -> impl Iterator<Item = String> + use<'_> {
-    let mut documents = vec![String::new()];
-    for line in text.lines() {
-        if line == "---" || line.starts_with("--- ") {
-            documents.push(String::new());
-        } else if let Some(last) = documents.last_mut() {
-            last.push_str(line);
-            last.push('\n');
-        }
+/// One document of the manifests.
+#[derive(Debug, Default)]
+struct Document {
+    /// File, where there are several.
+    file: Option<String>,
+    /// Its number in the file.
+    number: usize,
+    /// Lines of the file before it.
+    lines_before: usize,
+    text: String,
+}
+
+impl Document {
+    /// `document 2`, or `document 2 of web.yaml`.
+    fn in_words(&self) -> String {
+        let of = self.file.as_ref().map(|file| format!(" of {file}"));
+        format!("document {}{}", self.number, of.unwrap_or_default())
     }
-    let is_blank = |document: &String| {
-        document.lines().all(|line| {
+
+    fn is_blank(&self) -> bool {
+        self.text.lines().all(|line| {
             let line = line.trim();
             line.is_empty() || line.starts_with('#')
         })
-    };
+    }
+}
+
+/// Mark of the line that parts files, before the name of the one that follows.
+const FILE_MARK: &str = "--- # file ";
+
+/// Joins files of manifests. Their names stay with them, for what is said about their documents.
+pub fn joined<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let files: Vec<_> = files.into_iter().collect();
+    if let [(_, one)] = files.as_slice() {
+        return (*one).to_owned();
+    }
+    let mut all = String::new();
+    for (name, text) in files {
+        let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
+        let end = if text.ends_with('\n') { "" } else { "\n" };
+        all.extend([FILE_MARK, &name, "\n", text, end]);
+    }
+    all
+}
+
+/// The documents of a text: parted by lines of three dashes.
+fn documents(text: &str) -> impl Iterator<Item = Document> + use<> {
+    let mut documents = vec![Document {
+        number: 1,
+        ..Document::default()
+    }];
+    // Number of the document, and of the line in the file.
+    let (mut file, mut number, mut lines) = (None, 1, 0_usize);
+    for line in text.lines() {
+        lines = lines.saturating_add(1);
+        if let Some(name) = line.strip_prefix(FILE_MARK) {
+            (file, number, lines) = (Some(name.to_owned()), 0, 0);
+        }
+        if line == "---" || line.starts_with("--- ") {
+            // What stands before the first line of dashes is often empty.
+            let is_empty = documents.last().is_some_and(Document::is_blank);
+            number += usize::from(!is_empty || number == 0);
+            documents.push(Document {
+                file: file.clone(),
+                number,
+                lines_before: lines,
+                text: String::new(),
+            });
+        } else if let Some(last) = documents.last_mut() {
+            last.text.push_str(line);
+            last.text.push('\n');
+        }
+    }
     documents
         .into_iter()
-        .filter(move |document| !is_blank(document))
+        .filter(|document| !document.is_blank())
 }
 
 /// Takes an object in, or the items of a list.
-fn take(value: Value, objects: &mut Vec<Value>) -> Result<(), Problem> {
+fn take(value: Value, place: &str, objects: &mut Vec<Value>) -> Result<(), Problem> {
     match value {
         Value::Null => Ok(()),
         Value::Object(mut fields) if fields.get("kind").and_then(Value::as_str) == Some("List") => {
@@ -188,20 +246,50 @@ fn take(value: Value, objects: &mut Vec<Value>) -> Result<(), Problem> {
                 .into_iter()
                 .flatten()
             {
-                take(item.clone(), objects)?;
+                take(item.clone(), place, objects)?;
             }
             Ok(())
         }
         Value::Object(fields) => {
-            objects.push(Value::Object(fields));
+            let object = Value::Object(fields);
+            if let Some(why) = nameless(&object) {
+                return Err(Problem {
+                    what: format!("{place} is no manifest of an app"),
+                    ..why
+                });
+            }
+            objects.push(object);
             Ok(())
         }
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Err(problem(
-            "a document of the manifests",
+            place,
             "it is no object",
             "each document needs apiVersion, kind and metadata",
         )),
     }
+}
+
+/// The reason why an object cannot be one of an app: it does not say what it is.
+fn nameless(object: &Value) -> Option<Problem> {
+    let is_absent = |pointer: &&str| text(object, pointer).is_empty();
+    let absent = ["/apiVersion", "/kind", "/metadata/name"]
+        .into_iter()
+        .find(is_absent)?;
+    let is_kustomize = text(object, "/apiVersion").starts_with("kustomize.")
+        || (is_absent(&"/kind") && object.get("resources").is_some());
+    let fix = if is_kustomize {
+        "have kustomize build the manifests, and deploy what it writes: kubectl kustomize FOLDER > web.yaml"
+    } else if !text(object, "/metadata/generateName").is_empty() {
+        "generateName is not possible: an app has to find its objects again"
+    } else {
+        "add it, or move what is no manifest to another folder"
+    };
+    let absent = absent.trim_start_matches('/').replace('/', ".");
+    Some(problem(
+        format!("an object of kind {:?}", text(object, "/kind")),
+        format!("it has no {absent}"),
+        fix,
+    ))
 }
 
 pub(super) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
@@ -244,12 +332,8 @@ fn judged_one(mut object: Value, namespace: &str, customs: &Customs) -> Result<M
     );
     let name = text(&object, "/metadata/name").to_owned();
     let shown = format!("{kind} {name}");
-    if kind.is_empty() || name.is_empty() || api_version.is_empty() {
-        return Err(problem(
-            format!("an object of kind {kind:?} with the name {name:?}"),
-            "apiVersion, kind or metadata.name is missing",
-            "generateName is not possible: an app has to find its objects again",
-        ));
+    if let Some(why) = nameless(&object) {
+        return Err(why);
     }
     let key = (api_version, kind);
     let known = kind_of(&key.0, &key.1).or_else(|| customs.get(&key).cloned());
@@ -396,6 +480,58 @@ mod tests {
             refused(path, Some("a")).why,
             "its name is none of Kubernetes"
         );
+    }
+
+    #[test]
+    fn a_mistake_is_found_by_its_file_and_its_line_there() {
+        let files = [
+            ("a.yaml", MAP),
+            ("b.yaml", "# head\n---\na: b\r\n---\n---\nkind: [\n"),
+        ];
+        let problem = |files: &[(&str, &str)]| {
+            let all = joined(files.iter().copied());
+            let found = objects(&all).unwrap_err();
+            (found.what, found.why)
+        };
+        let words = |what: &str, why: &str| (what.to_owned(), why.to_owned());
+        assert_eq!(
+            problem(&files),
+            words(
+                "document 1 of b.yaml is no manifest of an app",
+                "it has no apiVersion"
+            )
+        );
+        let broken = format!("{WEB}---\n---\nkind: x: y\n");
+        assert_eq!(
+            problem(&[("a.yaml", MAP), ("b.yaml", &broken)]),
+            words(
+                "document 2 of b.yaml cannot be read",
+                "line 7: mapping values are not allowed in this context"
+            )
+        );
+        assert_eq!(
+            problem(&[("b.yaml", &broken)]),
+            words(
+                "document 2 cannot be read",
+                "line 7: mapping values are not allowed in this context"
+            )
+        );
+        assert_eq!(objects(&joined([("a", WEB), ("b", MAP)])).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_kustomize_reads_is_no_manifest_and_says_how_to_get_one() {
+        for text in [
+            "resources: [a.yaml]\n",
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [a.yaml]\n",
+        ] {
+            let fix = refused(text, Some("a")).fix;
+            assert!(fix.contains("kubectl kustomize FOLDER"), "{fix}");
+        }
+        let generated = "apiVersion: batch/v1\nkind: Job\nmetadata: {generateName: a-}\n";
+        let found = refused(generated, Some("a"));
+        assert_eq!(found.why, "it has no metadata.name");
+        assert!(found.fix.starts_with("generateName is not possible"));
     }
 
     #[test]

@@ -34,7 +34,9 @@ pub use git_host::GitHost;
 pub use kinds::{GATEWAY, Kind, NODE, granted_apart, is_custom_group, kind_of, read_for};
 #[cfg(any(test, feature = "internals"))]
 pub use manifests::parse;
-pub use manifests::{Customs, Manifest, Problem, common_namespace, judged, not_built_in, objects};
+pub use manifests::{
+    Customs, Manifest, Problem, common_namespace, joined, judged, not_built_in, objects,
+};
 pub use overlay::{Overlay, containers, place};
 pub use ownership::{Head, Ownership, as_applied, denied};
 pub use record::{

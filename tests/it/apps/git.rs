@@ -80,7 +80,7 @@ fn manifests_of_a_branch_a_tag_and_a_commit_are_read() {
     let read = |reference: &str, path: &str| pair.read(&pair.repository(reference, path)).unwrap();
     let whole = Content {
         commit: second,
-        manifests: format!("a: 1\n\n---\n{MAP}"),
+        manifests: format!("--- # file a.yml\na: 1\n--- # file b.yaml\n{MAP}"),
     };
     assert_eq!(read("", "deploy/"), whole);
     assert_eq!(read("main", "/deploy"), whole);
