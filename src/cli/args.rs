@@ -192,8 +192,10 @@ fn explained(error: &clap::Error, path: &[&'static Command]) -> Error {
             path,
         ),
         ErrorKind::UnknownArgument if argument.starts_with('-') => {
+            let longer = longer(argument, last(path));
             let alike = texts(ContextKind::SuggestedArg).first().copied();
-            Error::new(format!("unknown option {argument:?} of {called}")).fix(meant(alike))
+            Error::new(format!("unknown option {argument:?} of {called}"))
+                .fix(meant(longer.as_deref().or(alike)))
         }
         ErrorKind::UnknownArgument => {
             Error::new(format!("unexpected argument {argument:?} of {called}")).fix(usage)
@@ -237,6 +239,17 @@ fn explained(error: &clap::Error, path: &[&'static Command]) -> Error {
         | ErrorKind::Format
         | _ => Error::new(error.kind().to_string()).fix(usage),
     }
+}
+
+/// Options that have this one as a word: `--env-secret or --pull-secret` for `--secret`.
+fn longer(argument: &str, command: &Command) -> Option<String> {
+    let word = argument.strip_prefix("--")?;
+    let options = command.options.iter().map(|option| option.long);
+    let options: Vec<_> = options
+        .filter(|long| long.split('-').any(|part| part == word))
+        .map(|long| format!("--{long}"))
+        .collect();
+    (!options.is_empty()).then(|| options.join(" or "))
 }
 
 /// A value that its own parser refuses; what that says is the fix.

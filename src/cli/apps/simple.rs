@@ -26,6 +26,8 @@ use crate::{
     files,
 };
 
+/// Standard input in the place of a file.
+const STDIN: &str = "-";
 /// The largest value of a Secret.
 const SECRET_BYTES_MAX: usize = 64 << 10;
 
@@ -104,11 +106,16 @@ fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let app = args.text("NAME").unwrap_or_default();
     let port = args.read("port", |text| {
-        text.parse::<u16>()
-            .map_err(|_number| "use a number up to 65535".to_owned())
+        let port = text.parse::<u16>().ok().filter(|port| *port > 0);
+        port.ok_or_else(|| "use a number from 1 to 65535".to_owned())
     })?;
+    let secrets = pairs(args, ("env-secret", '='))?;
+    if secrets.values().filter(|file| *file == STDIN).count() > 1 {
+        return Err(Error::new("standard input has one secret value")
+            .fix("name a file for each of the others: --env-secret KEY=FILE"));
+    }
     let mut secret_env = BTreeMap::new();
-    for (key, file) in pairs(args, ("env-secret", '='))? {
+    for (key, file) in secrets {
         secret_env.insert(key, secret(Path::new(&file))?);
     }
     let body = json!({
@@ -150,21 +157,69 @@ fn pairs(args: &Args, (name, separator): (&str, char)) -> Result<BTreeMap<String
 
 /// A secret value: a file without the end of its last line.
 fn secret(file: &Path) -> Result<String> {
-    let cannot = || {
+    let content = if file == Path::new(STDIN) {
+        at_most(io::stdin(), SECRET_BYTES_MAX)?
+    } else {
+        files::read(file, SECRET_BYTES_MAX)?
+    };
+    let text = String::from_utf8(content).map_err(|error| {
         Error::new(format!(
             "cannot read a secret value from {}",
             file.display()
         ))
-    };
-    let content = if file == Path::new("-") {
-        let mut content = Vec::new();
-        let limit = u64::try_from(SECRET_BYTES_MAX).unwrap_or(u64::MAX);
-        let read = io::stdin().take(limit).read_to_end(&mut content);
-        read.map_err(|error| cannot().because(&error))?;
-        content
-    } else {
-        files::read(file, SECRET_BYTES_MAX)?
-    };
-    let text = String::from_utf8(content).map_err(|error| cannot().because(&error.utf8_error()))?;
-    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+        .because(&error.utf8_error())
+    })?;
+    let line = text
+        .strip_suffix("\r\n")
+        .or_else(|| text.strip_suffix('\n'));
+    Ok(line.unwrap_or(&text).to_owned())
+}
+
+/// Reads standard input. What is longer is refused, because a part of it is not what was meant.
+fn at_most(input: impl io::Read, bytes_max: usize) -> Result<Vec<u8>> {
+    let cannot = || Error::new("cannot read a secret value from standard input");
+    let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
+    let mut content = Vec::new();
+    let read = input
+        .take(limit.saturating_add(1))
+        .read_to_end(&mut content);
+    read.map_err(|error| cannot().because(&error))?;
+    if content.len() > bytes_max {
+        return Err(cannot().why(format!("it is longer than {bytes_max} bytes")));
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_of_standard_input_is_whole_or_refused() {
+        assert_eq!(at_most(&b"abc"[..], 3).unwrap(), b"abc");
+        let error = at_most(&b"abcd"[..], 3).unwrap_err();
+        assert!(
+            error.sentence().contains("longer than 3 bytes"),
+            "{error:?}"
+        );
+    }
+
+    #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test's own file need not survive a power cut"
+    )]
+    fn a_secret_is_a_file_without_the_end_of_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        for (content, wanted) in [
+            ("a\nb\n", "a\nb"),
+            ("a\r\n", "a"),
+            ("a", "a"),
+            ("a\n\n", "a\n"),
+        ] {
+            std::fs::write(&file, content).unwrap();
+            assert_eq!(secret(&file).unwrap(), wanted, "{content:?}");
+        }
+    }
 }
