@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Apps;
 use crate::{
     core::{
-        apps::{App, Difference, InventoryEntry, Manifest},
+        apps::{App, Difference, InventoryEntry, Manifest, differences},
         order::GatherExt as _,
         rollout::{EventLine, Observation, PodLine, events_of, pods_of},
         time::Wall,
@@ -70,9 +70,14 @@ impl Apps {
         }
         let cluster = self.cluster(app.owner);
         cluster.only_ours(&mut app, &manifests).await?;
+        let kept = self.ledger.manifests(&app.name, app.running).await;
+        let kept = kept.ok().flatten().unwrap_or_default();
         let mut objects = Vec::new();
         for manifest in &manifests {
-            let found = cluster.differences(&app, manifest).await?;
+            let found = match rerun(&app, &kept, manifest) {
+                Some(found) => found,
+                None => cluster.differences(&app, manifest).await?,
+            };
             objects.push(change(&app, manifest, &found));
         }
         for entry in app.surplus(&manifests) {
@@ -81,6 +86,17 @@ impl Apps {
         }
         Ok(json!({"app": wish.app, "objects": objects}))
     }
+}
+
+/// Difference between a Job and its manifest in the revision that runs. The API server cannot try
+/// it: a Job that is different takes the place of the one that ran.
+fn rerun(app: &App, kept: &[Manifest], manifest: &Manifest) -> Option<Vec<Difference>> {
+    let is_it = |known: &&Manifest| known.kind == manifest.kind && known.name == manifest.name;
+    if manifest.kind.name != "Job" || app.uid(&InventoryEntry::of(manifest)).is_none() {
+        return None;
+    }
+    let before = kept.iter().find(is_it)?;
+    Some(differences(&before.object, &manifest.object))
 }
 
 fn change(app: &App, manifest: &Manifest, found: &[Difference]) -> Value {
@@ -94,8 +110,11 @@ fn change(app: &App, manifest: &Manifest, found: &[Difference]) -> Value {
     let running = app.revision(app.running);
     let is_pinned = running.is_some_and(|running| !running.overlay.pinned.is_empty());
     let field = |found: &Difference| {
-        let why =
-            (is_pinned && is_digest_of(&found.from, &found.to)).then_some("it went back by digest");
+        let why = if manifest.kind.name == "Job" {
+            Some("the Job is run again")
+        } else {
+            (is_pinned && is_digest_of(&found.from, &found.to)).then_some("it went back by digest")
+        };
         json!({"field": found.field, "from": found.from, "to": found.to, "why": why})
     };
     let fields: Vec<_> = found.iter().map(field).collect();
@@ -121,4 +140,33 @@ fn event(event: &EventLine) -> Value {
         "at": event.at.map(Wall::rfc3339), "severity": if event.is_warning { "warning" } else { "note" },
         "subject": event.object, "reason": event.reason, "message": event.message, "count": event.count,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::apps::parse;
+
+    #[test]
+    fn a_job_that_is_different_is_shown_as_run_again() {
+        let job = |limit: u64| {
+            let text = format!(
+                "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: migrate}}\nspec: {{backoffLimit: {limit}}}\n"
+            );
+            parse(&text, Some("shop")).unwrap()
+        };
+        let (kept, same, other) = (job(0), job(0), job(1));
+        let mut app = App::default();
+        assert_eq!(rerun(&app, &kept, &other[0]), None);
+        app.plan(&kept, ["n1".to_owned()]);
+        app.own(&InventoryEntry::of(&kept[0]), "u");
+        assert_eq!(rerun(&app, &kept, &same[0]), Some(Vec::new()));
+        let found = rerun(&app, &kept, &other[0]).unwrap();
+        let shown = change(&app, &other[0], &found);
+        let field = json!({"field": "spec.backoffLimit", "from": 0, "to": 1, "why": "the Job is run again"});
+        assert_eq!(
+            shown,
+            json!({"object": "Job shop/migrate", "change": "changed", "fields": [field]})
+        );
+    }
 }
