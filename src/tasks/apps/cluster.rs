@@ -737,16 +737,35 @@ impl Cluster<'_> {
             409 => what
                 .why(why)
                 .fix("it was made, changed or replaced by somebody else meanwhile: look at it, and deploy again"),
-            // The API server calls a field that it does not know an error of its own.
-            429 | 500..=599 if !message.contains("failed to create typed patch object") => {
-                what.why(why).retry(Retry::Soon)
-            }
+            429 | 500..=599 if !is_of_manifest(message) => what.why(why).retry(Retry::Soon),
             _ if is_secret => what
                 .why(why)
                 .fix(format!("kubectl -n {namespace} create --dry-run=server -f FILE shows it")),
+            _ if is_for_ever(message) => what.why(why).fix(
+                "it cannot be changed later: put its old value back, or give the object another name",
+            ),
             _ => what.why(why).fix("correct the manifest"),
         }
     }
+}
+
+/// Returns whether a failure is the manifest's: the API server calls a field that it does not know,
+/// or a size that it cannot read, an error of its own.
+fn is_of_manifest(message: &str) -> bool {
+    const WORDS: [&str; 2] = [
+        "failed to create typed patch object",
+        "unable to convert unstructured object",
+    ];
+    WORDS.iter().any(|word| message.contains(word))
+}
+
+/// Returns whether the API server refuses to change a field that is fixed once an object exists.
+fn is_for_ever(message: &str) -> bool {
+    const WORDS: [&str; 2] = [
+        "immutable",
+        "updates to statefulset spec for fields other than",
+    ];
+    WORDS.iter().any(|word| message.contains(word))
 }
 
 /// Path under which an object is applied.
@@ -792,4 +811,24 @@ fn foreign(app: &App, manifest: &Manifest) -> Error {
             "give it another name in the manifest, or take it over: sudo pipeops-agent apps apply -f FILE --app {} --adopt --dry-run shows what that changes",
             app.name
         ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_manifest_is_to_blame_for_is_known_by_the_words_of_the_api_server() {
+        assert!(is_of_manifest(
+            "failed to convert new object (shop/web-data; /v1, Kind=PersistentVolumeClaim) to proper version: unable to convert unstructured object to /v1, Kind=PersistentVolumeClaim: quantities must match the regular expression"
+        ));
+        assert!(!is_of_manifest("etcdserver: request timed out"));
+        for refusal in [
+            "Deployment.apps \"web\" is invalid: spec.selector: Invalid value: {}: field is immutable",
+            "PersistentVolumeClaim \"data\" is invalid: spec: Forbidden: spec is immutable after creation except resources.requests",
+            "StatefulSet.apps \"db\" is invalid: spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'template' are forbidden",
+        ] {
+            assert!(is_for_ever(refusal), "{refusal}");
+        }
+    }
 }
