@@ -21,6 +21,9 @@ use crate::{
 /// Addition to the sentence of an app that is left alone.
 const PAUSED: &str = " (paused)";
 
+/// Addition to the sentence of the revision that runs.
+const RUNS: &str = " (runs)";
+
 /// `apps list`.
 pub(super) static LIST: Command = Command {
     name: "list",
@@ -92,6 +95,11 @@ fn standing_by(why: Option<&str>, output: &mut Output) {
 fn row(app: View<'_>) -> Vec<String> {
     let [namespace, name, verdict, mut sentence] =
         ["namespace", "app", "verdict", "sentence"].map(|name| printable(app.text(name)));
+    let runs = app.count("runs").filter(|runs| *runs > 0);
+    if let Some(runs) = runs.filter(|runs| verdict == "bad" && app.count("revision") != Some(*runs))
+    {
+        sentence.push_str(&format!(" (revision {runs} runs)"));
+    }
     if app.flag("paused") == Some(true) {
         sentence.push_str(PAUSED);
     }
@@ -123,6 +131,9 @@ fn show(args: &Args, output: &mut Output) -> Result<Exit> {
             output.line(&format!("  {} {}", printable(kind), printable(name)));
         }
         let runs = app.count("runs");
+        if let Some(runs) = runs.filter(|runs| *runs > 0 && app.count("revision") != Some(*runs)) {
+            output.line(&format!("revision {runs} runs"));
+        }
         for running in app
             .list("revisions")
             .filter(|it| it.count("number") == runs)
@@ -141,11 +152,17 @@ fn history(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Fine);
     }
     let revisions: Vec<_> = View::new(&value).list("revisions").collect();
+    let runs = View::new(&value).count("runs");
     let row = |revision: &View<'_>| {
-        let number = revision.count("number").unwrap_or(0).to_string();
+        let number = revision.count("number");
         let at = moment(revision.text("at"));
-        let texts = ["verdict", "by", "sentence"].map(|name| printable(revision.text(name)));
-        [vec![number, at], texts.to_vec()].concat()
+        let [verdict, by, mut sentence] =
+            ["verdict", "by", "sentence"].map(|name| printable(revision.text(name)));
+        if number == runs {
+            sentence.push_str(RUNS);
+        }
+        let number = number.unwrap_or(0).to_string();
+        vec![number, at, verdict, by, sentence]
     };
     let rows: Vec<_> = revisions.iter().map(row).collect();
     for (line, revision) in columns(&rows).iter().zip(revisions) {

@@ -96,7 +96,7 @@ impl Apps {
 
     async fn what_runs(&self, app: &App, manifests: Option<&[Manifest]>) -> Value {
         let Some(manifests) = manifests else {
-            return json!({"revision": app.running, "verdict": RolloutVerdict::Blind.as_str()});
+            return unseen(app.running);
         };
         let services: Vec<_> = manifests
             .iter()
@@ -158,16 +158,21 @@ impl Apps {
             .or(last)
             .map(|(number, outcome)| (number, outcome.clone()))
             .unwrap_or_default();
+        let failed = app.revisions.last().and_then(|last| replaced(last, number));
         let standing_by = self.stands_by();
         let unknown = match &standing_by {
             None => "it was not looked at yet",
             Some(_) => "another agent of this cluster has not judged it yet",
         };
+        let mut sentence = text(&outcome.sentence).unwrap_or(unknown).to_owned();
+        if let Some(failed) = failed {
+            sentence = format!("{sentence}; {failed}");
+        }
         json!({
             "app": app.name, "namespace": app.namespace, "revision": number,
             "verdict": text(&outcome.verdict).unwrap_or(RolloutVerdict::Waiting.as_str()),
             "cause": text(&outcome.cause), "object": text(&outcome.object),
-            "sentence": text(&outcome.sentence).unwrap_or(unknown),
+            "sentence": sentence,
             "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),
             "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
             "owner": app.owner.as_str(), "good": app.good, "runs": app.running, "paused": app.is_paused,
@@ -175,6 +180,24 @@ impl Apps {
             "drift": self.drift_of(app),
         })
     }
+}
+
+/// Answer about what runs where its manifests cannot be read.
+fn unseen(revision: u64) -> Value {
+    json!({
+        "revision": revision, "verdict": RolloutVerdict::Blind.as_str(),
+        "sentence": "its manifests cannot be read from the cluster now",
+        "cause": null, "object": null, "evidence": null, "fix": null,
+    })
+}
+
+/// What is said of the last revision while an earlier one takes its place.
+fn replaced(last: &Revision, number: u64) -> Option<String> {
+    let is_bad = last.outcome.verdict == RolloutVerdict::Bad.as_str();
+    (is_bad && number < last.number).then(|| {
+        let (bad, why) = (last.number, &last.outcome.sentence);
+        format!("it takes the place of revision {bad}, which is bad: {why}")
+    })
 }
 
 /// A text; `None` where it is empty.
@@ -212,4 +235,32 @@ fn revision(revision: &Revision) -> Value {
         "cause": text(&outcome.cause), "sentence": text(&outcome.sentence),
         "images": images, "pinned": overlay.pinned,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_has_a_sentence_while_the_api_is_away() {
+        let answer = unseen(3);
+        assert!(answer["sentence"].as_str().is_some_and(|it| !it.is_empty()));
+        assert_eq!(answer["verdict"], "blind");
+    }
+
+    #[test]
+    fn while_a_version_is_put_back_the_bad_one_is_named() {
+        let mut last = Revision {
+            number: 4,
+            ..Revision::default()
+        };
+        assert_eq!(replaced(&last, 3), None);
+        last.outcome.verdict = "bad".to_owned();
+        last.outcome.sentence = "container web ends again and again".to_owned();
+        assert_eq!(replaced(&last, 4), None);
+        assert_eq!(
+            replaced(&last, 3).unwrap(),
+            "it takes the place of revision 4, which is bad: container web ends again and again"
+        );
+    }
 }
