@@ -103,22 +103,49 @@ impl Staged {
         }
     }
 
-    /// Version of the API that serves the objects of a definition, and their plural.
-    pub fn serves(&self) -> Option<(String, &str)> {
-        let versions = self.object.pointer("/spec/versions")?.as_array()?;
-        let is_served = |version: &&Value| version.get("served") == Some(&Value::Bool(true));
-        let version = versions.iter().find(is_served)?;
-        let group = text(&self.object, "/spec/group");
-        let plural = text(&self.object, "/spec/names/plural");
-        Some((format!("{group}/{}", text(version, "/name")), plural))
+    /// Versions of the API that serve the objects of a definition: those that these objects use,
+    /// else the first one.
+    pub fn serves(&self, objects: &[Value]) -> Vec<String> {
+        let mut served = self.served();
+        let used = |api_version: &String| {
+            let mut objects = objects.iter().filter(|it| self.defines(it));
+            objects.any(|it| text(it, "/apiVersion") == api_version)
+        };
+        if served.iter().any(used) {
+            served.retain(used);
+        } else {
+            served.truncate(1);
+        }
+        served
     }
 
-    /// Judges whether it may come before an app in this namespace whose custom resources may be of
-    /// these groups.
+    /// Plural of the objects of a definition.
+    pub fn plural(&self) -> &str {
+        text(&self.object, "/spec/names/plural")
+    }
+
+    fn served(&self) -> Vec<String> {
+        let group = text(&self.object, "/spec/group");
+        let versions = self.object.pointer("/spec/versions");
+        let versions = versions.and_then(Value::as_array).into_iter().flatten();
+        let served = versions.filter(|it| it.get("served") == Some(&Value::Bool(true)));
+        served
+            .map(|version| format!("{group}/{}", text(version, "/name")))
+            .collect()
+    }
+
+    /// Returns whether an object is of the kind that it defines, in whatever version.
+    fn defines(&self, object: &Value) -> bool {
+        let group = text(object, "/apiVersion").split_once('/');
+        group.is_some_and(|(group, _)| group == text(&self.object, "/spec/group"))
+            && text(object, "/kind") == text(&self.object, "/spec/names/kind")
+    }
+
+    /// Judges whether it may come before the rest of an app in this namespace.
     ///
     /// # Errors
-    /// It may not.
-    pub fn may_come(&self, namespace: &str) -> Result<(), Problem> {
+    /// It may not, or does not serve what the rest uses.
+    pub fn may_come(&self, namespace: &str, rest: &[Value]) -> Result<(), Problem> {
         let group = text(&self.object, "/spec/group");
         if self.is_namespace() && self.name != namespace {
             return Err(problem(
@@ -132,6 +159,25 @@ impl Staged {
                 self.in_words(),
                 format!("apps define nothing in the group {group:?}"),
                 "it is the business of the cluster's owner: kubectl apply",
+            ));
+        }
+        let served = self.served();
+        let is_served = |it: &Value| served.iter().any(|known| known == text(it, "/apiVersion"));
+        let mut of_it = rest.iter().filter(|it| self.defines(it));
+        let unserved = of_it.find(|it| !is_served(it));
+        if let Some(object) = unserved {
+            return Err(problem(
+                format!(
+                    "{} {}",
+                    text(object, "/kind"),
+                    text(object, "/metadata/name")
+                ),
+                format!(
+                    "{} serves no {}",
+                    self.in_words(),
+                    text(object, "/apiVersion")
+                ),
+                format!("use one of: {}", served.join(", ")),
             ));
         }
         Ok(())
@@ -199,20 +245,61 @@ mod tests {
             json!({"name": "widgets.example.com", "labels": {"a": "b"}})
         );
         assert!(sent.get("status").is_none());
-        assert_eq!(
-            found[1].serves(),
-            Some(("example.com/v1".to_owned(), "widgets"))
-        );
-        assert_eq!(found[0].serves(), None);
-        assert!(found[0].may_come("shop").is_ok() && found[1].may_come("shop").is_ok());
-        assert!(found[0].may_come("other").is_err());
+        assert!(found.iter().all(|it| it.may_come("shop", &[]).is_ok()));
+        assert!(found[0].may_come("other", &[]).is_err());
         for group in ["", "apps", "rbac.authorization.k8s.io", "helm.cattle.io"] {
             let found = staged(&mut vec![definition(group)]);
-            let refused = found.map(|found| found[0].may_come("shop").is_err());
+            let refused = found.map(|found| found[0].may_come("shop", &[]).is_err());
             assert!(refused.unwrap_or(true), "{group}");
         }
         let odd = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a/b"}});
         assert!(staged(&mut vec![odd]).is_err());
+    }
+
+    #[test]
+    fn the_versions_are_awaited_that_the_rest_uses() {
+        let mut definition = definition("example.com");
+        let version = |name: &str, served: bool| json!({"name": name, "served": served});
+        definition["spec"]["versions"] = json!([
+            version("v3", false),
+            version("v2", true),
+            version("v1beta1", true),
+            version("v1", true)
+        ]);
+        let found = staged(&mut vec![definition]).unwrap();
+        let object = |api_version: &str, kind: &str| json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}});
+        let widget = |version: &str| object(&format!("example.com/{version}"), "Widget");
+        let others = [object("example.com/v1", "Gadget"), object("v1", "Widget")];
+        for (rest, versions) in [
+            (others.to_vec(), vec!["example.com/v2"]),
+            (vec![widget("v1")], vec!["example.com/v1"]),
+            (
+                vec![widget("v1"), widget("v2"), widget("v1")],
+                vec!["example.com/v2", "example.com/v1"],
+            ),
+        ] {
+            assert!(found[0].may_come("shop", &rest).is_ok());
+            assert_eq!(found[0].serves(&rest), versions);
+        }
+        assert_eq!(found[0].plural(), "widgets");
+        for version in ["v3", "v4"] {
+            let refused = found[0].may_come("shop", &[widget("v1"), widget(version)]);
+            let refused = refused.unwrap_err();
+            assert!(
+                refused
+                    .why
+                    .ends_with(&format!("serves no example.com/{version}"))
+            );
+            assert!(
+                refused
+                    .fix
+                    .ends_with("example.com/v2, example.com/v1beta1, example.com/v1")
+            );
+        }
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}});
+        let found = staged(&mut vec![namespace]).unwrap();
+        assert!(found[0].serves(&others).is_empty());
     }
 
     #[test]

@@ -231,7 +231,7 @@ impl Apps {
             Some(wish.namespace.clone())
         };
         let mut objects = objects(&wish.manifests).map_err(of_problem)?;
-        let parts = (&mut objects, given.as_deref());
+        let parts = (wish.app.as_str(), &mut objects, given.as_deref());
         let staged = Box::pin(self.stage(parts, asker)).await?;
         let owner = asker.map_or(Owner::Machine, |asker| asker.owner);
         let customs = self.customs(&objects, owner).await?;

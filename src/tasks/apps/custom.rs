@@ -26,10 +26,8 @@ impl Apps {
         let mut customs = Customs::new();
         let mut known = (String::new(), Value::Null);
         for (api_version, kind) in not_built_in(objects) {
-            let group = api_version.split_once('/').map_or("", |(group, _)| group);
             // It may be refused for what it is before anything is asked about it.
-            let Some(any) = Kind::custom(&api_version, &format!("{kind}.{group}").to_lowercase())
-            else {
+            let Some(any) = possible(&api_version, &kind) else {
                 continue;
             };
             self.account(owner).may_have(&any)?;
@@ -44,6 +42,12 @@ impl Apps {
         }
         Ok(customs)
     }
+}
+
+/// The custom resource that a kind may be, before its plural is known; `None`: it is none.
+pub(super) fn possible(api_version: &str, kind: &str) -> Option<Kind> {
+    let (group, _) = api_version.split_once('/')?;
+    Kind::custom(api_version, &format!("{kind}.{group}").to_lowercase())
 }
 
 /// The answer of the API server about a version of a group.

@@ -10,12 +10,15 @@ use super::{
     Apps,
     asker::Asker,
     cluster::{Cluster, Failed},
-    custom::resources,
+    custom::{possible, resources},
     of_problem,
 };
 use crate::{
     core::{
-        apps::{InventoryEntry, MANAGER, Owner, Staged, common_namespace, staged},
+        apps::{
+            Customs, InventoryEntry, MANAGER, Manifest, Owner, Staged, common_namespace, judged,
+            not_built_in, staged,
+        },
         rollout::LOOK_EVERY,
     },
     error::{Error, Result, Retry},
@@ -34,7 +37,7 @@ impl Apps {
     /// Reason why the rest cannot be tried.
     pub(super) async fn stage(
         &self,
-        (objects, namespace): (&mut Vec<Value>, Option<&str>),
+        (app, objects, namespace): (&str, &mut Vec<Value>, Option<&str>),
         asker: Option<&Asker>,
     ) -> Result<Vec<InventoryEntry>> {
         if asker.is_some_and(|asker| asker.owner != Owner::Machine) {
@@ -49,7 +52,7 @@ impl Apps {
         let cluster = self.cluster(Owner::Machine);
         let (mut entries, mut missing) = (Vec::new(), Vec::new());
         for one in &staged {
-            one.may_come(&namespace).map_err(of_problem)?;
+            one.may_come(&namespace, objects).map_err(of_problem)?;
             match cluster.staged(one).await? {
                 Some(uid) => entries.push(one.entry(&uid)),
                 None => missing.push(one),
@@ -74,6 +77,11 @@ impl Apps {
                 .fix("sudo pipeops-agent apps apply -f FILE, or kubectl apply")
                 .retry(Retry::Later));
         }
+        let rest = self.rest(objects, &namespace)?;
+        if !missing.iter().any(|one| one.is_namespace()) {
+            let known = self.kept(app, &namespace).await?.app;
+            cluster.dry_run(&known, &rest).await?;
+        }
         for one in &missing {
             cluster.create_staged(one, "&dryRun=All").await?;
         }
@@ -81,7 +89,9 @@ impl Apps {
             for one in missing {
                 let uid = cluster.create_staged(one, "").await?;
                 entries.push(one.entry(&uid));
-                self.until_served(one).await?;
+                for api_version in one.serves(objects) {
+                    self.until_served(one, &api_version).await?;
+                }
             }
             Ok(entries)
         };
@@ -89,22 +99,35 @@ impl Apps {
             .await
     }
 
-    /// Waits until the API server serves what a definition defines.
-    async fn until_served(&self, one: &Staged) -> Result<()> {
-        let Some((api_version, plural)) = one.serves() else {
-            return Ok(());
-        };
+    /// Judges the rest of an app by itself, before what it needs is there. Returns the objects that
+    /// are built in.
+    fn rest(&self, objects: &[Value], namespace: &str) -> Result<Vec<Manifest>> {
+        let mut customs = Customs::new();
+        for (api_version, kind) in not_built_in(objects) {
+            if let Some(any) = possible(&api_version, &kind) {
+                self.account(Owner::Machine).may_have(&any)?;
+                customs.insert((api_version, kind), any);
+            }
+        }
+        let all = judged(objects.to_vec(), Some(namespace), &customs);
+        let mut all = all.map_err(of_problem)?;
+        all.retain(|manifest| !manifest.kind.is_custom());
+        Ok(all)
+    }
+
+    /// Waits until the API server serves what a definition defines, in one version.
+    async fn until_served(&self, one: &Staged, api_version: &str) -> Result<()> {
         let deadline = self.now().mono.after(SERVED_WITHIN);
         loop {
-            let found = resources(&self.client, &api_version).await;
+            let found = resources(&self.client, api_version).await;
             let all = found.as_ref().ok().and_then(|list| list.get("resources"));
             let mut all = all.and_then(Value::as_array).into_iter().flatten();
-            if all.any(|it| it.get("name").and_then(Value::as_str) == Some(plural)) {
+            if all.any(|it| it.get("name").and_then(Value::as_str) == Some(one.plural())) {
                 return Ok(());
             }
             if self.now().mono >= deadline {
                 return Err(Error::new(format!(
-                    "nothing was deployed: {} is there, but not served",
+                    "nothing was deployed: {} is there, but {api_version} is not served",
                     one.in_words()
                 ))
                 .fix(format!("kubectl describe crd {} says why", one.name)));

@@ -405,6 +405,7 @@ fn namespaces_and_definitions_are_created_for_root_before_the_rest_and_stay() {
     let mut odd = definition.clone();
     odd["spec"]["versions"] = json!([]);
     bench.refused_in(&shop, &with(&odd));
+    keeps_the_others_from_being_created(&bench, &group, (&shop, &all));
     // Nor are they created for nothing.
     let (error, _) = bench.refused_in(&shop, &namespace);
     assert!(error.contains("only what comes before an app"), "{error}");
@@ -437,6 +438,20 @@ fn namespaces_and_definitions_are_created_for_root_before_the_rest_and_stay() {
     }
     leave_object(&["crd", &name]);
     leave_object(&["namespace", &shop]);
+}
+
+/// One of the rest that is refused does so too, before anything is there.
+fn keeps_the_others_from_being_created(bench: &Bench, group: &Group, (shop, all): (&str, &str)) {
+    let role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: a}\n";
+    let unserved = group.object("Widget", "b", 1).replace("/v1", "/v7");
+    for (more, why) in [
+        (role.to_owned(), "apps deploys no Role"),
+        (unserved, "serves no"),
+        (group.object("Widget", "a", 2), "it is there twice"),
+    ] {
+        let (error, _) = bench.refused_in(shop, &format!("{all}\n---\n{more}"));
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 fn stays_when_the_app_goes(bench: &Bench, shop: &str, name: &str) {
