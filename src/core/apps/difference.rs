@@ -4,12 +4,12 @@ use crate::core::order::OrderExt as _;
 
 use serde_json::Value;
 
-use super::NONCE;
+use super::{NONCE, kinds::is_confidential, manifests::text};
 
 /// Fields of one object that are named; the rest is cut.
 const FIELDS_MAX: usize = 100;
 
-/// A field that would change. Values of Secrets are not in it.
+/// A field that would change. Values of Secrets and charts are not in it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Difference {
     /// Path: `spec.replicas`.
@@ -23,12 +23,12 @@ pub struct Difference {
 /// Differences between the live object and what a dry run makes of it, without what the API server
 /// sets at each write.
 pub fn differences(live: &Value, tried: &Value) -> Vec<Difference> {
-    let is_secret = [live, tried]
+    let is_confidential = [live, tried]
         .iter()
-        .any(|object| object.get("kind").and_then(Value::as_str) == Some("Secret"));
+        .any(|object| is_confidential(text(object, "/kind")));
     let mut found = Vec::new();
     compare("", &unmarked(live), &unmarked(tried), &mut found);
-    if is_secret {
+    if is_confidential {
         for difference in &mut found {
             difference.from = hidden(&difference.from);
             difference.to = hidden(&difference.to);
@@ -139,14 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn values_of_secrets_are_not_shown() {
-        let of = |data: Value| json!({"kind": "Secret", "data": data});
-        let found = differences(
-            &of(json!({"p": "b2xk"})),
-            &of(json!({"p": "bmV3", "q": "bmV3"})),
-        );
-        assert_eq!(found.len(), 2);
-        assert!(!format!("{found:?}").contains("b2xk") && !format!("{found:?}").contains("bmV3"));
-        assert_eq!(found[1].from, Value::Null);
+    fn values_of_secrets_and_charts_are_not_shown() {
+        for kind in ["Secret", "HelmChart", "HelmChartConfig"] {
+            let of = |data: Value| json!({"kind": kind, "data": data});
+            let found = differences(
+                &of(json!({"p": "b2xk"})),
+                &of(json!({"p": "bmV3", "q": "bmV3"})),
+            );
+            assert_eq!(found.len(), 2);
+            let shown = format!("{found:?}");
+            assert!(!shown.contains("b2xk") && !shown.contains("bmV3"), "{kind}");
+            assert_eq!(found[1].from, Value::Null);
+        }
     }
 }

@@ -24,12 +24,14 @@ const fn kind(api_version: &'static str, name: &'static str, plural: &'static st
 
 /// All kinds, in the order in which they are written: what others read first, what leads to them
 /// last.
-static KINDS: [Kind; 15] = [
+static KINDS: [Kind; 17] = [
     kind("v1", "ServiceAccount", "serviceaccounts"),
     kind("v1", "Secret", "secrets"),
     kind("v1", "ConfigMap", "configmaps"),
     kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
     kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
+    kind("helm.cattle.io/v1", "HelmChartConfig", "helmchartconfigs"),
+    kind("helm.cattle.io/v1", "HelmChart", "helmcharts"),
     kind("v1", "Service", "services"),
     kind("batch/v1", "Job", "jobs"),
     kind("apps/v1", "Deployment", "deployments"),
@@ -56,6 +58,9 @@ const ROUTES: [(&str, &str); 4] = [
     ("UDPRoute", "udproutes"),
 ];
 
+/// Group of the charts of k3s.
+pub const CHARTS: &str = "helm.cattle.io";
+
 /// Groups with everything below them that are no custom resources, or whose objects give rights or
 /// run code as an administrator: never deployed as custom resources, whatever the settings say.
 const RESERVED: [&str; 5] = [
@@ -71,7 +76,7 @@ pub static NODE: Kind = kind("v1", "Node", "nodes");
 
 /// Kinds in a namespace that a verdict reads, each where the version has one of the second; always
 /// where that is empty.
-static READ: [(Kind, &[&str]); 10] = [
+static READ: [(Kind, &[&str]); 11] = [
     (kind("v1", "Pod", "pods"), &[]),
     (kind("v1", "Event", "events"), &[]),
     (
@@ -91,7 +96,14 @@ static READ: [(Kind, &[&str]); 10] = [
         &["StatefulSet"],
     ),
     (kind("apps/v1", "DaemonSet", "daemonsets"), &["DaemonSet"]),
-    (kind("batch/v1", "Job", "jobs"), &["Job", "CronJob"]),
+    (
+        kind("batch/v1", "Job", "jobs"),
+        &["Job", "CronJob", "HelmChart"],
+    ),
+    (
+        kind("helm.cattle.io/v1", "HelmChart", "helmcharts"),
+        &["HelmChart"],
+    ),
     (kind("v1", "Service", "services"), &["Service", "Ingress"]),
     (
         kind("networking.k8s.io/v1", "Ingress", "ingresses"),
@@ -191,6 +203,22 @@ impl Kind {
         self.name.contains('.')
     }
 
+    /// Returns whether it is a chart, which a controller of k3s installs with all rights, or values
+    /// of one.
+    pub fn is_chart(&self) -> bool {
+        is_chart(&self.name)
+    }
+
+    /// Returns whether the cluster has it only while its definition is there.
+    pub fn is_defined(&self) -> bool {
+        self.is_custom() || self.is_chart()
+    }
+
+    /// Returns whether its objects hold values that are shown to nobody.
+    pub fn is_confidential(&self) -> bool {
+        is_confidential(&self.name)
+    }
+
     /// Place in the order. Custom resources come before what runs: some make the Secrets that it
     /// reads.
     pub fn order(&self) -> usize {
@@ -226,6 +254,15 @@ impl Kind {
     }
 }
 
+fn is_chart(kind: &str) -> bool {
+    matches!(kind, "HelmChart" | "HelmChartConfig")
+}
+
+/// Returns whether objects of a kind hold values that are shown to nobody.
+pub(super) fn is_confidential(kind: &str) -> bool {
+    kind == "Secret" || is_chart(kind)
+}
+
 /// Names that people take for one of ours.
 pub(super) fn advice(api_version: &str, name: &str) -> String {
     if let Some(known) = KINDS.iter().find(|kind| kind.name == name) {
@@ -242,9 +279,6 @@ pub(super) fn advice(api_version: &str, name: &str) -> String {
         "CustomResourceDefinition" => {
             "it is the business of the cluster's owner: kubectl apply".to_owned()
         }
-        "HelmChart" | "HelmChartConfig" => {
-            "k3s deploys charts with all rights: as root, put it into /var/lib/rancher/k3s/server/manifests".to_owned()
-        }
         "Pod" | "ReplicaSet" => {
             "deploy it as a Deployment: a Pod alone is not started again".to_owned()
         }
@@ -257,7 +291,9 @@ pub(super) fn advice(api_version: &str, name: &str) -> String {
 pub fn granted_apart(resource: &str, group: &str) -> Option<String> {
     let name = format!("{resource}.{group}");
     let is_route = group == GATEWAY && ROUTES.iter().any(|(_, plural)| *plural == resource);
-    (is_route || Kind::custom(&format!("{group}/v1"), &name).is_some()).then_some(name)
+    let is_chart = |kind: &Kind| kind.is_chart() && kind.plural == resource;
+    let is_chart = group == CHARTS && KINDS.iter().any(is_chart);
+    (is_route || is_chart || Kind::custom(&format!("{group}/v1"), &name).is_some()).then_some(name)
 }
 
 fn names() -> String {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{
     super::yaml,
-    OBJECTS_MAX,
+    OBJECTS_MAX, charts,
     kinds::{Kind, advice, kind_of},
 };
 
@@ -359,6 +359,11 @@ fn judged_one(mut object: Value, namespace: &str, customs: &Customs) -> Result<M
             "mount a projected token in place of it",
         ));
     }
+    if kind.is_chart()
+        && let Some((why, fix)) = charts::refused(&kind, &object)
+    {
+        return Err(problem(shown, why, fix));
+    }
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
     if let Some(metadata) = metadata {
         metadata.insert("namespace".to_owned(), Value::String(namespace.to_owned()));
@@ -454,7 +459,7 @@ mod tests {
             (
                 "helm.cattle.io/v1",
                 "HelmChart",
-                "k3s deploys charts with all rights: as root, put it into /var/lib/rancher/k3s/server/manifests",
+                "add failurePolicy: abort to its spec; a chart that fails is then left as it is until you repair it",
             ),
             (
                 "example.com/v1",
@@ -464,7 +469,7 @@ mod tests {
             (
                 "example.com/v1",
                 "Widget",
-                "apply it with kubectl; apps deploys ServiceAccount, Secret, ConfigMap, PersistentVolumeClaim, NetworkPolicy, Service, Job, Deployment, StatefulSet, DaemonSet, CronJob, PodDisruptionBudget, HorizontalPodAutoscaler, Ingress, HTTPRoute, GRPCRoute, TCPRoute, TLSRoute, UDPRoute",
+                "apply it with kubectl; apps deploys ServiceAccount, Secret, ConfigMap, PersistentVolumeClaim, NetworkPolicy, HelmChartConfig, HelmChart, Service, Job, Deployment, StatefulSet, DaemonSet, CronJob, PodDisruptionBudget, HorizontalPodAutoscaler, Ingress, HTTPRoute, GRPCRoute, TCPRoute, TLSRoute, UDPRoute",
             ),
         ] {
             let text = format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: a}}\n");

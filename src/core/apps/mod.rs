@@ -6,6 +6,7 @@
 
 mod adoption;
 mod autoscaling;
+mod charts;
 mod difference;
 mod digests;
 mod discovery;
@@ -26,12 +27,13 @@ pub use adoption::{adopted, lost};
 pub use autoscaling::{
     HOLDER, REPLICAS, handed_over, is_autoscaled, owns_replicas, without_replicas,
 };
+pub use charts::account_of_chart;
 pub use difference::{Difference, differences};
 pub use digests::{Need, digests, needs, pod_of, unpinned, workload};
 pub use discovery::{CREATE_FIRST, discovered};
 pub use drift::{Left, keep_left, last_changed_by, our_fields};
 pub use git_host::GitHost;
-pub use kinds::{GATEWAY, Kind, NODE, granted_apart, is_custom_group, kind_of, read_for};
+pub use kinds::{CHARTS, GATEWAY, Kind, NODE, granted_apart, is_custom_group, kind_of, read_for};
 #[cfg(any(test, feature = "internals"))]
 pub use manifests::parse;
 pub use manifests::{

@@ -5,6 +5,7 @@
 //! reads a clock, so a recording gives the same verdict bit for bit.
 
 mod cause;
+mod charts;
 mod custom;
 mod evidence;
 mod last_lines;

@@ -88,7 +88,8 @@ const OF_ALL: &[&str] = &[
     "metadata/annotations/deployment.kubernetes.io~revision",
 ];
 
-/// Fields that are kept of custom resources: those by which many say whether they are ready.
+/// Fields that are kept of custom resources and charts: those by which many say whether they are
+/// ready.
 const OF_CUSTOM: &[&str] = &[
     "status/observedGeneration",
     "status/conditions/*/type",
@@ -186,6 +187,7 @@ fn of_kind(kind: &str) -> &'static [&'static str] {
             "eventTime",
             "series",
         ],
+        b"HelmChart" => OF_CUSTOM,
         _ if is_custom(kind) => OF_CUSTOM,
         _ => &[],
     }
@@ -200,7 +202,7 @@ impl Object {
             let steps: Vec<&str> = path.split('/').collect();
             copy(whole, &mut kept, &steps);
         }
-        if is_custom(kind) {
+        if of_kind(kind) == OF_CUSTOM {
             cut_conditions(&mut kept);
         }
         if let Value::Object(fields) = &mut kept {

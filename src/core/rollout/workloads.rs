@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{
-    Cause, Finding, Object, Observation, custom,
+    Cause, Finding, Object, Observation, charts, custom,
     evidence::{Words, spoken_of},
     messages::{self, refused},
     object::{is_custom, text},
@@ -14,7 +14,10 @@ use super::{
 
 /// Returns whether a kind has a state of its own to wait for.
 pub(super) fn is_watched(kind: &str) -> bool {
-    matches!(kind, "Deployment" | "StatefulSet" | "DaemonSet" | "Job") || is_custom(kind)
+    matches!(
+        kind,
+        "Deployment" | "StatefulSet" | "DaemonSet" | "Job" | "HelmChart"
+    ) || is_custom(kind)
 }
 
 /// Judges one object.
@@ -29,6 +32,10 @@ pub(super) fn state<'a>(
         "DaemonSet" => daemon_set(target, generation, seen),
         "Job" => job(target, seen),
         "PersistentVolumeClaim" => claim(target, seen),
+        "HelmChart" => {
+            let of_job = seen.get(&charts::job_of(target));
+            charts::state(target, of_job.map(|found| job(found, seen)))
+        }
         kind if is_custom(kind) => custom::state(target, generation),
         _ => ObjectState::applied(),
     }

@@ -128,6 +128,13 @@ pub fn app_field_left(app: &str, (object, field): (&str, &str), by: &str) -> Str
     format!("{field} of {object} of the app {app} is left to {by}, which took it back three times")
 }
 
+/// Somebody changed a chart.
+pub fn app_chart_changed(app: &str, (object, field): (&str, &str), by: &str) -> String {
+    format!(
+        "{field} of {object} of the app {app} was changed by {by}; a chart is not put back by itself"
+    )
+}
+
 /// Changes of the objects of apps are not seen.
 pub fn apps_not_watched(namespace: &str, why: &str) -> String {
     format!("what somebody changes of the apps in {namespace} is not put back: {why}")

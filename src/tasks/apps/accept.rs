@@ -8,8 +8,9 @@ use smol::Timer;
 
 use super::{
     Apps,
-    asker::Asker,
+    asker::{Asker, Origin, Requester},
     change::{Plan, Verb},
+    charts::without_charts,
     cut,
     ledger::{Read, of_api},
     named, of_problem,
@@ -17,8 +18,8 @@ use super::{
 use crate::{
     core::{
         apps::{
-            App, InventoryEntry, Manifest, Outcome as Concluded, Overlay, Owner, Revision, Source,
-            judged, objects, refused_namespace,
+            App, InventoryEntry, Manifest, Outcome as Concluded, Overlay, Owner, Revision, judged,
+            objects, refused_namespace,
         },
         audit::{AuditDecision as Permission, AuditEntry, Effect},
         journal::{ChangeEnd, Intent, Journal, Outcome},
@@ -34,24 +35,6 @@ use crate::{
 
 /// Time that removing waits for objects to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-
-/// Requester of a version, and the origin of it.
-#[derive(Debug)]
-pub(super) struct Requester<'a> {
-    pub(super) asker: &'a Asker,
-    pub(super) origin: Origin,
-}
-
-/// Origin of a version, and what it means for the source of its app.
-#[derive(Debug)]
-pub(super) enum Origin {
-    /// Manifests: the app has no source from then on.
-    Manifests,
-    /// A source, which the app has from then on.
-    Source(Source),
-    /// A version that there is: the app keeps the source that it has.
-    Known,
-}
 
 /// A change that was accepted: its intent is on disk, and the record of the app has it.
 pub(super) struct Accepted {
@@ -144,10 +127,12 @@ impl Apps {
         let (app, namespace) = (read.app.name.clone(), read.app.namespace.clone());
         let asker = requester.asker;
         asker.owns(&read)?;
+        requester.may_deploy(&read.app, &manifests)?;
         if read.app.revisions.is_empty() {
             read.app.owner = asker.owner;
             self.has_namespace(&namespace, asker.owner).await?;
         }
+        self.may_lie_here(&manifests).await?;
         let cluster = self.cluster(asker.owner);
         let mut laid = manifests.clone();
         overlay.lay(&mut laid);
@@ -181,6 +166,7 @@ impl Apps {
     ) -> Result<Accepted> {
         // It may have been written since.
         let mut read = self.kept(app, namespace).await?;
+        requester.may_deploy(&read.app, &manifests)?;
         let Requester { asker, origin } = requester;
         asker.owns(&read)?;
         if read.app.revisions.is_empty() {
@@ -325,6 +311,12 @@ impl Apps {
                 })
                 .fix(format!("pipeops-agent apps history {app}")));
         }
+        let kept = self.ledger().manifests(app, to).await.map_err(of_api)?;
+        let kept = kept.unwrap_or_default();
+        if !asker.is_root {
+            without_charts(&read.app, &kept)?;
+        }
+        self.may_lie_here(&kept).await?;
         let plan = Plan {
             app: app.to_owned(),
             owner: asker.owner,
@@ -394,6 +386,9 @@ impl Apps {
     async fn begin_removal(self: Rc<Self>, app: &str, asker: &Asker) -> Result<(String, Read)> {
         let read = self.existing(app).await?;
         asker.owns(&read)?;
+        if !asker.is_root {
+            without_charts(&read.app, &[])?;
+        }
         self.left_folder(&read.app).await?;
         self.may_change(&read).await?;
         let acceptance = async {

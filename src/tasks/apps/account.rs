@@ -8,7 +8,7 @@ use smol::lock::Mutex;
 
 use crate::{
     core::{
-        apps::{GATEWAY, Kind, denied, granted_apart},
+        apps::{CHARTS, GATEWAY, Kind, denied, granted_apart},
         proxy::Refusal as Denial,
         secret::Secret,
         time::Mono,
@@ -94,25 +94,26 @@ impl Account {
         }
     }
 
-    /// Judges whether objects of a kind may be touched: of custom resources those of groups that
-    /// root allows, and by local sources alone.
+    /// Judges whether objects of a kind may be touched: charts, and of custom resources those of
+    /// groups that root allows, by local sources alone.
     ///
     /// # Errors
     /// They may not.
     pub fn may_have(&self, kind: &Kind) -> Result<(), Error> {
-        if !kind.is_custom() {
+        if !kind.is_defined() {
             return Ok(());
         }
         let group = kind.group();
         let refused = |why: String| Error::new(format!("{} is not deployed", kind.name)).why(why);
         match &self.way {
+            Way::Local(..) if kind.is_chart() => Ok(()),
             Way::Local(..) if self.lets_have(group) => Ok(()),
             Way::Local(..) => Err(refused(format!("apps.groups does not list {group}"))
                 .fix(format!(
                     "if apps may have its objects, as root: apps.groups = \"{group}\" in /etc/pipeops-agent/config.toml, then restart the agent"
                 ))
                 .retry(Retry::Later)),
-            Way::Judged(_) => Err(refused("the control plane deploys no custom resources".to_owned())
+            Way::Judged(_) => Err(refused("the control plane deploys no charts and no other custom resources".to_owned())
                 .fix("deploy it from the machine: sudo pipeops-agent apps apply -f FILE")),
         }
     }
@@ -120,7 +121,9 @@ impl Account {
     /// Returns whether objects of a group may be deployed that no role of the manifest names.
     fn lets_have(&self, group: &str) -> bool {
         match &self.way {
-            Way::Local(_, groups) => group == GATEWAY || groups.iter().any(|known| known == group),
+            Way::Local(_, groups) => {
+                [GATEWAY, CHARTS].contains(&group) || groups.iter().any(|known| known == group)
+            }
             Way::Judged(_) => group == GATEWAY,
         }
     }

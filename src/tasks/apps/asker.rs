@@ -2,7 +2,10 @@
 
 use super::ledger::Read;
 use crate::{
-    core::{apps::Owner, command::Command},
+    core::{
+        apps::{Owner, Source},
+        command::Command,
+    },
     error::{Error, Result},
 };
 
@@ -18,6 +21,24 @@ pub struct Asker {
     pub is_root: bool,
     /// The command that asks for it; `None`: somebody on this machine, or a repository.
     pub command: Option<Command>,
+}
+
+/// Requester of a version, and the origin of it.
+#[derive(Debug)]
+pub(super) struct Requester<'a> {
+    pub(super) asker: &'a Asker,
+    pub(super) origin: Origin,
+}
+
+/// Origin of a version, and what it means for the source of its app.
+#[derive(Debug)]
+pub(super) enum Origin {
+    /// Manifests: the app has no source from then on.
+    Manifests,
+    /// A source, which the app has from then on.
+    Source(Source),
+    /// A version that there is: the app keeps the source that it has.
+    Known,
 }
 
 impl Asker {

@@ -635,7 +635,7 @@ impl Cluster<'_> {
         };
         match watched {
             // Its definition is gone, and with it all objects.
-            Err(Failed::Call(error)) if kind.is_custom() && error.is_not_found() => {
+            Err(Failed::Call(error)) if kind.is_defined() && error.is_not_found() => {
                 on(Event::Restarted);
                 on(Event::Synced);
                 Ok(0)
@@ -695,8 +695,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// The refusal of the API server about an object, with its fix. Values of Secrets are not
-    /// repeated: the API server quotes what it cannot read.
+    /// The refusal of the API server about an object, with its fix. Values of Secrets and charts
+    /// are not repeated: the API server quotes what it cannot read.
     fn explained(&self, manifest: &Manifest, failed: Failed) -> Error {
         let not_deployed = format!("{} is not deployed", manifest.in_words());
         let error = match failed {
@@ -714,10 +714,11 @@ impl Cluster<'_> {
         else {
             return what.why(error.to_string()).retry(Retry::Soon);
         };
-        let is_secret = manifest.kind.name == "Secret";
-        let why = if is_secret {
+        let is_confidential = manifest.kind.is_confidential();
+        let why = if is_confidential {
             format!(
-                "the API server refuses it (status {status}); its text is not shown, because it may quote the Secret"
+                "the API server refuses it (status {status}); its text is not shown, because it may quote values of the {}",
+                manifest.kind.name
             )
         } else {
             message.clone()
@@ -738,7 +739,7 @@ impl Cluster<'_> {
                 .why(why)
                 .fix("it was made, changed or replaced by somebody else meanwhile: look at it, and deploy again"),
             429 | 500..=599 if !is_of_manifest(message) => what.why(why).retry(Retry::Soon),
-            _ if is_secret => what
+            _ if is_confidential => what
                 .why(why)
                 .fix(format!("kubectl -n {namespace} create --dry-run=server -f FILE shows it")),
             _ if is_for_ever(message) => what.why(why).fix(

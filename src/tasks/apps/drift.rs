@@ -387,11 +387,11 @@ impl Apps {
     }
 
     /// Creates again what somebody deleted. What held data is only drift: an empty claim in its
-    /// place would hide the loss.
+    /// place would hide the loss, and so would a chart.
     async fn mend_missing(&self, read: &mut Read, manifest: &Manifest) -> Result<()> {
         let entry = InventoryEntry::of(manifest);
         let object = manifest.in_words();
-        if manifest.kind.is_kept() {
+        if manifest.kind.is_kept() || manifest.kind.is_chart() {
             log::warn!("app {}: {object} was deleted", read.app.name);
             self.with_app(&read.app.name, |drift| drift.missing.push(object));
             return Ok(());
@@ -439,7 +439,8 @@ impl Apps {
             if left.contains(field) {
                 continue;
             }
-            if self.is_fought_over(&read.app.name, (&object, field)) {
+            // A chart never goes back by itself.
+            if manifest.kind.is_chart() || self.is_fought_over(&read.app.name, (&object, field)) {
                 left.insert(field.clone());
                 taken.push(Left {
                     object: object.clone(),
@@ -578,9 +579,22 @@ impl Apps {
         for app in self.known.borrow().values() {
             let left = app.left.iter();
             sentences.extend(left.map(|left| {
-                let sentence = sentences::app_field_left(&app.name, (&left.object, &left.field), &left.by);
-                let fix = format!("take the field out of the manifests, or end what changes it and pipeops-agent apps resume {}", app.name);
-                (sentence, fix)
+                let field = (left.object.as_str(), left.field.as_str());
+                let (sentence, fix) = if left.object.starts_with("HelmChart") {
+                    (
+                        sentences::app_chart_changed(&app.name, field, &left.by),
+                        "have the manifests say the same, or deploy them again, and then",
+                    )
+                } else {
+                    (
+                        sentences::app_field_left(&app.name, field, &left.by),
+                        "take the field out of the manifests, or end what changes it and",
+                    )
+                };
+                (
+                    sentence,
+                    format!("{fix} pipeops-agent apps resume {}", app.name),
+                )
             }));
         }
         for ((namespace, _), watched) in &*self.drift.watches.borrow() {

@@ -9,6 +9,7 @@
 //! | [`attend`] | the agent that changes apps: it goes on with what is unfinished; others wait |
 //! | [`operate`] | wishes in a few words: deploy, restart, scale, pause |
 //! | [`asker`] | who asks, and whose apps they may change |
+//! | [`charts`] | whose charts are deployed, and where |
 //! | [`command`] | the same wishes as commands of the control plane |
 //! | [`custom`] | what custom resources are called in the API |
 //! | [`cut`] | ends of the process that tests ask for |
@@ -28,6 +29,7 @@ pub mod account;
 mod asker;
 mod attend;
 mod change;
+mod charts;
 pub mod cluster;
 mod command;
 pub mod custom;

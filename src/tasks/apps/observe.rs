@@ -43,7 +43,7 @@ pub async fn observe(
         let found = read(client, identity, (&kind, namespace), &mut seen).await;
         match found {
             // Its definition is gone, and with it all objects.
-            Err(error) if kind.is_custom() && error.is_not_found() => {}
+            Err(error) if kind.is_defined() && error.is_not_found() => {}
             found => found?,
         }
     }

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Apps,
-    accept::{Origin, Requester},
-    asker::Asker,
+    asker::{Asker, Origin, Requester},
     ledger::{Read, of_api},
     named, of_problem,
 };

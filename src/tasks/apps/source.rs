@@ -8,8 +8,7 @@ use smol::{Timer, lock::Mutex};
 
 use super::{
     Apps,
-    accept::{Origin, Requester},
-    asker::Asker,
+    asker::{Asker, Origin, Requester},
     ledger::Read,
     named, of_problem,
 };

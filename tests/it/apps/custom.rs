@@ -64,7 +64,7 @@ impl Group {
 
 impl Bench {
     /// Runs lines of kubectl as the administrator, as they are shown to people.
-    fn does(lines: &str) {
+    pub(super) fn does(lines: &str) {
         for line in lines.split(" && ") {
             let words: Vec<_> = line.split(' ').collect();
             assert_eq!(words[0], "kubectl", "{lines}");
@@ -222,8 +222,8 @@ fn refuses_what_is_not_allowed(bench: &Bench, group: &Group) {
         ),
         (
             of("helm.cattle.io/v1", "HelmChart"),
-            "apps deploys no HelmChart",
-            "/var/lib/rancher/k3s/server/manifests",
+            "spec.failurePolicy is not abort",
+            "add failurePolicy: abort",
         ),
         (
             group.object("Gadget", "a", 1),

@@ -11,7 +11,7 @@ use std::{
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
 
-use super::{IMAGE, SOON, command::Bench, custom::Group, forge::Forge};
+use super::{IMAGE, SOON, charts, command::Bench, custom::Group, forge::Forge};
 use crate::{
     agent::{put, until_every},
     cluster::{kubectl, leave, leave_object},
@@ -30,14 +30,16 @@ enum Class {
     Custom,
     Namespace,
     Definition,
+    Chart,
     Rights,
 }
 
-const CLASSES: [(Class, &str); 5] = [
+const CLASSES: [(Class, &str); 6] = [
     (Class::Usual, "workloads, configuration, services, routes"),
     (Class::Custom, "custom resources of `apps.groups`"),
     (Class::Namespace, "the app's own Namespace"),
     (Class::Definition, "definitions of `apps.groups`"),
+    (Class::Chart, "charts of k3s"),
     (Class::Rights, "roles and their bindings"),
 ];
 
@@ -133,6 +135,18 @@ impl Whole {
         let stage = format!("who-stage.{own}");
         let all = "--verb=get,list,watch,create,patch,delete";
         let kinds = "--resource=namespaces,customresourcedefinitions.apiextensions.k8s.io";
+        charts::define();
+        let charts = self.namespace((Class::Chart, ""));
+        let at = ["-n", &charts];
+        let chart = "--resource=helmcharts.helm.cattle.io";
+        kubectl(&["create", "namespace", &charts]);
+        for words in [
+            &["create", "rolebinding", "pipeops-apps", &deploy, &account][..],
+            &["create", "role", "charts", all, chart],
+            &["create", "rolebinding", "charts", "--role=charts", &account],
+        ] {
+            kubectl(&[&at, words].concat());
+        }
         for words in [
             &["create", "rolebinding", "pipeops-apps", &deploy, &account][..],
             &["create", "role", "who-custom", all, &widgets],
@@ -159,10 +173,11 @@ impl Whole {
     /// Namespace of an app of this name.
     fn namespace(&self, (class, app): (Class, &str)) -> String {
         let shared = &self.bench.namespace;
-        if class == Class::Namespace {
-            format!("{shared}-{app}")
-        } else {
-            shared.clone()
+        match class {
+            Class::Namespace => format!("{shared}-{app}"),
+            // No namespace of theirs is managed.
+            Class::Chart => format!("{shared}-charts"),
+            _ => shared.clone(),
         }
     }
 
@@ -186,6 +201,7 @@ impl Whole {
                 format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}}}\n")
             }
             Class::Definition => self.group.definition((app, app), "Namespaced").to_string(),
+            Class::Chart => charts::manifest(app, &namespace),
             Class::Rights => format!(
                 "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {{name: {app}, namespace: {namespace}}}\nrules: []\n"
             ),
@@ -201,6 +217,7 @@ impl Whole {
             Class::Custom => [&widgets, app],
             Class::Namespace => ["namespace", &namespace],
             Class::Definition => ["crd", &definition],
+            Class::Chart => ["helmchart", app],
             Class::Rights => ["role", app],
         };
         let found = ["--ignore-not-found", "-o", "name"];
@@ -318,7 +335,7 @@ fn what_each_way_in_deploys_is_what_the_documentation_says() {
     let Some(whole) = Whole::new() else { return };
     let mut table = "| |".to_owned();
     table.extend(CLASSES.map(|(_, name)| format!(" {name} |")));
-    table += "\n|---|---|---|---|---|---|\n";
+    table += "\n|---|---|---|---|---|---|---|\n";
     for (number, (way, name)) in WAYS.into_iter().enumerate() {
         table.extend(["| ", name, " |"]);
         for (class, _) in CLASSES {
@@ -358,6 +375,7 @@ fn leave_all(whole: &Whole) {
     }
     let widgets = format!("widgets.{}", whole.group.name());
     leave_object(&["crd", &widgets]);
+    leave(&whole.namespace((Class::Chart, "")));
     for number in 0..WAYS.len() {
         let app = |class: Class| format!("w{number}{class:?}").to_lowercase();
         let definition = format!("{}.{}", app(Class::Definition), whole.group.name());

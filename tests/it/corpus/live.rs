@@ -45,6 +45,7 @@ fn the_scenarios_are_recorded_and_judged() {
         "wait",
         "--for=condition=Established",
         "crd/widgets.corpus.example.com",
+        "crd/helmcharts.helm.cattle.io",
         "--timeout=60s",
     ]);
     kubectl(&[

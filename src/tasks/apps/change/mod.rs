@@ -249,17 +249,12 @@ impl Work {
         }
         let version = self.version(good, bad, true).await?;
         let failed = self.version(bad, good, false).await?;
-        let job = failed
-            .manifests
-            .iter()
-            .find(|manifest| manifest.kind.name == "Job" && !version.manifests.contains(manifest));
-        if let Some(job) = job {
+        if let Some(reason) = failed.stays_before(&version) {
             let fix = format!("pipeops-agent apps rollback {}", self.plan.app);
             return Ok((
                 Outcome::Failed,
                 format!(
-                    "revision {bad} does not work: {why}; it is not rolled back by itself, because {} may have changed data: {fix}",
-                    job.in_words()
+                    "revision {bad} does not work: {why}; it is not rolled back by itself, because {reason}: {fix}"
                 ),
             ));
         }

@@ -44,6 +44,18 @@ impl Version {
             || self.end(manifest) == Some(JobEnd::Open)
     }
 
+    /// Reason why only a person replaces this version by an earlier one; `None`: it goes back by
+    /// itself.
+    pub(super) fn stays_before(&self, earlier: &Self) -> Option<String> {
+        let is_new_job = |it: &&Manifest| it.kind.name == "Job" && !earlier.manifests.contains(it);
+        let job = self.manifests.iter().find(is_new_job);
+        let mut all = self.manifests.iter().chain(&earlier.manifests);
+        // Also one that is the same: its release may have failed, and is left to a person then.
+        let chart = all.find(|it| it.kind.is_chart());
+        let found = job.or(chart)?;
+        Some(format!("{} may have changed data", found.in_words()))
+    }
+
     fn end(&self, manifest: &Manifest) -> Option<JobEnd> {
         let mut ends = self.unfinished.iter();
         let is_meant = |(key, _): &&(Key, JobEnd)| key.name == manifest.name;
