@@ -212,13 +212,7 @@ fn explained(error: &clap::Error, path: &[&'static Command]) -> Error {
         }
         ErrorKind::TooManyValues => Error::new(format!("{argument} takes no value")).fix(usage),
         ErrorKind::ArgumentConflict => {
-            let other = text(ContextKind::PriorArg);
-            let what = if other == argument {
-                format!("{argument} is repeated")
-            } else {
-                format!("{argument} and {other} cannot be combined")
-            };
-            Error::new(what).fix(usage)
+            Error::new(conflict(argument, text(ContextKind::PriorArg))).fix(usage)
         }
         ErrorKind::MissingRequiredArgument => {
             let name = argument.trim_matches(['<', '>']);
@@ -238,6 +232,14 @@ fn explained(error: &clap::Error, path: &[&'static Command]) -> Error {
         | ErrorKind::Io
         | ErrorKind::Format
         | _ => Error::new(error.kind().to_string()).fix(usage),
+    }
+}
+
+fn conflict(argument: &str, other: &str) -> String {
+    if other == argument {
+        format!("{argument} is repeated")
+    } else {
+        format!("{argument} and {other} cannot be combined")
     }
 }
 

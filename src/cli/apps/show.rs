@@ -98,7 +98,7 @@ fn row(app: View<'_>) -> Vec<String> {
     let runs = app.count("runs").filter(|runs| *runs > 0);
     if let Some(runs) = runs.filter(|runs| verdict == "bad" && app.count("revision") != Some(*runs))
     {
-        sentence.push_str(&format!(" (revision {runs} runs)"));
+        sentence.extend([" (revision ", &runs.to_string(), " runs)"]);
     }
     if app.flag("paused") == Some(true) {
         sentence.push_str(PAUSED);

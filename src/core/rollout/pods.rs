@@ -523,27 +523,21 @@ fn ended(pod: &Object, status: &Value, part: ContainerRole, seen: &Observation) 
         reason,
         &format!("{count} {restarts}, exit code {code} {message}"),
     );
-    if reason == "OOMKilled" {
-        let sentence = format!(
-            "container {name} used more memory than its limit{} and was killed",
-            memory_limit(pod, name)
-        );
-        let fix = "raise resources.limits.memory, or have the program use less";
-        return Some(Finding {
-            // Killed once for its memory it will be killed again.
-            is_definite: count >= 1,
-            ..definite(pod, Cause::Oom, (sentence, seen_of_it, fix))
-        });
-    }
     let is_definite = count >= LOOP;
-    if let Some((cause, which, event)) = killed_by(pod, name, seen) {
-        let sentence = format!(
-            "container {name} is restarted again and again because its {which} probe fails"
-        );
-        let evidence = evidence(event.text("/reason"), event.text("/message"));
+    if reason == "OOMKilled" {
+        // Killed once for its memory it will be killed again.
+        let is_definite = count >= 1;
+        let found = (out_of_memory(pod, name), seen_of_it, MEMORY_FIX);
         return Some(Finding {
             is_definite,
-            ..definite(pod, cause, (sentence, evidence, PROBE_FIX))
+            ..definite(pod, Cause::Oom, found)
+        });
+    }
+    if let Some(killed) = killed_by(pod, name, seen) {
+        let (cause, found) = probed(name, killed);
+        return Some(Finding {
+            is_definite,
+            ..definite(pod, cause, found)
         });
     }
     let words = Words::of(pod, name, last, seen);
@@ -576,20 +570,37 @@ fn ended(pod: &Object, status: &Value, part: ContainerRole, seen: &Observation) 
         exit_code(code),
         spoken_of(trouble)
     );
-    let fix = trouble.map_or_else(
-        || {
-            format!(
-                "read what it writes: pipeops-agent logs --pod {}/{} --container {name} --previous",
-                pod.text("/metadata/namespace"),
-                pod.name()
-            )
-        },
-        |trouble| trouble.fix.to_owned(),
-    );
+    let fix = trouble.map_or_else(|| read_log(pod, name), |trouble| trouble.fix.to_owned());
     Some(Finding {
         is_definite,
         ..definite(pod, cause, (sentence, words.below(seen_of_it), &fix))
     })
+}
+
+fn read_log(pod: &Object, name: &str) -> String {
+    format!(
+        "read what it writes: pipeops-agent logs --pod {}/{} --container {name} --previous",
+        pod.text("/metadata/namespace"),
+        pod.name()
+    )
+}
+
+const MEMORY_FIX: &str = "raise resources.limits.memory, or have the program use less";
+
+fn out_of_memory(pod: &Object, name: &str) -> String {
+    let limit = memory_limit(pod, name);
+    format!("container {name} used more memory than its limit{limit} and was killed")
+}
+
+/// Cause, sentence, evidence and fix of a container that a probe has restarted.
+fn probed(
+    name: &str,
+    (cause, which, event): (Cause, &'static str, &Object),
+) -> (Cause, (String, String, &'static str)) {
+    let sentence =
+        format!("container {name} is restarted again and again because its {which} probe fails");
+    let evidence = evidence(event.text("/reason"), event.text("/message"));
+    (cause, (sentence, evidence, PROBE_FIX))
 }
 
 /// The probe that had the kubelet end the container.

@@ -177,7 +177,7 @@ impl Whole {
             Class::Namespace => format!("{shared}-{app}"),
             // No namespace of theirs is managed.
             Class::Chart => format!("{shared}-charts"),
-            _ => shared.clone(),
+            Class::Usual | Class::Custom | Class::Definition | Class::Rights => shared.clone(),
         }
     }
 
