@@ -13,11 +13,7 @@ use crate::{
     files::Jobs,
     host::clock,
     kube,
-    net::{
-        dial::{Dialer, Target},
-        proxy::Proxies,
-        tls,
-    },
+    net::{dial::Dialer, proxy::Proxies, target::Target, tls},
     tasks::machine::doctor::{self, ControlPlane, Paths, Subject},
 };
 

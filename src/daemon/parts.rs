@@ -40,8 +40,9 @@ use crate::{
     },
     link::dial::Caller,
     net::{
-        dial::{Dialer, Target},
+        dial::Dialer,
         proxy::{self, Proxies},
+        target::Target,
         tls::{self, ClientIdentity, Tls, read_pem},
     },
     outside::{

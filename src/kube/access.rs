@@ -23,7 +23,7 @@ use crate::error::{Error as AgentError, Retry};
 use crate::files::Jobs;
 use crate::net::proxy::{Proxies, Proxy};
 use crate::net::tls::{self, Clock, Tls};
-use crate::net::{self, dial::Target};
+use crate::net::{self, target::Target};
 
 /// Maximum age of a check of the files. k3s needs longer than this from writing its kubeconfig to
 /// answering.

@@ -20,8 +20,9 @@ use crate::{
     error::{Error, Result, Retry},
     net::{
         deadline,
-        dial::{Dialer, Route, Target},
+        dial::{Dialer, Route},
         head::Head,
+        target::Target,
         tls::{Clock, Roots, Settings, Tls, Verification},
     },
 };

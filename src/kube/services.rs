@@ -19,7 +19,7 @@ use super::error::Error;
 use super::forward;
 use super::upgraded::Upgraded;
 use crate::net::Body;
-use crate::net::dial::Target;
+use crate::net::target::Target;
 use crate::net::{self, Elapsed, Stream, deadline};
 use crate::wire::kube::{EndpointSlice, Service, ServicePort};
 

@@ -18,8 +18,9 @@ use crate::{
     error::{Error, Retry},
     net::{
         deadline,
-        dial::{Dialer, Route, SocketOptions, Target as Peer},
+        dial::{Dialer, Route, SocketOptions},
         proxy::Proxies,
+        target::Target as Peer,
         tls::Tls,
     },
     wire::{certificate::validity, handshake::DialTarget},

@@ -10,7 +10,7 @@ use crate::{
         url::Security,
     },
     error::{Error, Retry},
-    net::{dial::Target as Peer, proxy::Proxy},
+    net::{proxy::Proxy, target::Target as Peer},
     wire::handshake::{ChosenBy, DialTarget},
 };
 

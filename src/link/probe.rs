@@ -13,9 +13,7 @@ use crate::{
         url::Security,
     },
     net::{
-        self, ErrorKind, Phase, Stream, deadline,
-        dial::{Route, Target as Peer},
-        head::Head,
+        self, ErrorKind, Phase, Stream, deadline, dial::Route, head::Head, target::Target as Peer,
     },
     wire::handshake::DialTarget,
 };

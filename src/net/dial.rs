@@ -12,7 +12,7 @@ use smol::Async;
 use smol::lock::Semaphore;
 
 use super::proxy::{self, Proxy};
-pub use super::target::Target;
+use super::target::Target;
 use super::tls::Tls;
 use super::{Elapsed, Error, ErrorKind, Phase, Stream, deadline};
 use crate::executor;

@@ -13,7 +13,7 @@ pub mod nameserver;
 pub mod proxy;
 pub mod served;
 mod stream;
-mod target;
+pub mod target;
 pub mod tls;
 
 use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::{
     core::{secret::Secret, time::in_words},
     error::{Error, Result, Retry},
     executor,
-    net::{Bytes, deadline, dial::Target},
+    net::{Bytes, deadline, target::Target},
 };
 
 /// Everything from the look-up of the name to the head of the answer. A request has 32 KiB: half a

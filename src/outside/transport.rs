@@ -24,8 +24,9 @@ use ureq::{
 
 use crate::net::{
     Elapsed, Error, Stream, deadline,
-    dial::{Dialer, Route, Target},
+    dial::{Dialer, Route},
     proxy::Proxies,
+    target::Target,
     tls::Tls,
 };
 

@@ -15,7 +15,7 @@ pub mod leave;
 pub mod plan;
 pub mod ready;
 pub mod servers;
-mod step;
+pub mod step;
 pub mod texts;
 pub mod viewer;
 pub mod watch;

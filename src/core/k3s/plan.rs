@@ -1,12 +1,10 @@
 //! Plans of what the keeper does for k3s: steps in order, each with what it is for people and how
 //! it is undone.
 
-pub use super::step::{Drain, Extent, Staged, Step, When, words};
-
 use super::{
     BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect,
     servers::{Datastore, LEASE_LABEL},
-    step::{directories, file, run},
+    step::{Drain, Extent, Staged, Step, When, directories, file, run},
     texts::{self, DropIn, Init},
     watch,
 };

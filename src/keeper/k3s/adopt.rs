@@ -13,7 +13,7 @@ use crate::{
         k3s::{
             self, BINARY, Role,
             adopt::{Mark, OTHERS, Other, Service},
-            plan::Step,
+            step::Step,
             texts::Init,
         },
     },

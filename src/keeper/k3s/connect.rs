@@ -13,7 +13,7 @@ use crate::{
     core::k3s::{
         BINARY,
         connect::{self, ACCOUNT, Bearer, LIFETIME},
-        plan::Step,
+        step::Step,
         texts::Init,
     },
     error::{Error, Result, Retry},

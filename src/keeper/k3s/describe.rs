@@ -2,7 +2,7 @@
 
 use crate::{
     core::{
-        k3s::plan::{Extent, Step, When},
+        k3s::step::{Extent, Step, When},
         words::size,
     },
     wire::keeper::{Act, PlannedStep},

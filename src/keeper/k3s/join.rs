@@ -6,8 +6,8 @@ use crate::{
         k3s::{
             BINARY, Doubt, Role, Version,
             join::{self, Credential, Server, Token},
-            plan::Staged,
             servers::server_doubts,
+            step::Staged,
         },
         secret::Secret,
     },

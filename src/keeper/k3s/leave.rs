@@ -16,9 +16,9 @@ use crate::{
         k3s::{
             Role,
             drain::Fate,
-            is_node_name, leave,
-            plan::{self, Step},
+            is_node_name, leave, plan,
             servers::{Datastore, ServerNode, leave_doubt},
+            step::{Drain, Step},
         },
         url::bracketed,
         words::size,
@@ -254,7 +254,7 @@ impl Keeper {
         refused.retain(|finding| !wanted.ignored.contains(&finding.id));
         let init = self.system.init()?;
         let going = pods.iter().filter(|pod| pod.fate != Fate::Stays);
-        let drain = plan::Drain {
+        let drain = Drain {
             within: wanted.within,
             is_forced,
             pods: going.map(|pod| pod.name.clone()).collect(),

@@ -42,7 +42,8 @@ use crate::{
         journal::Outcome,
         k3s::{
             self, BINARY, Role, Version,
-            plan::{self, Keep, Staged, Step, When},
+            plan::{self, Keep},
+            step::{Extent, Staged, Step, When},
             texts::{self, Init, Wishes},
         },
         time::Wall,
@@ -670,7 +671,7 @@ impl System {
             },
             Step::Gone { path, extent } => Act::Gone {
                 path,
-                only_empty: extent == plan::Extent::Empty,
+                only_empty: extent == Extent::Empty,
             },
         })
     }

@@ -11,7 +11,8 @@ use crate::{
         k3s::{
             BINARY,
             drain::{self, Fate},
-            plan::{self, Step},
+            plan,
+            step::{Drain, Step},
         },
         time::in_words,
     },
@@ -118,7 +119,7 @@ impl Keeper {
             is_cordoned: found.is_cordoned,
             drain: match wanted.wish {
                 Wish::Cordon => None,
-                Wish::Drain(within) => Some(plan::Drain {
+                Wish::Drain(within) => Some(Drain {
                     within,
                     is_forced,
                     pods: going.map(|pod| pod.name.clone()).collect(),

@@ -18,8 +18,9 @@ use crate::{
         k3s::{
             self, Version,
             backup::{Origin, refusal},
-            plan::{self, SNAPSHOT, Step},
+            plan::{self, SNAPSHOT},
             servers::Datastore,
+            step::Step,
         },
         order::OrderExt as _,
         time::Wall,

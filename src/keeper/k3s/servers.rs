@@ -12,8 +12,9 @@ use super::{
 use crate::{
     core::k3s::{
         self, BINARY,
-        plan::{no_lease, words},
+        plan::no_lease,
         servers::{self, Datastore, LEASE, LEASE_QUESTION, ServerNode, card_doubt},
+        step::words,
     },
     error::{Error, Result},
     files,

@@ -15,9 +15,9 @@ use super::{
 use crate::{
     core::{
         k3s::{
-            self, BINARY, Change, Role, Version, join,
-            plan::{self, Staged},
+            self, BINARY, Change, Role, Version, join, plan,
             servers::{Datastore, ServerNode, upgrade_doubts},
+            step::Staged,
         },
         time::Wall,
     },

@@ -25,8 +25,8 @@ use crate::{
             faults::{
                 self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
             },
-            plan::{Step, words},
             servers::Datastore,
+            step::{Step, words},
             texts::Init,
             watch::{self, Handed, MEMORY, MEMORY_MODE, Memory, Order},
         },

@@ -39,9 +39,10 @@ use crate::{
     },
     net::{
         Elapsed, Phase, deadline,
-        dial::{Dialer, Route, Target},
+        dial::{Dialer, Route},
         nameserver,
         proxy::Proxy,
+        target::Target,
         tls::{Tls, build_date},
     },
     wire::api::Doctor,

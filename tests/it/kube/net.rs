@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use pipeops_agent::core::time::Wall;
 use pipeops_agent::core::url::ProxyUrl;
-use pipeops_agent::net::dial::{Dialer, Route, Target};
 use pipeops_agent::net::proxy::Proxy;
 use pipeops_agent::net::tls::{self, Clock, Roots, Tls};
 use pipeops_agent::net::{Error, ErrorKind, Phase};
+use pipeops_agent::net::{
+    dial::{Dialer, Route},
+    target::Target,
+};
 use smol::Task;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 use smol::net::{TcpListener, TcpStream};

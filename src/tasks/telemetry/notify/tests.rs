@@ -20,10 +20,7 @@ use crate::{
     core::{secret::Secret, time::Wall},
     executor::Executor,
     host::clock,
-    net::{
-        dial::{Dialer, Target},
-        proxy::Proxies,
-    },
+    net::{dial::Dialer, proxy::Proxies, target::Target},
     outside::{
         post::{Address, HttpClient},
         transport::Way,

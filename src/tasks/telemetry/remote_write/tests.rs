@@ -23,10 +23,7 @@ use crate::{
         time::{Mono, Now, Wall},
     },
     executor::Executor,
-    net::{
-        dial::{Dialer, Target},
-        proxy::Proxies,
-    },
+    net::{dial::Dialer, proxy::Proxies, target::Target},
     outside::{
         post::{Address, HttpClient},
         transport::Way,
