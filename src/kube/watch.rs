@@ -156,8 +156,8 @@ impl<T: Versioned> Watch<T> {
             // Also after a watch that ended well: a server that ends every watch at once must not
             // be asked in a loop.
             let wait = backoff.next(fastrand::u16(..));
-            // No deadline passes here: the wait is cut short where the API server answers again. One
-            // that just started refuses what it answers a second later.
+            // The wait is cut short where the API server answers again. One that just started
+            // refuses what it answers a second later.
             if deadline(wait, heard.chance(chances)).await.is_ok() {
                 backoff.reset();
             }
