@@ -11,6 +11,7 @@ mod drift;
 mod folder;
 mod forge;
 mod git;
+mod half_written;
 mod last_lines;
 mod place;
 mod scaled;

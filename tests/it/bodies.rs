@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::{
     accounts::said,
     agent::{SOON, put, until, until_every},
-    cluster::{admin, calm, kubectl, leave, variable},
+    cluster::{admin, calm, define, kubectl, leave, variable},
     rights::Bench,
 };
 
@@ -114,9 +114,7 @@ fn bench() -> Option<Bench> {
     let bench = Bench::at("managed")?;
     let file = bench.agent.folder().join("certificates.json");
     put(&file, CERTIFICATES);
-    kubectl(&["apply", "-f", &file.display().to_string()]);
-    let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
-    kubectl(&[&wait[..], &["crd/certificates.cert-manager.io"]].concat());
+    define(&file, &["certificates.cert-manager.io"]);
     Some(bench)
 }
 

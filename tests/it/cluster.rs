@@ -9,9 +9,12 @@ use std::{
     path::{Path, PathBuf},
     process::Output,
     sync::OnceLock,
+    time::Duration,
 };
 
 use smol::lock::{Mutex, MutexGuard};
+
+use crate::agent::until_every;
 
 thread_local! {
     /// Whether the test of this thread has a cluster for itself.
@@ -90,6 +93,25 @@ pub(crate) fn kubectl(arguments: &[&str]) -> String {
         run(&[&account[..], &["-n", name]].concat());
     }
     text
+}
+
+/// Applies a file with definitions of custom resources, and waits until the API server serves
+/// these. (`kubectl wait` fails where a definition has no conditions yet.)
+pub(crate) fn define(file: &Path, definitions: &[&str]) {
+    kubectl(&["apply", "-f", &file.display().to_string()]);
+    let established = "{.status.conditions[?(@.type==\"Established\")].status}";
+    for name in definitions {
+        let what = format!("{name} is served");
+        until_every(
+            Duration::from_millis(200),
+            &what,
+            Duration::from_secs(60),
+            || {
+                let words = ["get", "crd", name, "-o", &format!("jsonpath={established}")];
+                (kubectl(&words) == "True").then_some(())
+            },
+        );
+    }
 }
 
 /// Deletes a namespace at the end of a test, without waiting for it, and whether or not the cluster

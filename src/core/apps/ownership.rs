@@ -108,6 +108,11 @@ mod tests {
         app.own(&first, "u1");
         app.settle();
         assert_eq!(app.ownership(&first, head("u1", "")), Ownership::Ours("u1"));
+        // Nobody knows yet whether the second one was created.
+        assert_eq!(
+            app.ownership(&second, head("u2", "n2")),
+            Ownership::Ours("u2")
+        );
         // It was replaced by somebody else's.
         assert_eq!(app.ownership(&first, head("u2", "n1")), Ownership::Others);
         assert_eq!(app.ownership(&first, head("u2", "")), Ownership::Others);

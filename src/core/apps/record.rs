@@ -326,9 +326,11 @@ impl App {
         }
     }
 
-    /// Forgets all nonces: what is ours has its UID.
+    /// Forgets the nonces of what has its UID. An object that may have been created or not keeps
+    /// its own.
     pub fn settle(&mut self) {
-        for known in &mut self.inventory {
+        let written = self.inventory.iter_mut();
+        for known in written.filter(|known| !known.uid.is_empty()) {
             known.nonce.clear();
         }
     }

@@ -508,6 +508,24 @@ impl Cluster<'_> {
         Err(busy(manifest))
     }
 
+    /// UID of an object of the inventory; one that an interrupted write created is found by its
+    /// nonce. `None`: it was never created, or is somebody else's.
+    pub async fn uid(&self, app: &App, entry: &InventoryEntry) -> Result<Option<String>, Error> {
+        if let Some(uid) = app.uid(entry) {
+            return Ok(Some(uid.to_owned()));
+        }
+        let (Some(_nonce), Some(path)) = (app.nonce(entry), self.path(app, entry)?) else {
+            return Ok(None);
+        };
+        let found = self.find(&path).await;
+        let found = found.map_err(|failed| self.failed(&app.namespace, failed))?;
+        let head = found.as_ref().map(LiveObject::head);
+        Ok(match app.ownership(entry, head) {
+            Ownership::Ours(uid) => Some(uid.to_owned()),
+            Ownership::Free | Ownership::Others => None,
+        })
+    }
+
     /// Path of an object of the inventory, if the account may have it; `None`: a newer version of
     /// the agent knows its kind.
     fn path(&self, app: &App, entry: &InventoryEntry) -> Result<Option<String>, Error> {
@@ -525,7 +543,7 @@ impl Cluster<'_> {
         app: &App,
         entry: &InventoryEntry,
     ) -> Result<Option<String>, Error> {
-        let (Some(path), Some(uid)) = (self.path(app, entry)?, app.uid(entry)) else {
+        let (Some(path), Some(uid)) = (self.path(app, entry)?, self.uid(app, entry).await?) else {
             return Ok(None);
         };
         let found = self.find(&path).await;
@@ -549,10 +567,10 @@ impl Cluster<'_> {
 
     /// Deletes an object of the inventory, if it is still the same one.
     pub async fn delete(&self, app: &App, entry: &InventoryEntry) -> Result<(), Error> {
-        let (Some(path), Some(uid)) = (self.path(app, entry)?, app.uid(entry)) else {
+        let (Some(path), Some(uid)) = (self.path(app, entry)?, self.uid(app, entry).await?) else {
             return Ok(());
         };
-        let deleted = self.delete_exactly(&app.namespace, (&path, uid)).await;
+        let deleted = self.delete_exactly(&app.namespace, (&path, &uid)).await;
         deleted.map_err(|error| {
             let name = entry.in_words(&app.namespace);
             error.within(format!("{name} is not deleted"))

@@ -176,11 +176,10 @@ impl Apps {
     /// Reason why that stays as it was.
     pub async fn care(&self, app: &str, care: Care, asker: &Asker) -> Result<Value> {
         self.in_charge().await?;
-        self.until_free(app).await?;
+        self.until_written(app).await?;
         let mut read = self.existing(app).await?;
         asker.owns(&read)?;
         self.may_change(&read).await?;
-        self.not_written(app)?;
         let (is_paused, word, sentence) = match care {
             Care::Paused => (true, "pause", "it is left alone until it is resumed"),
             Care::Resumed => (false, "resume", "it is no longer left alone"),

@@ -3,7 +3,7 @@
 use std::{rc::Rc, time::Duration};
 
 use smol::{
-    Task,
+    Task, Timer,
     channel::{Receiver, bounded},
     lock::{Semaphore, SemaphoreGuard},
 };
@@ -30,8 +30,10 @@ use crate::{
 const AT_ONCE: usize = 8;
 /// Changes that are under way or wait for their turn.
 const CHANGES_MAX: usize = 32;
-/// Time that a request waits while an app is being written, mostly to repair drift.
+/// Time that a request waits while an app is being written.
 const FREE_WITHIN: Duration = Duration::from_secs(10);
+/// Interval at which it looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The next change of an app while it is being accepted.
 pub(super) struct Beginning {
@@ -185,7 +187,7 @@ impl Apps {
         acceptance: impl Future<Output = Result<Accepted>>,
     ) -> Result<Accepted> {
         self.has_room(app)?;
-        let before = self.stop(app)?;
+        let before = self.stop(app).await?;
         let accepted = match (acceptance.await, before) {
             (Ok(accepted), before) => {
                 if let Some((id, _)) = before
@@ -207,14 +209,30 @@ impl Apps {
         Ok(accepted)
     }
 
-    /// Stops the change of an app that is under way, if it only waits for a verdict. In the journal
-    /// it goes on.
-    fn stop(&self, app: &str) -> Result<Option<(String, Plan)>> {
-        let mut all = self.running.borrow_mut();
-        if all.get(app).is_some_and(|running| !running.may_stop) {
-            return Err(busy(app));
-        }
-        let stopped = all.remove(app);
+    /// Waits until something is no longer so.
+    ///
+    /// # Errors
+    /// It is still so after [`FREE_WITHIN`].
+    async fn until_not(&self, app: &str, is_so: impl Fn(&Self) -> bool) -> Result<()> {
+        let over = async {
+            while is_so(self) {
+                Timer::after(LOOK_AGAIN).await;
+            }
+        };
+        deadline(FREE_WITHIN, over)
+            .await
+            .map_err(|_elapsed| busy(app))
+    }
+
+    /// Stops the change of an app that is under way, once it only waits for a verdict. In the
+    /// journal it goes on.
+    async fn stop(&self, app: &str) -> Result<Option<(String, Plan)>> {
+        self.until_not(app, |apps| {
+            let running = apps.running.borrow();
+            running.get(app).is_some_and(|running| !running.may_stop)
+        })
+        .await?;
+        let stopped = self.running.borrow_mut().remove(app);
         // With its task it stops to look.
         Ok(stopped.map(|running| (running.change, running.plan)))
     }
@@ -240,12 +258,13 @@ impl Apps {
             .is_some_and(|running| running.watched.is_none())
     }
 
-    /// Refuses to write the record of an app that a change holds in between.
-    pub(super) fn not_written(&self, app: &str) -> Result<()> {
-        if self.is_writing(app) {
-            return Err(busy(app));
-        }
-        Ok(())
+    /// Waits until no change holds the record of an app.
+    ///
+    /// # Errors
+    /// One still does after some time.
+    pub(super) async fn until_written(&self, app: &str) -> Result<()> {
+        self.until_free(app).await?;
+        self.until_not(app, |apps| apps.is_writing(app)).await
     }
 
     fn with_running(&self, app: &str, change: impl FnOnce(&mut Running)) {

@@ -277,10 +277,9 @@ impl Apps {
     /// Leaves an app to those on this machine who deploy it by hand, also one of the control plane.
     /// What runs stays.
     async fn unfollow(&self, app: &str, asker: &Asker) -> Result<Value> {
-        self.until_free(app).await?;
+        self.until_written(app).await?;
         let mut read = self.existing(app).await?;
         self.left_folder(&read.app).await?;
-        self.not_written(app)?;
         let write = async {
             read.app.source = None;
             read.app.owner = asker.owner;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Bench, SOON, deployment};
 use crate::{
     agent::{put, until_every},
-    cluster::kubectl,
+    cluster::{self, kubectl},
 };
 
 const LOOK: Duration = Duration::from_millis(300);
@@ -30,15 +30,7 @@ pub(super) fn define() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("definition.json");
     put(&file, &definition.to_string());
-    kubectl(&["apply", "-f", &file.display().to_string()]);
-    let wait = [
-        "wait",
-        "--for=condition=Established",
-        "crd",
-        DEFINITION,
-        "--timeout=60s",
-    ];
-    kubectl(&wait);
+    cluster::define(&file, &[DEFINITION]);
 }
 
 fn chart(name: &str, version: &str, more: &str) -> String {

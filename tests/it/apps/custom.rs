@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Bench, SOON};
 use crate::{
     agent::{Agent, put, until_every},
-    cluster::{kubectl, leave_object},
+    cluster::{define, kubectl, leave_object},
 };
 
 const LOOK: Duration = Duration::from_millis(200);
@@ -40,14 +40,7 @@ impl Group {
         let definition = self.definition(names, scope);
         let file = agent.folder().join("definition.json");
         put(&file, &definition.to_string());
-        kubectl(&["apply", "-f", &file.display().to_string()]);
-        let name = format!("crd/{}.{}", names.1, self.0);
-        kubectl(&[
-            "wait",
-            "--for=condition=Established",
-            &name,
-            "--timeout=60s",
-        ]);
+        define(&file, &[&format!("{}.{}", names.1, self.0)]);
     }
 
     fn object(&self, kind: &str, name: &str, size: u32) -> String {

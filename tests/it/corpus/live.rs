@@ -1,6 +1,6 @@
 //! The recorder: every scenario on the real cluster, a few at a time.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use pipeops_agent::{
     core::apps::{Kind, kind_of},
@@ -15,7 +15,7 @@ use smol::lock::Mutex;
 use super::{Scenario, folder, judged, names};
 use crate::{
     agent::{clock, put},
-    cluster::{admin, calm, kubectl, leave},
+    cluster::{admin, calm, define, kubectl, leave},
     kube::{Executor, real::client_of},
 };
 
@@ -36,18 +36,11 @@ fn the_scenarios_are_recorded_and_judged() {
         "-f",
         concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/corpus/registry.yaml"),
     ]);
-    kubectl(&[
-        "apply",
-        "-f",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/corpus/widget.yaml"),
-    ]);
-    kubectl(&[
-        "wait",
-        "--for=condition=Established",
-        "crd/widgets.corpus.example.com",
-        "crd/helmcharts.helm.cattle.io",
-        "--timeout=60s",
-    ]);
+    let definitions = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/corpus/widget.yaml");
+    define(
+        Path::new(definitions),
+        &["widgets.corpus.example.com", "helmcharts.helm.cattle.io"],
+    );
     kubectl(&[
         "wait",
         "--for=condition=Ready",

@@ -52,7 +52,7 @@ impl Work {
         }
         self.keep(&mut read).await?;
         let cluster = self.cluster();
-        let mut written = Ok(());
+        let (mut written, mut unsure) = (Ok(()), None);
         for manifest in version
             .manifests
             .iter()
@@ -61,6 +61,7 @@ impl Work {
             let of_version = (manifest, version.manifests.as_slice());
             if let Err(error) = self.write_one(&cluster, &mut read.app, of_version).await {
                 written = Err(error);
+                unsure = self.unsure(&cluster, &mut read.app, manifest).await;
                 break;
             }
         }
@@ -70,6 +71,7 @@ impl Work {
             .inventory
             .iter()
             .filter(|entry| entry.uid.is_empty() || entry.is_adopted)
+            .filter(|entry| !unsure.as_ref().is_some_and(|unsure| unsure.is(entry)))
             .cloned()
             .collect();
         read.app.forget(&unwritten);
@@ -79,6 +81,30 @@ impl Work {
         }
         self.keep(&mut read).await?;
         written
+    }
+
+    /// Looks for an object whose write failed: it may have been created all the same, as where the
+    /// call was cut or the next one is refused. Returns the object where nobody can say now.
+    async fn unsure(
+        &self,
+        cluster: &Cluster<'_>,
+        app: &mut App,
+        manifest: &Manifest,
+    ) -> Option<InventoryEntry> {
+        let entry = InventoryEntry::of(manifest);
+        if app.uid(&entry).is_some() {
+            return None;
+        }
+        match cluster.uid(app, &entry).await {
+            Ok(uid) => {
+                app.own(&entry, &uid.unwrap_or_default());
+                None
+            }
+            Err(error) => {
+                log::debug!("app {}: {}", app.name, error.sentence());
+                Some(entry)
+            }
+        }
     }
 
     async fn write_one(
