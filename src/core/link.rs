@@ -37,7 +37,7 @@ const REFUSED_LONGEST: Duration = Duration::from_secs(300);
 /// A longer `Retry-After` is a mistake or an attack: nobody wants a box to be away for a week.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(900);
 /// DNS, TCP, TLS and upgrade together (docs/protocol.md, Reconnecting).
-const DIAL_DEADLINE: Duration = Duration::from_secs(30);
+pub const DIAL_DEADLINE: Duration = Duration::from_secs(30);
 /// Wait for the answer to `register` (docs/protocol.md, Registration).
 const REGISTER_WAIT: Duration = Duration::from_secs(30);
 /// Longest wait after `register_in_progress` (docs/protocol.md, Registration).

@@ -14,7 +14,7 @@ const INDEX: &str = include_str!("assets/index.html");
 /// Placeholder of the status, for people.
 const MARK: &str = "<!--status-->";
 /// Placeholder of the initial data of the page's script.
-const TOLD: &str = "<!--told-->";
+const DATA: &str = "<!--initial-->";
 
 /// Initial data of the page's script, so that it can be used before its first request. An
 /// attribute: nothing of it can run.
@@ -27,18 +27,16 @@ struct PageData<'a> {
 /// The page for this viewer. No status for somebody who may not see how the box is. It counts in
 /// what the page weighs, so it is packed for who reads gzip.
 pub(super) fn page(session: &SessionReport, status: Option<&Status>, takes_gzip: bool) -> Reply {
-    let mut begins_with = String::new();
+    let mut data = String::new();
     // The shapes have text keys and finite numbers only, so this does not fail.
     let json = serde_json::to_string(&PageData { session, status }).unwrap_or_default();
-    escape(&mut begins_with, &json);
-    let attribute = match status {
+    escape(&mut data, &json);
+    let shown = match status {
         Some(status) => overview(status),
         None => "<h1>This dashboard requires a login</h1><p>On the machine, as root: <code>pipeops-agent dashboard open</code> prints an address that logs in once.</p>"
             .to_owned(),
     };
-    let html = INDEX
-        .replacen(MARK, &attribute, 1)
-        .replacen(TOLD, &begins_with, 1);
+    let html = INDEX.replacen(MARK, &shown, 1).replacen(DATA, &data, 1);
     let kind = "text/html; charset=utf-8";
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let packed = match encoder.write_all(html.as_bytes()) {
@@ -197,9 +195,9 @@ mod tests {
         }
         assert!(!html.contains("CPU 12 %, memory"), "{html}");
         assert!(!html.contains(MARK), "{html}");
-        assert!(!html.contains(TOLD), "{html}");
+        assert!(!html.contains(DATA), "{html}");
         // What the script begins with, as a browser reads the attribute.
-        let (_, data) = html.split_once("data-told=\"").unwrap();
+        let (_, data) = html.split_once("data-initial=\"").unwrap();
         let (data, _) = data.split_once('"').unwrap();
         let data: serde_json::Value = serde_json::from_str(&data.replace("&quot;", "\"")).unwrap();
         assert_eq!(data["status"]["summary"], "the token is refused");

@@ -10,12 +10,6 @@ use crate::core::{
     procfs::net,
 };
 
-/// Interfaces that containers and tunnels make: they are up without a cable.
-const MADE: [&str; 12] = [
-    "lo", "cni", "flannel", "veth", "docker", "br-", "virbr", "kube-", "cali", "tunl", "dummy",
-    "lxc",
-];
-
 /// Addresses by which other machines in the network may reach this one: IPv4 first, and in the
 /// order of their interfaces, of which those of the board come before what was made later. None of
 /// containers, and none that is for one link only.
@@ -23,7 +17,7 @@ pub fn addresses() -> Vec<IpAddr> {
     let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let others = interfaces.filter(|interface| {
         let name = &interface.interface_name;
-        !MADE.iter().any(|made| name.starts_with(made))
+        !net::is_inner(name)
     });
     let mut found: Vec<_> = others
         .filter_map(|interface| {
@@ -56,7 +50,7 @@ fn interfaces(root: &Path) -> Vec<(String, bool)> {
     };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut found: Vec<_> = names
-        .filter(|name| !MADE.iter().any(|made| name.starts_with(made)))
+        .filter(|name| !net::is_inner(name))
         .map(|name| {
             let file = |what: &str| line(root, &format!("sys/class/net/{name}/{what}"));
             // The carrier of an interface that is down cannot be read.

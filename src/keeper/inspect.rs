@@ -3,8 +3,9 @@
 //!
 //! A name is a path (the text of that file), a path with a slash at its end (the names in that
 //! folder), or a word and a path: `stat` (octal mode, user, group, bytes, time of the last change),
-//! `dates` (the first and the last moment of a certificate, in milliseconds). No key, token or
-//! password leaves this room: of what may hold one, only what is known to hold none.
+//! `dates` (the first and the last moment of a certificate, in milliseconds), `elf` (the processor
+//! that a program is built for). No key, token or password leaves this module: of what may hold
+//! one, only what is known to hold none.
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt};
 

@@ -15,7 +15,7 @@ use super::access::{Access, Freshness, Settings, Updater, bearer};
 use super::error::Error;
 use super::gate::Judged;
 use super::heard::Heard;
-use super::pool::{Lease, LeasedBody, Pool};
+use super::pool::{Pool, PooledBody, PooledConnection};
 use super::upgraded::{Upgraded, UpgradedStream};
 use crate::core::time::{Mono, Now};
 use crate::net::Body;
@@ -136,8 +136,8 @@ impl Client {
         let call = Call::new(request);
         let name = call.name.clone();
         let work = async {
-            let (response, lease) = Box::pin(self.converse(call, identity, head_deadline)).await?;
-            Ok(response.map(|incoming| Body::of_io(LeasedBody::new(incoming, lease))))
+            let (response, pooled) = Box::pin(self.converse(call, identity, head_deadline)).await?;
+            Ok(response.map(|incoming| Body::of_io(PooledBody::new(incoming, pooled))))
         };
         let sent = within(head_deadline, name, work).await;
         sent.inspect_err(|error| self.note(error))
@@ -164,8 +164,8 @@ impl Client {
         let call = Call::new(request);
         let name = call.name.clone();
         let work = async {
-            let (response, lease) = Box::pin(self.converse(call, identity, head_deadline)).await?;
-            switched(&name, response, lease).await
+            let (response, pooled) = Box::pin(self.converse(call, identity, head_deadline)).await?;
+            switched(&name, response, pooled).await
         };
         let sent = within(head_deadline, name.clone(), work).await;
         sent.inspect_err(|error| self.note(error))
@@ -178,8 +178,8 @@ impl Client {
         call: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, Error> {
-        let (response, lease) = self.exchange_once(stream, call, request).await?;
-        Ok(response.map(|incoming| Body::of_io(LeasedBody::single(incoming, lease))))
+        let (response, pooled) = self.exchange_once(stream, call, request).await?;
+        Ok(response.map(|incoming| Body::of_io(PooledBody::single(incoming, pooled))))
     }
 
     /// One request for an upgrade over a connection that serves nothing else.
@@ -189,8 +189,8 @@ impl Client {
         call: &str,
         request: Request<Body>,
     ) -> Result<Upgraded, Error> {
-        let (response, lease) = self.exchange_once(stream, call, request).await?;
-        switched(call, response, lease).await
+        let (response, pooled) = self.exchange_once(stream, call, request).await?;
+        switched(call, response, pooled).await
     }
 
     async fn exchange_once(
@@ -198,16 +198,16 @@ impl Client {
         stream: Stream,
         call: &str,
         request: Request<Body>,
-    ) -> Result<(Response<Incoming>, Lease), Error> {
+    ) -> Result<(Response<Incoming>, PooledConnection), Error> {
         let broken = |error: &hyper::Error| Error::Broken {
             call: call.to_owned(),
             why: causes(error),
         };
         let begun = self.shared.single.begin(stream).await;
-        let mut lease = begun.map_err(|error| broken(&error))?;
-        let answer = lease.sender.send_request(request).await;
+        let mut pooled = begun.map_err(|error| broken(&error))?;
+        let answer = pooled.sender.send_request(request).await;
         let response = answer.map_err(|error| broken(&error))?;
-        Ok((response, lease))
+        Ok((response, pooled))
     }
 
     /// Returns whether Pods are out of reach from here, as far as the last tries tell.
@@ -248,7 +248,7 @@ impl Client {
         mut call: Call,
         identity: &Identity,
         limit: Duration,
-    ) -> Result<(Response<Incoming>, Lease), Error> {
+    ) -> Result<(Response<Incoming>, PooledConnection), Error> {
         let access = self.access(Freshness::Recent).await?;
         let again = call.again.take();
         let name = call.name.clone();
@@ -286,25 +286,25 @@ impl Client {
         again: Option<&hyper::http::request::Parts>,
         identity: &Identity,
         limit: Duration,
-    ) -> Result<(Response<Incoming>, Lease), Error> {
+    ) -> Result<(Response<Incoming>, PooledConnection), Error> {
         let name = call.name;
         let request = addressed(call.request, access, identity)?;
         let pool = match identity {
             Identity::Agent => &access.agent_pool,
             Identity::Bearer(_) | Identity::Anonymous | Identity::Judged(_) => &access.foreign_pool,
         };
-        let mut lease = match pool.take().await {
-            Some(lease) => lease,
+        let mut pooled = match pool.take().await {
+            Some(pooled) => pooled,
             None => self.open(access, identity, limit).await?,
         };
         let broken = |error: &hyper::Error| Error::Broken {
             call: name.clone(),
             why: causes(error),
         };
-        let mut failed = match lease.sender.try_send_request(request).await {
+        let mut failed = match pooled.sender.try_send_request(request).await {
             Ok(response) => {
                 self.shared.heard.byte();
-                return Ok((response, lease));
+                return Ok((response, pooled));
             }
             Err(failed) => failed,
         };
@@ -313,8 +313,8 @@ impl Client {
         // Not sent at all: hyper gives the request back. Sent and not answered: only where asking
         // twice changes nothing.
         let retry = match (unsent, again) {
-            (Some(unsent), _) if lease.is_reused => Some(unsent),
-            (None, Some(parts)) if lease.is_reused && is_safe(&parts.method) => {
+            (Some(unsent), _) if pooled.is_reused => Some(unsent),
+            (None, Some(parts)) if pooled.is_reused && is_safe(&parts.method) => {
                 let request = Request::from_parts(parts.clone(), Body::empty());
                 Some(addressed(request, access, identity)?)
             }
@@ -323,12 +323,12 @@ impl Client {
         let Some(request) = retry else {
             return Err(broken(&error));
         };
-        drop(lease);
-        let mut lease = self.open(access, identity, limit).await?;
-        match lease.sender.send_request(request).await {
+        drop(pooled);
+        let mut pooled = self.open(access, identity, limit).await?;
+        match pooled.sender.send_request(request).await {
             Ok(response) => {
                 self.shared.heard.byte();
-                Ok((response, lease))
+                Ok((response, pooled))
             }
             Err(error) => Err(broken(&error)),
         }
@@ -340,7 +340,7 @@ impl Client {
         access: &Access,
         identity: &Identity,
         limit: Duration,
-    ) -> Result<Lease, Error> {
+    ) -> Result<PooledConnection, Error> {
         let (pool, tls) = match identity {
             Identity::Agent => (&access.agent_pool, access.agent_tls.as_ref()),
             Identity::Bearer(_) | Identity::Anonymous | Identity::Judged(_) => {
@@ -408,10 +408,10 @@ fn causes(error: &hyper::Error) -> String {
 async fn switched(
     call: &str,
     mut response: Response<Incoming>,
-    lease: Lease,
+    pooled: PooledConnection,
 ) -> Result<Upgraded, Error> {
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let response = response.map(|body| Body::of_io(LeasedBody::new(body, lease)));
+        let response = response.map(|body| Body::of_io(PooledBody::new(body, pooled)));
         return Ok(Upgraded::Refused(response));
     }
     let broken = |why: String| Error::Broken {
@@ -421,7 +421,7 @@ async fn switched(
     let upgraded = hyper::upgrade::on(&mut response).await;
     let upgraded = upgraded.map_err(|error| broken(causes(&error)))?;
     let stream = UpgradedStream::new(upgraded).map_err(|error| broken(error.to_string()))?;
-    drop(lease);
+    drop(pooled);
     let (parts, _no_body) = response.into_parts();
     Ok(Upgraded::Switched(Box::new(parts), stream))
 }

@@ -1,8 +1,8 @@
 //! Connection pool for one server and one identity class: a connection in use owns its task, an
 //! idle one waits here for a while.
 //!
-//! Dropping a [`Lease`] whose response was not read to its end closes the connection. That is how
-//! cancelling works: there is no other way to make the server stop.
+//! Dropping a [`PooledConnection`] whose response was not read to its end closes the connection.
+//! That is how cancelling works: there is no other way to make the server stop.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -52,7 +52,7 @@ pub(super) struct Pool {
 }
 
 /// A connection in use.
-pub(super) struct Lease {
+pub(super) struct PooledConnection {
     pub(super) sender: SendRequest<Body>,
     task: Task<()>,
     home: Weak<Pool>,
@@ -91,7 +91,7 @@ impl Pool {
     }
 
     /// An idle connection that is ready, the one used last first.
-    pub(super) async fn take(self: &Rc<Self>) -> Option<Lease> {
+    pub(super) async fn take(self: &Rc<Self>) -> Option<PooledConnection> {
         loop {
             let Idle {
                 mut sender, task, ..
@@ -101,7 +101,7 @@ impl Pool {
                 std::future::poll_fn(|cx| sender.poll_ready(cx)),
             );
             if matches!(ready.await, Ok(Ok(()))) {
-                return Some(Lease {
+                return Some(PooledConnection {
                     sender,
                     task,
                     home: Rc::downgrade(self),
@@ -113,7 +113,10 @@ impl Pool {
     }
 
     /// Speaks HTTP on a new connection.
-    pub(super) async fn begin(self: &Rc<Self>, stream: Stream) -> Result<Lease, hyper::Error> {
+    pub(super) async fn begin(
+        self: &Rc<Self>,
+        stream: Stream,
+    ) -> Result<PooledConnection, hyper::Error> {
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(BUFFER_BYTES)
             .handshake::<_, Body>(FuturesIo::new(stream))
@@ -127,7 +130,7 @@ impl Pool {
             }
             drop(counted);
         });
-        Ok(Lease {
+        Ok(PooledConnection {
             sender,
             task,
             home: Rc::downgrade(self),
@@ -172,7 +175,7 @@ async fn sweep(pool: Weak<Pool>) {
     }
 }
 
-impl Lease {
+impl PooledConnection {
     /// Gives the connection back after an answer that was read to its end.
     fn give_back(self) {
         if let Some(home) = self.home.upgrade() {
@@ -182,29 +185,29 @@ impl Lease {
 }
 
 /// The body of an answer together with the connection that it comes from.
-pub(super) struct LeasedBody {
+pub(super) struct PooledBody {
     incoming: Incoming,
-    lease: Option<Lease>,
+    pooled: Option<PooledConnection>,
 }
 
-impl LeasedBody {
-    pub(super) fn new(incoming: Incoming, lease: Lease) -> Self {
+impl PooledBody {
+    pub(super) fn new(incoming: Incoming, pooled: PooledConnection) -> Self {
         Self {
             incoming,
-            lease: Some(lease),
+            pooled: Some(pooled),
         }
     }
 }
 
-impl LeasedBody {
+impl PooledBody {
     /// A body whose connection is closed at its end.
-    pub(super) fn single(incoming: Incoming, mut lease: Lease) -> Self {
-        lease.home = Weak::new();
-        Self::new(incoming, lease)
+    pub(super) fn single(incoming: Incoming, mut pooled: PooledConnection) -> Self {
+        pooled.home = Weak::new();
+        Self::new(incoming, pooled)
     }
 }
 
-impl HttpBody for LeasedBody {
+impl HttpBody for PooledBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -215,14 +218,14 @@ impl HttpBody for LeasedBody {
         let frame = Pin::new(&mut self.incoming).poll_frame(cx);
         match &frame {
             Poll::Ready(None) => {
-                if let Some(lease) = self.lease.take() {
-                    lease.give_back();
+                if let Some(pooled) = self.pooled.take() {
+                    pooled.give_back();
                 }
             }
-            Poll::Ready(Some(Err(_))) => drop(self.lease.take()),
+            Poll::Ready(Some(Err(_))) => drop(self.pooled.take()),
             Poll::Ready(Some(Ok(_))) => {
-                if let Some(lease) = &self.lease {
-                    lease.heard.byte();
+                if let Some(pooled) = &self.pooled {
+                    pooled.heard.byte();
                 }
             }
             Poll::Pending => {}
@@ -239,13 +242,13 @@ impl HttpBody for LeasedBody {
     }
 }
 
-impl Drop for LeasedBody {
+impl Drop for PooledBody {
     fn drop(&mut self) {
         // A reader may stop at the last byte without asking for more.
         if self.incoming.is_end_stream()
-            && let Some(lease) = self.lease.take()
+            && let Some(pooled) = self.pooled.take()
         {
-            lease.give_back();
+            pooled.give_back();
         }
     }
 }

@@ -20,9 +20,9 @@ pub const APPS_ROLE: &str = "pipeops-apps-deploy";
 pub const APPS_STAGE: &str = "pipeops-apps-stage";
 /// Message of the admission policy for a Service that claims foreign addresses.
 pub const CLAIMS_NO_ADDRESS: &str = "pipeops-cp claims no externalIPs for a Service";
-/// The role that it has in managed namespaces.
+/// The role that `pipeops-cp` has in managed namespaces.
 pub const MANAGED: &str = "pipeops-managed";
-/// The binding that makes it cluster-admin, under `access.level = "full"` only.
+/// The binding that makes `pipeops-cp` a cluster-admin, under `access.level = "full"` only.
 pub const FULL_BINDING: &str = "pipeops-full";
 
 const MANIFEST: &str = include_str!("rbac/manifest.yaml");

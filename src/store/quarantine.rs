@@ -6,8 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
-    core::order::OrderExt as _,
-    {core::time::Wall, error::Result, files},
+    core::{order::OrderExt as _, time::Wall},
+    error::Result,
+    files,
 };
 
 /// The endings of what is moved: the database, and what SQLite keeps beside it.

@@ -123,7 +123,7 @@ export async function pretend(window, state, { role = 'operator', override } = {
   await window.context.route((url) => url.pathname === '/', async (route) => {
     // A connection that is kept may be closed the moment it is used again; a browser tries again by itself.
     const page = await route.fetch({ maxRetries: 3 });
-    const body = (await page.text()).replace(/data-told="[^"]*"/, () => `data-told="${begin.replaceAll('&', '&amp;').replaceAll('"', '&quot;')}"`);
+    const body = (await page.text()).replace(/data-initial="[^"]*"/, () => `data-initial="${begin.replaceAll('&', '&amp;').replaceAll('"', '&quot;')}"`);
     await route.fulfill({ response: page, body });
   });
   await window.context.route('**/api/**', async (route) => {

@@ -11,10 +11,7 @@ use std::{
 };
 
 use super::super::install;
-use crate::{
-    core::order::OrderExt as _,
-    {dashboard, files, store},
-};
+use crate::{core::order::OrderExt as _, dashboard, files, store};
 
 /// Places to search for the agent's files.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use crate::error::{Error, Retry};
 
 /// Letters of an address, a reference or a path.
 const TEXT_BYTES_MAX: usize = 500;
-/// Letters of the address where the manifests of an app are looked for.
-const REMOTE_LINE_CHARS_MAX: usize = 200;
+/// Letters of a line of `git` that is repeated.
+const GIT_LINE_CHARS_MAX: usize = 200;
 
 /// Reference of the default branch.
 pub const HEAD: &str = "HEAD";
@@ -608,7 +608,7 @@ fn last_line(complaints: &str) -> String {
     });
     line.chars()
         .filter(|letter| !letter.is_control())
-        .take(REMOTE_LINE_CHARS_MAX)
+        .take(GIT_LINE_CHARS_MAX)
         .collect()
 }
 

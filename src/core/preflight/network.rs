@@ -147,25 +147,13 @@ pub(super) const CHECKS: &[Check] = &[
         judge: web_ports,
     },
 ];
-/// Returns whether an interface leads out of this machine: not loopback, and not made by
-/// containers.
-fn leads_out(name: &str) -> bool {
-    name != "lo"
-        && ![
-            "veth", "cni", "flannel", "docker", "br-", "kube-", "cali", "dummy", "virbr", "lxc",
-            "tunl", "sit",
-        ]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-}
-
 fn carrier(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
         fix: "check the cable and its other end; for wireless: sudo nmcli device wifi connect NAME --ask, or raspi-config",
         commands: &["ip -brief link"],
     };
     let mut seen = Vec::new();
-    for (name, state) in facts.each(STATES).filter(|(name, _)| leads_out(name)) {
+    for (name, state) in facts.each(STATES).filter(|(name, _)| !net::is_inner(name)) {
         // Tunnels and drivers that do not know say "unknown".
         if matches!(state.trim(), "up" | "unknown") {
             return ok(format!("{name} is up"));
@@ -183,10 +171,10 @@ fn carrier(facts: &Facts, _: &Environment) -> Judgement {
 fn address(facts: &Facts, _: &Environment) -> Judgement {
     let found = facts
         .routes()
-        .find(|route| leads_out(route.interface) && !route.network.is_link_local());
+        .find(|route| !net::is_inner(route.interface) && !route.network.is_link_local());
     let has_6 = || {
         let mut found = net::addresses_v6(facts.text(ADDRESSES_6).unwrap_or_default());
-        found.any(|found| found.is_global && leads_out(found.interface))
+        found.any(|found| found.is_global && !net::is_inner(found.interface))
     };
     if let Some(route) = found {
         return ok(if route.prefix == 0 {
@@ -266,14 +254,14 @@ fn size(facts: &Facts, _: &Environment) -> Judgement {
         commands: &["sudo ip link delete {about}", "{restart k3s}"],
     };
     // IPv6 does not work below 1280 bytes, and no line of today has less.
-    let mut out = sizes().filter(|(name, _)| leads_out(name) && is_up(name));
+    let mut out = sizes().filter(|(name, _)| !net::is_inner(name) && is_up(name));
     if let Some((name, bytes)) = out.find(|(_, bytes)| *bytes < 1280) {
         return Problem::new(format!("{name} has an MTU of {bytes} bytes"), &SMALL)
             .about(name)
             .into();
     }
     let smallest = sizes()
-        .filter(|(name, _)| leads_out(name) && is_up(name))
+        .filter(|(name, _)| !net::is_inner(name) && is_up(name))
         .map(|(_, bytes)| bytes)
         .min();
     // vxlan wraps each packet in 50 bytes.
@@ -304,7 +292,7 @@ fn overlap(facts: &Facts, _: &Environment) -> Judgement {
         };
         let mut routes = facts
             .routes()
-            .filter(|route| leads_out(route.interface) && route.prefix > 0)
+            .filter(|route| !net::is_inner(route.interface) && route.prefix > 0)
             .map(|route| (route.interface, Network::from(route)));
         if let Some((name, network)) = routes.find(|(_, network)| network.overlaps(&wanted)) {
             let seen = format!("{network} at {name} overlaps {wanted}, the {key} of k3s");

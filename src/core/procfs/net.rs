@@ -12,6 +12,43 @@ use crate::core::rates::Network;
 /// Bit of a route that is up (`RTF_UP`).
 const UP: u32 = 1;
 
+/// Beginnings of the names of interfaces that are the machine's alone, of ends of tunnels that
+/// modules make by themselves, and of those of containers: they come and go by the hundred.
+const INNER: [&str; 26] = [
+    "antrea",
+    "br-",
+    "cali",
+    "cilium",
+    "cni",
+    "docker",
+    "dummy",
+    "erspan",
+    "flannel",
+    "gre",
+    "ifb",
+    "ip6_vti",
+    "ip6gre",
+    "ip6tnl",
+    "ip_vti",
+    "kube-",
+    "lxc",
+    "lxd",
+    "nodelocaldns",
+    "podman",
+    "sit",
+    "tunl",
+    "veth",
+    "virbr",
+    "vnet",
+    "vxlan.calico",
+];
+
+/// Returns whether an interface leads nowhere but into this machine: loopback, ends of tunnels
+/// that modules make by themselves, and those of containers and virtual machines.
+pub fn is_inner(name: &str) -> bool {
+    name == "lo" || INNER.iter().any(|inner| name.starts_with(inner))
+}
+
 /// Interfaces of `/proc/net/dev` by their names.
 pub fn interfaces(dev: &str) -> impl Iterator<Item = (&str, Network)> {
     dev.lines().filter_map(|line| {

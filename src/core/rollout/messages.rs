@@ -49,7 +49,7 @@ pub(super) fn newest<'a>(
 pub(super) fn pull(message: &str) -> Cause {
     let lower = message.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
-    if has(&["toomanyrequests", "too many requests", "429", "rate limit"]) {
+    if has(&["toomanyrequests", "too many requests", "rate limit"]) {
         Cause::ImageRateLimited
     } else if has(&[
         "no match for platform",
@@ -84,8 +84,6 @@ pub(super) fn pull(message: &str) -> Cause {
         "authorization failed",
         "failed to authorize",
         "no basic auth",
-        "401",
-        "403",
         "forbidden",
         "access denied",
         "authentication required",
@@ -93,13 +91,7 @@ pub(super) fn pull(message: &str) -> Cause {
         "insufficient_scope",
     ]) {
         Cause::ImageUnauthorized
-    } else if has(&[
-        "not found",
-        "notfound",
-        "manifest unknown",
-        "name unknown",
-        "404",
-    ]) {
+    } else if has(&["not found", "notfound", "manifest unknown", "name unknown"]) {
         Cause::ImageNotFound
     } else {
         Cause::ImageUnreachable

@@ -108,7 +108,7 @@ impl Part {
     pub fn of(id: &str) -> Self {
         match id.split('.').next().unwrap_or(id) {
             "link" | "lease" => Self::Link,
-            "cluster" => Self::Cluster,
+            "cluster" | "k3s" => Self::Cluster,
             "workloads" | "apps" => Self::Workloads,
             "machine" | "clock" | "keeper" => Self::Machine,
             _ if id.starts_with("access.rbac") => Self::Cluster,

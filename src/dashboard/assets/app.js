@@ -301,8 +301,8 @@ setInterval(() => {
 
 // Beside the words that the server wrote into the page it says who asks and how it is: the page can be used before anything is asked.
 function begin() {
-  const { session: who, status } = JSON.parse(main.dataset.told);
-  main.removeAttribute('data-told');
+  const { session: who, status } = JSON.parse(main.dataset.initial);
+  main.removeAttribute('data-initial');
   Object.assign(session, who);
   if (status) {
     setBoxTime(seconds(status.started) + status.uptime_s, false);

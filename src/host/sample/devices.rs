@@ -11,36 +11,6 @@ use crate::core::{
 /// Disks and interfaces that are kept. A box with more has its first ones in the order of the
 /// kernel.
 const DEVICES_MAX: usize = 64;
-/// Interfaces that are the machine's alone, ends of tunnels that modules make by themselves, or
-/// those of containers: they come and go by the hundred.
-const INNER: [&str; 26] = [
-    "antrea",
-    "br-",
-    "cali",
-    "cilium",
-    "cni",
-    "docker",
-    "dummy",
-    "erspan",
-    "flannel",
-    "gre",
-    "ifb",
-    "ip6_vti",
-    "ip6gre",
-    "ip6tnl",
-    "ip_vti",
-    "kube-",
-    "lxc",
-    "lxd",
-    "nodelocaldns",
-    "podman",
-    "sit",
-    "tunl",
-    "veth",
-    "virbr",
-    "vnet",
-    "vxlan.calico",
-];
 
 /// The lines of `/proc/diskstats` about whole disks, which are those in `/sys/block`; not what is
 /// made of memory or of files.
@@ -63,7 +33,7 @@ pub(super) fn disks(diskstats: &str, whole: &[String]) -> BTreeMap<String, Disk>
 /// The interfaces of `/proc/net/dev` through which the machine speaks with others.
 pub(super) fn networks(dev: &str) -> BTreeMap<String, Network> {
     procfs::net::interfaces(dev)
-        .filter(|(name, _)| *name != "lo" && !INNER.iter().any(|inner| name.starts_with(inner)))
+        .filter(|(name, _)| !procfs::net::is_inner(name))
         .take(DEVICES_MAX)
         .map(|(name, network)| (name.to_owned(), network))
         .gather()

@@ -51,7 +51,7 @@ pub struct Logins {
     keys: RefCell<Credentials>,
     audit_writer: AuditWriter,
     shared_state: Rc<SharedState>,
-    /// One password at a time: the shared state has other things to do.
+    /// One password at a time: to check one costs a core for a while.
     counting: Mutex<()>,
 }
 

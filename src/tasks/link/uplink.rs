@@ -20,7 +20,10 @@ use super::{
 use crate::{
     core::{
         health::Severity,
-        link::{Command, DialFailure, Endpoint, Holder, Input, Link, Membership, Message, Output},
+        link::{
+            Command, DIAL_DEADLINE, DialFailure, Endpoint, Holder, Input, Link, Membership,
+            Message, Output,
+        },
         time::{Mono, Now, Wall},
         url::Url,
         verdict::sentences,
@@ -43,8 +46,6 @@ use crate::{
 
 /// Interval at which a rejected token is read again, to see whether it was replaced.
 const TOKEN_LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The machine ends a dial after 30 s; this is the same limit for what is below it.
-const DIAL_LIMIT: Duration = Duration::from_secs(30);
 /// Messages in a row before other tasks get a turn.
 const MESSAGES_A_TURN: u32 = 32;
 /// A link that is away for less is not worth a condition: control planes restart.
@@ -381,7 +382,7 @@ impl Uplink {
                         kind: DialFailure::Network,
                         error,
                     })?;
-                    caller.call(&target, &token, DIAL_LIMIT).await
+                    caller.call(&target, &token, DIAL_DEADLINE).await
                 }));
             }
             Err(error) => {

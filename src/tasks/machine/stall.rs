@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Pause between touches. With [`LOOK_EVERY`], the patience of a touch and a second for the last
-/// look it makes 9 s from the first write that hangs to the condition.
+/// look it makes 10 s from the first write that hangs to the condition.
 const TOUCH_EVERY: Duration = Duration::from_millis(2_500);
 /// Interval between looks.
 const LOOK_EVERY: Duration = Duration::from_millis(2_500);

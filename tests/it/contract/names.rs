@@ -63,10 +63,13 @@ fn checks_keep_their_names_and_what_they_wait_for() {
 
 #[test]
 fn conditions_keep_their_names() {
-    const ROOMS: [&str; 11] = [
+    const PARTS: [&str; 14] = [
         "access",
+        "apps",
         "cluster",
+        "dashboard",
         "delivery",
+        "files",
         "identity",
         "keeper",
         "lease",
@@ -77,13 +80,20 @@ fn conditions_keep_their_names() {
         "workloads",
     ];
     let is_condition = |text: &String| {
-        let Some((room, what)) = text.split_once('.') else {
+        let Some((part, what)) = text.split_once('.') else {
             return false;
         };
         let is_word = |text: &str| text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'-'));
-        let is_single =
-            ["agent.safe-mode", "clock.wrong", "machine.doctor"].contains(&text.as_str());
-        let is_known = ROOMS.contains(&room) || is_single;
+        let is_single = [
+            "agent.safe-mode",
+            "agent.settings",
+            "clock.wrong",
+            "k3s.copies",
+            "k3s.fault",
+            "machine.doctor",
+        ]
+        .contains(&text.as_str());
+        let is_known = PARTS.contains(&part) || is_single;
         // Files have these ends, and settings are held elsewhere.
         let is_file = matches!(
             what,
