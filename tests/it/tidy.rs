@@ -321,7 +321,9 @@ fn the_scan_sees_what_it_is_for() {
 fn advice(layer: &str, named: &str) -> String {
     let rule = match (layer, named) {
         ("core", _) => "a decision knows nothing but decisions. Take what it needs as an argument",
-        (_, "config") => "settings are taken apart in daemon.rs. Take a small struct of your own",
+        (_, "config") => {
+            "settings are taken apart in daemon/mod.rs. Take a small struct of your own"
+        }
         (_, "log") => "use the macros of the crate log",
         (_, "cli" | "daemon" | "tasks") => "those wire, they are not used. Move the line up there",
         (_, "net") => "only link, kube, outside and dashboard speak to the network",

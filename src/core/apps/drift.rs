@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use serde_json::Value;
 
-use super::{App, MANAGER};
+use super::{App, MANAGER, Owner};
 
 /// A field that is left to somebody who takes it back again and again.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -19,10 +19,11 @@ pub struct Left {
 }
 
 impl App {
-    /// Returns whether a good revision runs, no change is under way, and nobody asked to leave it
-    /// alone.
-    pub fn is_settled(&self) -> bool {
-        self.running != 0
+    /// Returns whether drift of this app is repaired: it belongs to this machine, a good revision
+    /// runs, no change is under way, and nobody asked to leave it alone.
+    pub fn is_repaired(&self) -> bool {
+        self.owner == Owner::Machine
+            && self.running != 0
             && self.running == self.good
             && !self.is_paused
             && self.under_way().is_none()
@@ -135,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn only_a_good_revision_without_a_change_is_kept() {
+    fn only_a_good_revision_of_this_machine_without_a_change_is_repaired() {
         let app = App {
             running: 2,
             good: 2,
             ..App::default()
         };
-        assert!(app.is_settled());
+        assert!(app.is_repaired());
         for other in [
             App {
                 good: 1,
@@ -152,12 +153,16 @@ mod tests {
                 ..app.clone()
             },
             App {
+                owner: Owner::ControlPlane,
+                ..app.clone()
+            },
+            App {
                 change: Some(crate::core::apps::LastChange::default()),
                 ..app
             },
             App::default(),
         ] {
-            assert!(!other.is_settled());
+            assert!(!other.is_repaired());
         }
     }
 }

@@ -24,10 +24,10 @@ mod bodies;
 mod fence;
 mod identity;
 mod judge;
-mod names;
 mod namespace;
 mod pods;
 mod protobuf;
+mod reserved_names;
 mod schema;
 pub mod standing;
 mod tables;
@@ -40,9 +40,9 @@ pub use bodies::{
 pub use fence::{Fenced, PROTECTED, Which};
 pub use identity::{Identity, identity};
 pub use judge::{CallKind, decide, nature};
-pub use names::{Bound, inherits, lies_in, unknown_bindings};
 pub use namespace::{NewNamespace, new_namespace, settle};
 pub use pods::{Breach, Entered, breaches, entered, settle_pod};
+pub use reserved_names::{Bound, inherits, lies_in, unknown_bindings};
 
 /// Access level (`access.level`). The greater, the stricter.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    CONFIG, Namespace, PodSecurity, Rules, names, protobuf,
+    CONFIG, Namespace, PodSecurity, Rules, protobuf, reserved_names,
     schema::{FieldKind, Schema, field, read_json},
 };
 use crate::core::proxy::Refusal;
@@ -55,7 +55,7 @@ fn may_be_made(name: &str) -> Result<(), String> {
     if name.starts_with("pipeops-") {
         return Err("names that begin with pipeops- are reserved for the agent".to_owned());
     }
-    if names::is_system(name) {
+    if reserved_names::is_system(name) {
         return Err(format!(
             "{name} is the usual namespace of a cluster component, which brings rights of its own for it"
         ));

@@ -199,10 +199,10 @@ impl Apps {
         loop {
             self.drift.stirred.1.recv().await.ok();
             Timer::after(SETTLES).await;
-            let settled = self.settled();
-            self.watch_kinds_of(&settled);
+            let kept = self.kept_apps();
+            self.watch_kinds_of(&kept);
             let mut is_done = true;
-            for app in &settled {
+            for app in &kept {
                 if let Err(error) = self.keep_app(app).await {
                     log::debug!("app {} is not looked at: {}", app.name, error.sentence());
                     is_done = false;
@@ -218,21 +218,19 @@ impl Apps {
         }
     }
 
-    /// Apps of this machine whose good revision runs, with no change under way, and that are not
-    /// left alone.
-    fn settled(&self) -> Vec<App> {
+    /// Apps whose drift is repaired now.
+    fn kept_apps(&self) -> Vec<App> {
         if !self.is_in_charge() {
             return Vec::new();
         }
         let (running, beginning) = (self.running.borrow(), self.beginning.borrow());
-        let is_settled = |app: &&App| {
-            app.owner == Owner::Machine
-                && app.is_settled()
+        let is_repaired = |app: &&App| {
+            app.is_repaired()
                 && !running.contains_key(&app.name)
                 && !beginning.contains_key(&app.name)
         };
         let known = self.known.borrow();
-        known.values().filter(is_settled).cloned().collect()
+        known.values().filter(is_repaired).cloned().collect()
     }
 
     /// Begins the watches that these apps need, and ends all others.
@@ -321,7 +319,7 @@ impl Apps {
             let Some(read) = apps.record(&name).await? else {
                 return Ok(());
             };
-            if !read.app.is_settled() {
+            if !read.app.is_repaired() {
                 return Ok(());
             }
             apps.mend(read).await

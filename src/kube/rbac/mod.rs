@@ -25,9 +25,9 @@ pub const MANAGED: &str = "pipeops-managed";
 /// The binding that makes `pipeops-cp` a cluster-admin, under `access.level = "full"` only.
 pub const FULL_BINDING: &str = "pipeops-full";
 
-const MANIFEST: &str = include_str!("rbac/manifest.yaml");
-const FULL: &str = include_str!("rbac/full.yaml");
-const NODE_STATS: &str = include_str!("rbac/node-stats.yaml");
+const MANIFEST: &str = include_str!("manifest.yaml");
+const FULL: &str = include_str!("full.yaml");
+const NODE_STATS: &str = include_str!("node-stats.yaml");
 
 /// Types of Services that everybody may make, as the manifest lists them.
 const SERVICE_TYPES: &str = "['ClusterIP', 'ExternalName']";

@@ -377,10 +377,10 @@ impl Keeper {
             &["rc-service", "pipeops-update", "start"],
         ];
         let (path, mode, text, commands) = if self.has_systemd() {
-            let text = include_str!("update/pipeops-update.service");
+            let text = include_str!("pipeops-update.service");
             (SYSTEMD_UNIT, 0o644, text, systemd)
         } else if self.system.is_there("/run/openrc") {
-            let text = include_str!("update/pipeops-update.openrc");
+            let text = include_str!("pipeops-update.openrc");
             (OPENRC_SCRIPT, 0o755, text, openrc)
         } else {
             return Err(

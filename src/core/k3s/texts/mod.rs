@@ -29,8 +29,8 @@ const OPTIONAL: [(&str, &str); 3] = [
 /// The service, with the data directory that it needs.
 pub fn service(init: Init, role: Role, data_dir: &str) -> String {
     let text = match init {
-        Init::Systemd => include_str!("texts/k3s.service"),
-        Init::OpenRc => include_str!("texts/k3s.openrc"),
+        Init::Systemd => include_str!("k3s.service"),
+        Init::OpenRc => include_str!("k3s.openrc"),
     };
     filled(text, role, data_dir)
 }
@@ -44,8 +44,8 @@ fn filled(text: &str, role: Role, data_dir: &str) -> String {
 /// The service that finishes an interrupted change after a start of the machine.
 pub fn resume(init: Init, program: &str, data_dir: &str) -> String {
     let text = match init {
-        Init::Systemd => include_str!("texts/resume.service"),
-        Init::OpenRc => include_str!("texts/resume.openrc"),
+        Init::Systemd => include_str!("resume.service"),
+        Init::OpenRc => include_str!("resume.openrc"),
     };
     text.replace("@PROGRAM@", program)
         .replace("@DATA@", data_dir)
@@ -54,25 +54,25 @@ pub fn resume(init: Init, program: &str, data_dir: &str) -> String {
 /// The service that looks at k3s: once, for a timer, or again and again where there are no timers.
 pub fn watch(init: Init, program: &str) -> String {
     let text = match init {
-        Init::Systemd => include_str!("texts/watch.service"),
-        Init::OpenRc => include_str!("texts/watch.openrc"),
+        Init::Systemd => include_str!("watch.service"),
+        Init::OpenRc => include_str!("watch.openrc"),
     };
     text.replace("@PROGRAM@", program)
 }
 
 /// The service that makes the agent's credential.
 pub fn connect(program: &str) -> String {
-    include_str!("texts/connect.service").replace("@PROGRAM@", program)
+    include_str!("connect.service").replace("@PROGRAM@", program)
 }
 
 /// `k3s-killall.sh`.
 pub fn killall(role: Role, data_dir: &str) -> String {
-    filled(include_str!("texts/killall.sh"), role, data_dir)
+    filled(include_str!("killall.sh"), role, data_dir)
 }
 
 /// `k3s-uninstall.sh`, and `k3s-agent-uninstall.sh`.
 pub fn uninstall(role: Role, data_dir: &str) -> String {
-    filled(include_str!("texts/uninstall.sh"), role, data_dir)
+    filled(include_str!("uninstall.sh"), role, data_dir)
 }
 
 /// Settings of an installation that become k3s' own.

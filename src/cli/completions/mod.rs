@@ -17,9 +17,9 @@ use super::{
 };
 use crate::error::Exit;
 
-const BASH: &str = include_str!("completions/bash");
-const ZSH: &str = include_str!("completions/zsh");
-const FISH: &str = include_str!("completions/fish");
+const BASH: &str = include_str!("bash");
+const ZSH: &str = include_str!("zsh");
+const FISH: &str = include_str!("fish");
 
 /// `completions`.
 pub(super) static COMMAND: Command = Command {
