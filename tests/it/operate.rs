@@ -27,29 +27,18 @@ k3s and what runs in it do not depend on the agent: it can be stopped, restarted
 ";
 
 /// Names of notes of the store: they have the form of a condition, and nobody is shown them.
-const NOTES: [&str; 6] = [
+const NOTES: [&str; 7] = [
     "access.handle",
     "access.override",
     "access.shared",
+    "dashboard.keys",
     "lease.name",
     "lease.rivals",
     "notify.told",
 ];
 
-/// Conditions that share their name with a setting or a check, or are alone in their family: the
-/// list of names does not have them.
-const BESIDE: [&str; 10] = [
-    "agent.settings",
-    "apps.drift",
-    "apps.folder",
-    "apps.source",
-    "dashboard.certificate",
-    "dashboard.listen",
-    "dashboard.socket",
-    "files.hung",
-    "k3s.copies",
-    "k3s.fault",
-];
+/// Conditions that share their name with a setting: the list of names does not have them.
+const BESIDE: [&str; 3] = ["apps.folder", "dashboard.listen", "dashboard.socket"];
 
 /// Id, what it means, what to do.
 const CONDITIONS: &[[&str; 3]] = &[
