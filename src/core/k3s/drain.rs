@@ -53,6 +53,24 @@ pub fn pods(text: &str) -> Vec<Pod> {
     found.collect()
 }
 
+/// The question that [`takes_pods`] understands the answer of, for `kubectl get nodes -o jsonpath=`.
+pub const NODES: &str = "{range .items[*]}{.metadata.name}|{.spec.unschedulable}|\
+    {.spec.taints[*].effect}|{.status.conditions[?(@.type==\"Ready\")].status}{\"\\n\"}{end}";
+
+/// Returns whether another node than this one can take its Pods, by the answer to [`NODES`].
+pub fn takes_pods(text: &str, node: &str) -> bool {
+    text.lines().any(|line| {
+        let mut fields = line.split('|');
+        let mut next = || fields.next().unwrap_or_default();
+        let (name, is_cordoned, effects, ready) = (next(), next(), next(), next());
+        let is_closed = is_cordoned == "true"
+            || effects
+                .split(' ')
+                .any(|effect| matches!(effect, "NoSchedule" | "NoExecute"));
+        name != node && !is_closed && ready == "True"
+    })
+}
+
 /// Pods that a PodDisruptionBudget held, in what `kubectl drain` said.
 pub fn held(said: &str) -> Vec<String> {
     let lines = said
@@ -75,6 +93,23 @@ pub fn held(said: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_another_node_that_is_ready_and_open_takes_pods() {
+        for (others, takes) in [
+            ("", false),
+            ("pi|||True\n", true),
+            ("pi|||Unknown\n", false),
+            ("pi|true||True\n", false),
+            ("pi||NoSchedule|True\n", false),
+            ("pi||PreferNoSchedule|True\n", true),
+            ("pi||NoSchedule NoExecute|True\nnas|||True\n", true),
+            ("garbage\n", false),
+        ] {
+            let answer = format!("box|||True\n{others}");
+            assert_eq!(takes_pods(&answer, "box"), takes, "{answer}");
+        }
+    }
 
     #[test]
     fn a_pod_stays_moves_or_ends() {

@@ -454,6 +454,8 @@ pub struct Upgrade {
     pub servers: usize,
     /// Datastore of a server.
     pub datastore: Datastore,
+    /// Eviction of the Pods before k3s stops; `None`: they stay, and may restart.
+    pub drain: Option<Drain>,
 }
 
 /// Directories of what the undo of an upgrade or a restore needs, below the data directory.
@@ -479,6 +481,12 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
         path: path.to_owned(),
     };
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
+    if wanted.drain.is_some() {
+        // Undone last, when the old version answers again.
+        steps.push(Step::Cordon {
+            node: wanted.node.clone(),
+        });
+    }
     let is_one_of_many = wanted.role == Role::Server && wanted.servers > 1;
     if is_one_of_many {
         steps.push(run("", &no_lease(&wanted.node)));
@@ -498,6 +506,10 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
         }
         steps.push(copy(&image.staged, path, 0o600));
     }
+    steps.extend(wanted.drain.iter().map(|drain| Step::Drain {
+        node: wanted.node.clone(),
+        drain: drain.clone(),
+    }));
     let stop = stop(wanted.init, wanted.role);
     steps.push(run(&stop, ""));
     // The datastore of several servers is no single one's to put back.
@@ -527,6 +539,9 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
     });
     steps.push(run(&start(wanted.init, wanted.role), &stop));
     steps.push(ready(wanted.to, When::Forth));
+    if wanted.drain.is_some() {
+        steps.push(run(&format!("{KUBECTL} uncordon {}", wanted.node), ""));
+    }
     if is_one_of_many {
         steps.push(run(&no_lease(&wanted.node), ""));
     }
@@ -804,7 +819,11 @@ mod tests {
     }
 
     fn upgraded(datastore: Datastore, servers: usize, kind: Kind) -> Vec<Step> {
-        upgrade(&Upgrade {
+        upgrade(&wanted_upgrade(datastore, servers, kind))
+    }
+
+    fn wanted_upgrade(datastore: Datastore, servers: usize, kind: Kind) -> Upgrade {
+        Upgrade {
             init: Init::Systemd,
             role: Role::Server,
             program: "/usr/bin/pipeops-agent".to_owned(),
@@ -818,7 +837,39 @@ mod tests {
             images: Vec::new(),
             servers,
             datastore,
-        })
+            drain: None,
+        }
+    }
+
+    #[test]
+    fn pods_move_before_an_upgrade_and_the_node_takes_pods_again_in_the_end_in_both_ways() {
+        let drain = Drain {
+            within: Duration::from_secs(60),
+            is_forced: false,
+            pods: Vec::new(),
+        };
+        let steps = upgrade(&Upgrade {
+            drain: Some(drain),
+            ..wanted_upgrade(Datastore::Etcd, 2, Kind::Minor)
+        });
+        let ran = |word: &str| {
+            at(
+                &steps,
+                |step| matches!(step, Step::Run { forth, .. } if forth.iter().any(|part| part == word)),
+            )
+        };
+        let ready = |wanted: When| {
+            at(
+                &steps,
+                |step| matches!(step, Step::Ready { when, .. } if *when == wanted),
+            )
+        };
+        let cordoned = at(&steps, |step| matches!(step, Step::Cordon { .. }));
+        let drained = at(&steps, |step| matches!(step, Step::Drain { .. }));
+        assert!(cordoned < drained && drained < ran("stop"));
+        assert!(ready(When::Forth) < ran("uncordon"));
+        // The undo goes from the end: the old version is Ready before its node is opened.
+        assert!(cordoned < ready(When::Back));
     }
 
     #[test]

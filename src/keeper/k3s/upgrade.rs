@@ -10,19 +10,24 @@ use super::{
     backup::Backup,
     datastore, describe,
     join::finding,
-    look, refuse,
+    look,
+    node::findings,
+    refuse,
 };
 use crate::{
     core::{
         k3s::{
-            self, BINARY, Change, Role, Version, join, plan,
+            self, BINARY, Change, Role, Version,
+            drain::{self, Fate},
+            join, plan,
             servers::{Datastore, ServerNode, upgrade_doubts},
-            step::Staged,
+            step::{Drain, Staged},
         },
         time::Wall,
     },
     error::{Error, Result},
     files,
+    host::exec,
     wire::keeper::{Done, Finding, K3sPlan, Managed, Record},
 };
 
@@ -49,6 +54,10 @@ pub struct Upgrade {
 
 /// Findings of the doctor that hold an upgrade up; of the others k3s runs in spite.
 const REFUSED: [&str; 3] = ["clock.wrong", "disk.read-only", "disk.space"];
+/// Finding by which the Pods stay on the node during an upgrade.
+const DRAIN: &str = "upgrade.drain";
+/// Time for the Pods to move before an upgrade.
+const DRAIN_WITHIN: Duration = Duration::from_secs(300);
 /// The program of before, in the keeper's directory.
 pub(super) const BEFORE: &str = "k3s.before";
 
@@ -64,6 +73,8 @@ struct Prepared {
     servers: usize,
     /// State of the Lease of several servers.
     lease: Option<String>,
+    /// Eviction of the Pods of this node; `None`: they stay.
+    drain: Option<Drain>,
     look: look::Look,
 }
 
@@ -201,12 +212,24 @@ impl Keeper {
         let (mut cluster, lease) = self.cluster_doubts(&note.node, &servers, to)?;
         cluster.retain(|finding| !wanted.ignored.contains(&finding.id));
         look.refused.extend(cluster);
+        let mut drain = None;
         if kind == plan::Kind::Minor {
-            look.warned.push(Finding {
-                id: "upgrade.minor".to_owned(),
-                what: format!("{to} is another minor version: containers may restart"),
-                fix: "upgrade when an interruption does not matter".to_owned(),
+            let warned;
+            (drain, warned) = self.system.moves_pods(&note.node, role, &wanted.ignored)?;
+            look.warned.push(if drain.is_some() {
+                Finding {
+                    id: DRAIN.to_owned(),
+                    what: format!("{to} is another minor version: the Pods move to other nodes first, and this node takes Pods again afterwards"),
+                    fix: format!("--ignore {DRAIN} leaves them where they are: their containers may restart"),
+                }
+            } else {
+                Finding {
+                    id: "upgrade.minor".to_owned(),
+                    what: format!("{to} is another minor version: containers may restart"),
+                    fix: "upgrade when an interruption does not matter".to_owned(),
+                }
             });
+            look.warned.extend(warned);
         }
         let images = wanted.images.iter();
         let images = images.map(|source| Ok((source.name.clone(), self.stage(source, 0o600)?)));
@@ -220,6 +243,7 @@ impl Keeper {
             datastore,
             servers: servers.len(),
             lease,
+            drain,
             look,
         })
     }
@@ -294,6 +318,7 @@ impl Keeper {
             images: images.collect(),
             servers: prepared.servers,
             datastore: prepared.datastore,
+            drain: prepared.drain.clone(),
         })
     }
 }
@@ -303,6 +328,42 @@ fn sentence(prepared: &Prepared) -> String {
 }
 
 impl System {
+    /// Eviction of the Pods of this node before a minor upgrade, if it is open now and another node
+    /// can take them; and what is to be known of it. Pods that nobody would start again keep it from
+    /// being done, because an upgrade ends none.
+    fn moves_pods(
+        &self,
+        node: &str,
+        role: Role,
+        ignored: &[String],
+    ) -> Result<(Option<Drain>, Vec<Finding>)> {
+        let is_open = self.node(node).is_ok_and(|found| !found.is_cordoned);
+        let is_wanted = role == Role::Server && is_open && !ignored.iter().any(|id| id == DRAIN);
+        if !is_wanted || !self.is_relieved(node) {
+            return Ok((None, Vec::new()));
+        }
+        let pods = self.pods(node)?;
+        let (held, warned) = findings(&pods, true);
+        if !held.is_empty() {
+            return Ok((None, held));
+        }
+        let moving = pods.iter().filter(|pod| pod.fate != Fate::Stays);
+        let drain = Drain {
+            within: DRAIN_WITHIN,
+            is_forced: false,
+            pods: moving.map(|pod| pod.name.clone()).collect(),
+        };
+        Ok((Some(drain), warned))
+    }
+
+    /// Returns whether another node can take the Pods of this one.
+    fn is_relieved(&self, node: &str) -> bool {
+        let question = format!("jsonpath={}", drain::NODES);
+        let asked = self.kubectl(&["get", "nodes", "-o", &question]);
+        let ended = asked.ok().filter(exec::ProgramEnd::is_fine);
+        ended.is_some_and(|ended| drain::takes_pods(&ended.output, node))
+    }
+
     /// Findings about the cluster that hold an upgrade up.
     fn cluster_refuses(&self, node: &str) -> Vec<Finding> {
         let mut found = Vec::new();

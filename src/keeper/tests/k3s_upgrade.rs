@@ -103,6 +103,63 @@ fn an_upgrade_is_backed_up_ready_and_can_be_undone() {
     }
 }
 
+/// The machine, with another node and Pods on this one; what is asked of the node is in `asked`.
+fn machine_of_two(next: &str, pods: &str) -> Tree {
+    let tree = machine(next);
+    let k3s = format!(
+        "cd \"${{0%/usr/sbin/*}}\" || exit 9\nv=$(cat usr/local/bin/k3s)\n\
+         case $1 in --version) echo \"k3s version $v (x)\";; \
+         kubectl) [ -d run/k3s ] || exit 1; case \"$*\" in *plans*|*control-plane*) exit 1;; \
+         *'get nodes'*) printf 'box|||True\\npi|||True\\n';; *'get pods'*) printf '{pods}';; \
+         *uncordon*) echo uncordon >>asked;; *cordon*) echo cordon >>asked;; \
+         *' drain '*) echo drain >>asked; [ ! -e held ] || exit 1;; \
+         *) printf \"$v|True|2099-01-01T00:00:00Z|\";; esac;; esac"
+    );
+    tree.put("usr/sbin/k3s", &format!("#!/bin/sh\n{k3s}\n"), 0o755);
+    tree
+}
+
+#[test]
+fn pods_move_before_a_minor_upgrade_where_another_node_takes_them() {
+    const PODS: &str = "shop|web-1|ReplicaSet||Running|cache\\n";
+    let asked = |tree: &Tree| tree.read("asked").unwrap_or_default();
+    let warned = |tree: &Tree| {
+        let plan = tree.keeper().k3s_upgrade_plan(&wanted(tree)).unwrap();
+        plan.warned.into_iter().map(|it| it.id).collect::<Vec<_>>()
+    };
+    let tree = machine_of_two(MINOR, PODS);
+    assert_eq!(warned(&tree), ["upgrade.drain", "drain.empty-dir"]);
+    assert_eq!(asked(&tree), "", "a plan");
+    assert_eq!(upgrade(&tree).unwrap().outcome, "done");
+    assert_eq!(asked(&tree), "cordon\ndrain\nuncordon\n");
+
+    // The old version is there again, and its node is open.
+    let tree = machine_of_two(MINOR, PODS);
+    tree.put("broken", MINOR, 0o644);
+    assert_eq!(upgrade(&tree).unwrap().outcome, "failed");
+    assert_eq!(asked(&tree), "cordon\ndrain\nuncordon\n");
+    assert_eq!(version(&tree), VERSION);
+
+    // A budget that holds Pods ends it before anything stops.
+    let tree = machine_of_two(MINOR, PODS);
+    tree.put("held", "", 0o644);
+    assert_eq!(upgrade(&tree).unwrap().outcome, "failed");
+    assert_eq!(asked(&tree), "cordon\ndrain\nuncordon\n");
+    assert_eq!(version(&tree), VERSION);
+
+    for (next, pods) in [(PATCH, PODS), (MINOR, "shop|alone|||Running|\\n")] {
+        let tree = machine_of_two(next, pods);
+        assert!(!warned(&tree).contains(&"upgrade.drain".to_owned()));
+        assert_eq!(upgrade(&tree).unwrap().outcome, "done");
+        assert_eq!(asked(&tree), "", "{next}: {pods}");
+    }
+    let tree = machine_of_two(MINOR, PODS);
+    let mut stays = wanted(&tree);
+    stays.ignored.push("upgrade.drain".to_owned());
+    let done = tree.keeper().k3s_upgrade(&stays, "root").unwrap();
+    assert_eq!((done.outcome.as_str(), asked(&tree).as_str()), ("done", ""));
+}
+
 #[test]
 fn a_version_that_does_not_come_up_ends_on_the_old_one_that_is_ready() {
     for next in [PATCH, MINOR] {
