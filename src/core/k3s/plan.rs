@@ -470,8 +470,7 @@ pub fn kept(data_dir: &str) -> [String; 3] {
 /// The steps of an upgrade. Undone from the end, the old version runs; after a minor version with
 /// the datastore that it left.
 pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
-    let [_, before, images_before] = kept(&wanted.data_dir);
-    let images = format!("{}/agent/images", wanted.data_dir);
+    let [_, before, _] = kept(&wanted.data_dir);
     let ready = |version: Version, when: When| Step::Ready {
         node: wanted.node.clone(),
         version: Some(version),
@@ -493,19 +492,7 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
     }
     steps.push(ready(wanted.from, When::Back));
     steps.push(run("", &start(wanted.init, wanted.role)));
-    if !wanted.images.is_empty() {
-        steps.extend([directory(&images), directory(&images_before)]);
-    }
-    for image in &wanted.images {
-        let path = format!("{images}/{}", image.name);
-        if image.is_there {
-            steps.push(Step::Move {
-                from: path.clone(),
-                to: format!("{images_before}/{}", image.name),
-            });
-        }
-        steps.push(copy(&image.staged, path, 0o600));
-    }
+    steps.extend(new_images(wanted));
     steps.extend(wanted.drain.iter().map(|drain| Step::Drain {
         node: wanted.node.clone(),
         drain: drain.clone(),
@@ -546,6 +533,28 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
         steps.push(run(&no_lease(&wanted.node), ""));
     }
     steps.extend(no_resume(wanted.init));
+    steps
+}
+
+/// Archives of images take the place of those of the same names.
+fn new_images(wanted: &Upgrade) -> Vec<Step> {
+    let [_, _, before] = kept(&wanted.data_dir);
+    let images = format!("{}/agent/images", wanted.data_dir);
+    let mut steps = Vec::new();
+    if !wanted.images.is_empty() {
+        let directories = [&images, &before].map(|path| Step::Directory { path: path.clone() });
+        steps.extend(directories);
+    }
+    for image in &wanted.images {
+        let path = format!("{images}/{}", image.name);
+        if image.is_there {
+            steps.push(Step::Move {
+                from: path.clone(),
+                to: format!("{before}/{}", image.name),
+            });
+        }
+        steps.push(copy(&image.staged, path, 0o600));
+    }
     steps
 }
 

@@ -215,20 +215,9 @@ impl Keeper {
         let mut drain = None;
         if kind == plan::Kind::Minor {
             let warned;
-            (drain, warned) = self.system.moves_pods(&note.node, role, &wanted.ignored)?;
-            look.warned.push(if drain.is_some() {
-                Finding {
-                    id: DRAIN.to_owned(),
-                    what: format!("{to} is another minor version: the Pods move to other nodes first, and this node takes Pods again afterwards"),
-                    fix: format!("--ignore {DRAIN} leaves them where they are: their containers may restart"),
-                }
-            } else {
-                Finding {
-                    id: "upgrade.minor".to_owned(),
-                    what: format!("{to} is another minor version: containers may restart"),
-                    fix: "upgrade when an interruption does not matter".to_owned(),
-                }
-            });
+            (drain, warned) = self
+                .system
+                .moves_pods(&note.node, (role, to), &wanted.ignored)?;
             look.warned.extend(warned);
         }
         let images = wanted.images.iter();
@@ -328,25 +317,46 @@ fn sentence(prepared: &Prepared) -> String {
 }
 
 impl System {
-    /// Eviction of the Pods of this node before a minor upgrade, if it is open now and another node
-    /// can take them; and what is to be known of it. Pods that nobody would start again keep it from
-    /// being done, because an upgrade ends none.
+    /// Eviction of the Pods of this node before an upgrade to a minor version, if it is open now and
+    /// another node can take them; and what is to be known of it. Pods that nobody would start again
+    /// keep it from being done, because an upgrade ends none.
     fn moves_pods(
         &self,
         node: &str,
-        role: Role,
+        (role, to): (Role, Version),
         ignored: &[String],
     ) -> Result<(Option<Drain>, Vec<Finding>)> {
+        let finding = |id: &str, what: &str, fix: String| Finding {
+            id: id.to_owned(),
+            what: format!("{to} is another minor version: {what}"),
+            fix,
+        };
+        let stays = finding(
+            "upgrade.minor",
+            "containers may restart",
+            "upgrade when an interruption does not matter".to_owned(),
+        );
         let is_open = self.node(node).is_ok_and(|found| !found.is_cordoned);
         let is_wanted = role == Role::Server && is_open && !ignored.iter().any(|id| id == DRAIN);
         if !is_wanted || !self.is_relieved(node) {
-            return Ok((None, Vec::new()));
+            return Ok((None, vec![stays]));
         }
         let pods = self.pods(node)?;
-        let (held, warned) = findings(&pods, true);
+        let (mut held, mut warned) = findings(&pods, true);
         if !held.is_empty() {
+            held.insert(0, stays);
             return Ok((None, held));
         }
+        warned.insert(
+            0,
+            finding(
+                DRAIN,
+                "the Pods move to other nodes first, and this node takes Pods again afterwards",
+                format!(
+                    "--ignore {DRAIN} leaves them where they are: their containers may restart"
+                ),
+            ),
+        );
         let moving = pods.iter().filter(|pod| pod.fate != Fate::Stays);
         let drain = Drain {
             within: DRAIN_WITHIN,
