@@ -161,7 +161,11 @@ install_minisign() {
     [ -z "$dry_run" ] || die 'a dry run installs nothing, and without minisign nothing can be verified' 'install minisign first'
     if have apt-get; then
         wait_for_lock
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -q minisign </dev/null >/dev/null
+        # A fresh image has no lists of packages.
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -q minisign </dev/null >/dev/null 2>&1 || {
+            wait_for_lock
+            apt-get update -q </dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -q minisign </dev/null
+        } >&2
     elif have dnf; then
         dnf install -y -q minisign </dev/null
     elif have apk; then
@@ -288,7 +292,8 @@ run_install() {
 run_uninstall() {
     need_root ' uninstall'
     detect
-    have pipeops-agent || {
+    # Debian keeps what a removal leaves for a purge.
+    have pipeops-agent || { [ "$kind" = deb ] && dpkg -s pipeops-agent >/dev/null 2>&1; } || {
         say 'it is not installed'
         return 0
     }

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     config::Loaded,
     core::{
+        safe_mode,
         time::{Mono, Wall},
         update::{
             Version,
@@ -499,6 +500,9 @@ impl Watched for Agent {
             stores: parts
                 .any(|part| part.text("id") == "store" && part.flag("ready") == Some(true)),
             is_linked: status.at("link").text("state") == "ready",
+            is_in_safe_mode: status
+                .list("conditions")
+                .any(|condition| condition.text("id") == safe_mode::CONDITION),
         }
     }
 

@@ -8,6 +8,8 @@ use std::{fmt, time::Duration};
 
 use super::time::in_words;
 
+/// Name of the record of starts, in the runtime directory.
+pub const RECORD: &str = "starts";
 /// Condition of an agent in safe mode.
 pub const CONDITION: &str = "agent.safe-mode";
 /// Early ends in a row before a start in safe mode.

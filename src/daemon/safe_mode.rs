@@ -11,14 +11,12 @@ use crate::{
     config::Surroundings,
     core::{
         health::Severity,
-        safe_mode::{self, Mode, SETTLED_AFTER, Starts},
+        safe_mode::{self, Mode, RECORD, SETTLED_AFTER, Starts},
     },
     files,
     tasks::state::SharedState,
 };
 
-/// Name of the record.
-const FILE: &str = "starts";
 /// Two numbers.
 const BYTES_MAX: usize = 64;
 
@@ -35,7 +33,7 @@ impl Start {
     /// Records a start.
     pub(super) fn begin(around: &Surroundings) -> Self {
         let directory = around.runtime_directory.as_ref();
-        let path = directory.map(|directory| directory.join(FILE));
+        let path = directory.map(|directory| directory.join(RECORD));
         let (starts, mode) = path.as_ref().map_or_else(
             // Nobody starts it again, so nothing is counted.
             || (Starts::default(), Mode::Normal),

@@ -253,7 +253,20 @@ fn good(up: u64) -> AgentStatus {
         up: Duration::from_secs(up),
         stores: true,
         is_linked: true,
+        is_in_safe_mode: false,
     }
+}
+
+#[test]
+fn a_version_that_crashed_into_safe_mode_goes_although_all_else_is_well() {
+    let crashed = |second: u64| AgentStatus {
+        is_in_safe_mode: second >= 20,
+        ..good(second % 20)
+    };
+    let (verdict, second) = judged(true, crashed);
+    assert_eq!((verdict, second), (TrialVerdict::Return(Cause::Silent), 20));
+    assert!(Cause::Silent.bans());
+    assert!(!Cause::Restarts.bans(), "the power failed");
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub struct AgentStatus {
     pub stores: bool,
     /// True if it is linked.
     pub is_linked: bool,
+    /// True if it runs its link and its page only, because it crashed again and again.
+    pub is_in_safe_mode: bool,
 }
 
 /// Cause of a return to the previous version.
@@ -40,11 +42,11 @@ pub enum Cause {
 
 impl Cause {
     /// Returns whether the version is at fault, so that it is not tried again by itself. A lost
-    /// link may be the fault of the network.
+    /// link may be the fault of the network, and a machine that goes down that of its power.
     pub const fn bans(self) -> bool {
         match self {
-            Self::Silent | Self::Store | Self::Restarts => true,
-            Self::Link => false,
+            Self::Silent | Self::Store => true,
+            Self::Link | Self::Restarts => false,
         }
     }
 
@@ -97,6 +99,9 @@ impl Trial {
     /// Judges what is seen now.
     pub fn look(&mut self, agent: &AgentStatus, now: Mono) -> TrialVerdict {
         let answers = agent.version.as_ref() == Some(&self.version);
+        if answers && agent.is_in_safe_mode {
+            return TrialVerdict::Return(Cause::Silent);
+        }
         let is_good = answers && agent.stores && (agent.is_linked || !self.was_linked);
         let soak = SOAK_MAX.min(self.within / 3);
         self.good_since = is_good.then(|| self.good_since.unwrap_or(now));

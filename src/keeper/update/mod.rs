@@ -9,7 +9,7 @@
 //! a package manager owns the program, [`package`] puts it in place.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -17,6 +17,7 @@ use std::{
 use super::{Journal, Keeper, now, with_fix};
 use crate::{
     core::{
+        safe_mode::RECORD,
         time::{Mono, Wall},
         update::{
             Version,
@@ -41,6 +42,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 const RECORD_BYTES_MAX: usize = 64 * 1024;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// The agent's runtime directory.
+const RUNTIME_DIRECTORY: &str = "/run/pipeops-agent";
 const SYSTEMD_UNIT: &str = "/etc/systemd/system/pipeops-update.service";
 const OPENRC_SCRIPT: &str = "/etc/init.d/pipeops-update";
 
@@ -418,8 +421,16 @@ impl Keeper {
         Ok(())
     }
 
-    /// Restarts the agent. Whether that worked is for the trial to judge.
+    /// Restarts the agent. Whether that worked is for the trial to judge. Crashes of the version
+    /// before count for nothing: this one does not begin in safe mode for them.
     fn restart_agent(&self) {
+        let record = self.system.path(RUNTIME_DIRECTORY).join(RECORD);
+        match fs::remove_file(&record) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                log::warn!("cannot remove {}: {error}", record.display());
+            }
+            Ok(()) | Err(_) => {}
+        }
         let command: &[&str] = if self.has_systemd() {
             &["systemctl", "restart", "--no-block", "pipeops-agent"]
         } else {
