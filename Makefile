@@ -23,7 +23,7 @@ test:
 test-packages:
 	@tests/packages/all
 
-## make test-arm64  the release for arm64, emulated: installed, set up, rebooted, upgraded, removed and purged (as root)
+## make test-arm64  the release for arm64, emulated (programs, then a whole machine): installed, set up, rebooted, upgraded, removed and purged (as root)
 test-arm64:
 	@tests/packages/arm64
 

@@ -167,7 +167,7 @@ const TARGETS: &[Target] = &[
     Target {
         name: "test-arm64",
         words: &[],
-        runs: "emulate tests/packages/run bookworm arm64",
+        runs: "emulate tests/packages/run bookworm arm64 virtual",
         may_fail: &[],
     },
     Target {
@@ -494,6 +494,10 @@ fn a_target_that_exists_for_a_test_fails_when_that_test_did_not_run() {
     for (target, part) in [
         ("test-packages", "repo "),
         ("test-arm64", "emulate tests/packages/run bookworm arm64"),
+        (
+            "test-arm64",
+            "emulate tests/packages/run bookworm arm64 virtual",
+        ),
     ] {
         let world = World {
             fails: (part, 75),
