@@ -5,7 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{DRY_RUN, TIMEOUT, YES, keeper, print_outcome, program, report, text_of, within};
+use super::{
+    DRY_RUN, IGNORE, TIMEOUT, YES, keeper, print_outcome, program, report, text_of, within,
+};
 use crate::{
     cli::{
         args::Args,
@@ -35,6 +37,7 @@ pub(super) static COMMAND: Command = Command {
             "FILE",
             "Private age key to decrypt the backup with; it is not stored",
         ),
+        IGNORE,
         YES,
         TIMEOUT,
         DRY_RUN,
@@ -65,6 +68,7 @@ fn restore(args: &Args, output: &mut Output) -> Result<Exit> {
             Some(path) => identities(&path)?,
             None => Vec::new(),
         },
+        ignored: args.all("ignore"),
         within: within(args, 900)?,
         program: program()?,
     };

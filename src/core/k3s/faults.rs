@@ -578,7 +578,7 @@ pub const FAULTS: &[Fault] = &[
         id: "k3s.etcd-address",
         detect: |sight| says(sight, &["not a member of the etcd cluster"]),
         fix: "etcd knows this server by another address, or another server removed it: give the machine its address back in the router, then: sudo systemctl restart k3s; \
-            where that cannot be, on the only server: sudo pipeops-agent k3s restore; on one of several: sudo pipeops-agent node leave NAME on another one, sudo pipeops-agent k3s uninstall here, and join again",
+            where that cannot be, on the only server: sudo pipeops-agent k3s restore BACKUP --ignore restore.servers; on one of several: sudo pipeops-agent node leave NAME on another one, sudo pipeops-agent k3s uninstall here, and join again",
         ..LOOP
     },
     Fault {

@@ -154,12 +154,12 @@ impl Keeper {
             (Role::Server, Some(worker)) => Err(Error::new(format!("{worker:?} is no name of a node"))
                 .fix("list them: sudo k3s kubectl get nodes")),
             (Role::Server, None) if self.has_etcd()? => match self.system.servers() {
-                servers if servers.is_empty() => Err(Error::new("this server cannot leave")
+                None => Err(Error::new("this server cannot leave")
                     .why("its API does not answer, so that the others cannot be told")
                     .fix("on another server: sudo pipeops-agent node leave NAME; then here: sudo pipeops-agent k3s uninstall")),
-                servers if servers.len() == 1 => Err(Error::new("this machine is the only server of its cluster")
+                Some(servers) if servers.len() == 1 => Err(Error::new("this machine is the only server of its cluster")
                     .fix("name the worker that leaves: sudo pipeops-agent node leave NAME; or remove k3s from here: sudo pipeops-agent k3s uninstall")),
-                servers => Ok(Side::Itself(servers)),
+                Some(servers) => Ok(Side::Itself(servers)),
             },
             (Role::Server, None) => Err(Error::new("this machine is no worker of k3s")
                 .fix("name the worker that leaves: sudo pipeops-agent node leave NAME; or remove k3s from here: sudo pipeops-agent k3s uninstall")),
@@ -170,10 +170,15 @@ impl Keeper {
     pub(super) fn abandoned(&self, removal: &plan::Uninstall) -> Option<Finding> {
         let is_member = removal.role == Role::Server
             && self.system.datastore(&removal.data_dir) == Datastore::Etcd;
-        let servers = is_member.then(|| self.system.servers().len())?;
-        (servers > 1).then(|| Finding {
+        let servers = is_member.then(|| self.system.servers())?;
+        let what = match servers.map(|servers| servers.len()) {
+            None => "the API does not say whether the cluster has other servers, which would go on counting this one as one that is down".to_owned(),
+            Some(0 | 1) => return None,
+            Some(servers) => format!("the cluster has {servers} servers, and would go on counting this one as one that is down"),
+        };
+        Some(Finding {
             id: "uninstall.member".to_owned(),
-            what: format!("the cluster has {servers} servers, and would go on counting this one as one that is down"),
+            what,
             fix: "let it leave, which also removes k3s: sudo pipeops-agent node leave".to_owned(),
         })
     }
@@ -236,7 +241,15 @@ impl Keeper {
                 fix: String::new(),
             });
         }
-        let servers = self.system.servers();
+        let servers = match self.system.servers() {
+            Some(servers) => servers,
+            None if self.has_etcd()? => {
+                return Err(Error::new(format!("{worker} cannot leave"))
+                    .why("the API does not say which nodes are servers, so that nobody knows whether a majority stays")
+                    .fix("sudo k3s kubectl get nodes; then try again"));
+            }
+            None => Vec::new(),
+        };
         if servers.iter().any(|server| server.name == worker) {
             refused.extend(leave_doubt(&servers, worker).map(finding));
             if is_ready && api.is_none() {

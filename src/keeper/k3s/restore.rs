@@ -42,6 +42,8 @@ pub struct Restore {
     pub file: PathBuf,
     /// Private keys, for one that is encrypted.
     pub identities: Vec<Identity>,
+    /// Findings that hold nothing up.
+    pub ignored: Vec<String>,
     /// Time for the node to become Ready.
     pub within: Duration,
     /// Path of this program.
@@ -54,6 +56,8 @@ impl Restore {
     }
 }
 
+/// Finding that nobody knows how many servers there are.
+const UNCOUNTED: &str = "restore.servers";
 /// Settings are short, as everywhere in the keeper.
 const TEXT_BYTES_MAX: usize = 64 * 1024;
 /// Room that is left on the disk.
@@ -69,7 +73,7 @@ impl Keeper {
     /// The plan of a restore: the archive is read and judged, and nothing is written.
     pub fn k3s_restore_plan(&self, wanted: &Restore) -> Result<K3sPlan> {
         self.only_on_servers("k3s restore")?;
-        let target = self.target()?;
+        let target = self.target(&wanted.ignored)?;
         let manifest = archive::unpack(&wanted.file, None, wanted.means())?;
         target.judge(&manifest)?;
         let texts = Vec::new();
@@ -92,7 +96,7 @@ impl Keeper {
         self.only_on_servers("k3s restore")?;
         let journal = self.open()?;
         self.settle(&journal)?;
-        let target = self.target()?;
+        let target = self.target(&wanted.ignored)?;
         target.judge(&archive::manifest(&wanted.file, &wanted.identities)?)?;
         let unpacked = self.system.path(&plan::unpacked(&target.note.data_dir));
         let read = self
@@ -112,7 +116,7 @@ impl Keeper {
     }
 
     /// The k3s that a backup may go to.
-    fn target(&self) -> Result<Target> {
+    fn target(&self, ignored: &[String]) -> Result<Target> {
         let cannot = || Error::new("no backup can be restored here");
         let note = self.managed()?.ok_or_else(|| {
             cannot()
@@ -126,7 +130,7 @@ impl Keeper {
         })?;
         let datastore = self.system.datastore(&note.data_dir);
         if datastore == Datastore::Etcd {
-            self.can_reset()?;
+            self.can_reset(ignored)?;
         }
         Ok(Target {
             note,
@@ -135,11 +139,11 @@ impl Keeper {
         })
     }
 
-    /// Refuses to reset an etcd that other servers have a part in.
-    fn can_reset(&self) -> Result<()> {
+    /// Refuses to reset an etcd that other servers have a part in, or may have.
+    fn can_reset(&self, ignored: &[String]) -> Result<()> {
         let cannot = Error::new("no backup can be restored here");
         let servers = self.system.servers();
-        if servers.len() > 1 {
+        if let Some(servers) = servers.as_ref().filter(|servers| servers.len() > 1) {
             let names: Vec<_> = servers.iter().map(|it| it.name.as_str()).collect();
             return Err(cannot
                 .why(format!(
@@ -151,12 +155,17 @@ impl Keeper {
         }
         // k3s says so itself, once everything is stopped.
         let settings = self.system.k3s_settings();
-        let Some(server) = k3s::setting(&settings, "server") else {
+        if let Some(server) = k3s::setting(&settings, "server") {
+            return Err(cannot
+                .why(format!("this server joined {server}, and k3s resets none whose settings name another"))
+                .fix(format!("restore there; or, if that one is gone for good, remove the lines server and token-file from {}", k3s::DROP_IN)));
+        }
+        if servers.is_some() || ignored.iter().any(|id| id == UNCOUNTED) {
             return Ok(());
-        };
+        }
         Err(cannot
-            .why(format!("this server joined {server}, and k3s resets none whose settings name another"))
-            .fix(format!("restore there; or, if that one is gone for good, remove the lines server and token-file from {}", k3s::DROP_IN)))
+            .why("the API does not say how many servers the cluster has, and a restore ends the etcd of all but one")
+            .fix(format!("start k3s, so that it answers: sudo pipeops-agent k3s status; or, if this is the only server, or the others are gone for good: --ignore {UNCOUNTED}")))
     }
 
     /// Writes the files of the archive beside those that they replace.

@@ -37,12 +37,12 @@ impl System {
         }
     }
 
-    /// The servers of the cluster; none where its API does not say it.
-    pub(super) fn servers(&self) -> Vec<ServerNode> {
+    /// The servers of the cluster, at least one; `None` where its API does not say which there are.
+    pub(super) fn servers(&self) -> Option<Vec<ServerNode>> {
         let question = format!("jsonpath={}", servers::QUESTION);
         let asked = self.kubectl(&["get", "nodes", "-l", SERVERS, "-o", &question]);
-        let ended = asked.ok().filter(ProgramEnd::is_fine);
-        ended.map_or_else(Vec::new, |ended| servers::servers(&ended.output))
+        let ended = asked.ok().filter(ProgramEnd::is_fine)?;
+        Some(servers::servers(&ended.output)).filter(|found| !found.is_empty())
     }
 
     /// Finding that the etcd of an installation would be on a card.

@@ -124,7 +124,8 @@ impl Keeper {
         let has_etcd = status.datastore.as_deref() == Some(Datastore::Etcd.as_str());
         K3sStatus {
             servers: if has_etcd {
-                u64::try_from(self.system.servers().len()).unwrap_or(0)
+                let servers = self.system.servers();
+                servers.map_or(0, |servers| u64::try_from(servers.len()).unwrap_or(0))
             } else {
                 0
             },

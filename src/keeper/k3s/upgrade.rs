@@ -96,6 +96,9 @@ impl Keeper {
             plan::Kind::Minor if prepared.servers > 1 => {
                 "; the datastore stays: other servers have it, too"
             }
+            plan::Kind::Minor if prepared.datastore == Datastore::Etcd && prepared.servers == 0 => {
+                "; the datastore stays: other servers may have it, too"
+            }
             plan::Kind::Minor => "; it takes the datastore back to the moment of the upgrade",
             plan::Kind::Patch => "",
         };
@@ -174,14 +177,16 @@ impl Keeper {
                 .fix("sudo pipeops-agent k3s status")
         })?;
         let role = self.system.role();
-        let (mut datastore, mut servers) = (Datastore::Elsewhere, Vec::new());
+        let (mut datastore, mut counted) = (Datastore::Elsewhere, None);
         if role == Role::Server {
             datastore = self
                 .system
                 .check_datastore(&note.data_dir)
                 .map_err(|error| error.within("k3s cannot be upgraded"))?;
-            servers = self.system.servers();
+            counted = self.system.servers();
         }
+        let is_uncounted = datastore == Datastore::Etcd && counted.is_none();
+        let servers = counted.unwrap_or_default();
         let from = self.k3s_version().ok_or_else(|| {
             cannot()
                 .why("the k3s on this machine does not say its version")
@@ -210,6 +215,9 @@ impl Keeper {
         look.refused
             .extend(self.system.refuses(to, &note.data_dir, &wanted.ignored));
         let (mut cluster, lease) = self.cluster_doubts(&note.node, &servers, to)?;
+        if is_uncounted {
+            cluster.push(uncounted());
+        }
         cluster.retain(|finding| !wanted.ignored.contains(&finding.id));
         look.refused.extend(cluster);
         let mut drain = None;
@@ -309,6 +317,15 @@ impl Keeper {
             datastore: prepared.datastore,
             drain: prepared.drain.clone(),
         })
+    }
+}
+
+/// Finding that nobody knows how many servers there are, and so whether the Lease is needed.
+fn uncounted() -> Finding {
+    Finding {
+        id: "upgrade.servers".to_owned(),
+        what: "the API does not say how many servers the cluster has, and several are upgraded one at a time".to_owned(),
+        fix: "see that it answers: sudo k3s kubectl get nodes; if this is the only server, nothing is in the way".to_owned(),
     }
 }
 

@@ -284,7 +284,7 @@ impl Keeper {
             memory.hold(order, &why);
             return Ok(None);
         }
-        let has_lease = match self.turn(order, &note.node) {
+        let has_lease = match self.turn(order, note) {
             Ok(has_lease) => has_lease,
             Err(why) => {
                 memory.hold(order, &why);
@@ -337,22 +337,28 @@ impl Keeper {
 
     /// Takes the Lease for a restart that can wait, where there are several servers; true if it has
     /// it. An error says why it is not the turn of this one.
-    fn turn(&self, order: &Order, node: &str) -> std::result::Result<bool, String> {
+    fn turn(&self, order: &Order, note: &Managed) -> std::result::Result<bool, String> {
+        let own = &note.node;
         if !order.fault.id.starts_with(CERTIFICATES) || self.system.role() == Role::Worker {
             return Ok(false);
         }
-        let servers = self.system.servers();
+        let Some(servers) = self.system.servers() else {
+            return match self.system.datastore(&note.data_dir) {
+                Datastore::Etcd => Err(UNCOUNTED.to_owned()),
+                Datastore::Sqlite | Datastore::Elsewhere => Ok(false),
+            };
+        };
         if servers.len() <= 1 {
             return Ok(false);
         }
-        if let Some(away) = servers.iter().find(|it| !it.is_ready && it.name != node) {
+        if let Some(away) = servers.iter().find(|it| !it.is_ready && it.name != *own) {
             return Err(format!("the server {} is not Ready", away.name));
         }
-        let (answer, held) = self.lease(node).map_err(|error| error.sentence())?;
+        let (answer, held) = self.lease(own).map_err(|error| error.sentence())?;
         if let Some(held) = held {
             return Err(held.what);
         }
-        self.take_lease(&answer, node, READY_WITHIN)
+        self.take_lease(&answer, own, READY_WITHIN)
             .map_err(|error| error.sentence())?;
         Ok(true)
     }
@@ -588,7 +594,43 @@ impl System {
 const DNS_NAMESPACE: &str = "kube-system";
 /// Beginning of the faults about certificates.
 const CERTIFICATES: &str = "k3s.certificates";
+/// Reason not to restart a server that may be one of several.
+const UNCOUNTED: &str = "the API does not say how many servers the cluster has, and several restart one after the other: restart this one by hand, \
+    once all others are Ready";
 /// Fault of an address that changed.
 const ADDRESS: &str = "k3s.node-address";
 /// Label of servers.
 pub(super) const SERVERS: &str = "node-role.kubernetes.io/control-plane";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_of_etcd_that_cannot_count_the_others_does_not_restart_for_certificates() {
+        let root = tempfile::tempdir().unwrap();
+        let keeper = Keeper::new(root.path(), &root.path().join("keeper"));
+        let note = Managed {
+            data_dir: k3s::DATA_DIR.to_owned(),
+            node: "box".to_owned(),
+            ..Managed::default()
+        };
+        let order = |id| Order {
+            fault: faults::of(id).unwrap(),
+            repair: Repair::Restart,
+            seen: String::new(),
+        };
+        let dated = order("k3s.certificates-end");
+        assert_eq!(
+            keeper.turn(&dated, &note),
+            Ok(false),
+            "SQLite: the only one"
+        );
+        let etcd = format!("{}/server/db/etcd", k3s::DATA_DIR);
+        std::fs::create_dir_all(keeper.system.path(&etcd)).unwrap();
+        let why = keeper.turn(&dated, &note).unwrap_err();
+        assert!(why.contains("how many servers"), "{why}");
+        // What is broken is restarted all the same.
+        assert_eq!(keeper.turn(&order("k3s.api-silent"), &note), Ok(false));
+    }
+}

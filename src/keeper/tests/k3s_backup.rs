@@ -84,6 +84,7 @@ fn from(file: &Path) -> Restore {
     Restore {
         file: file.to_owned(),
         identities: Vec::new(),
+        ignored: Vec::new(),
         within: Duration::ZERO,
         program: "/usr/bin/pipeops-agent".to_owned(),
     }
@@ -492,4 +493,37 @@ fn a_backup_for_another_disk_is_encrypted_and_needs_that_disk() {
     let found = tree.keeper().k3s_status(Some(&to("/mnt/usb").to));
     assert_eq!(found.unwrap().backups[0].name, report.file);
     assert!(tree.keeper().k3s_status(None).unwrap().backups.is_empty());
+}
+
+#[test]
+fn an_etcd_whose_servers_cannot_be_counted_is_not_reset_without_a_word() {
+    let tree = cluster(good());
+    let file = backup(&tree);
+    make_etcd(&tree);
+    // Its API is silent.
+    std::fs::remove_dir_all(tree.root().join("run/k3s")).unwrap();
+    let before = tree.snapshot();
+    let refused = restore(&tree, &file).unwrap_err();
+    assert!(refused.sentence().contains("how many servers"), "{refused}");
+    assert!(
+        refused.to_string().contains("--ignore restore.servers"),
+        "{refused}"
+    );
+    let plan = tree.keeper().k3s_restore_plan(&from(&file));
+    assert_eq!(plan.unwrap_err().sentence(), refused.sentence());
+    assert_same(&tree.snapshot(), &before, "refused");
+    // Somebody who knows goes on: to the next refusal, for the backup is of SQLite.
+    let forced = Restore {
+        ignored: vec!["restore.servers".to_owned()],
+        ..from(&file)
+    };
+    let refused = tree.keeper().k3s_restore(&forced, "root").unwrap_err();
+    assert!(
+        refused.sentence().contains("its datastore is SQLite"),
+        "{refused}"
+    );
+}
+
+fn make_etcd(tree: &Tree) {
+    std::fs::create_dir_all(tree.root().join("var/lib/rancher/k3s/server/db/etcd")).unwrap();
 }
