@@ -820,3 +820,58 @@ fn the_agent_shows_the_state_that_a_look_of_the_watch_left() {
         );
     });
 }
+
+#[test]
+fn a_dry_run_of_any_command_of_k3s_changes_nothing() {
+    if !is_root() {
+        println!("skipped: it takes root");
+        return;
+    }
+    let machine = Machine::new();
+    machine.program("k3s", &format!(
+        "echo \"$*\" >>calls; case \"$*\" in --version) echo 'k3s version {VERSION} (x)';; *InternalIP*address*) echo 192.0.2.7;; \
+         kubectl*) printf '{VERSION}|True|2099-01-01T00:00:00Z|';; esac"
+    ));
+    machine.put("usr/local/bin/k3s", "", 0o755);
+    machine.put("run/k3s/x", "", 0o644);
+    let unit = "[Service]\nExecStart=/usr/local/bin/k3s server\n";
+    machine.put("etc/systemd/system/k3s.service", unit, 0o644);
+    let root = machine.path().display().to_string();
+    let run = |words: &[&str]| {
+        let output = command(env!("CARGO_BIN_EXE_pipeops-agent"))
+            .arg("k3s")
+            .args(words)
+            .args(["--root", &root])
+            .args(["--set", &format!("keeper.state_dir={root}/var/keeper")])
+            .env("PIPEOPS_CONFIG", machine.path().join("config.toml"))
+            .output()
+            .unwrap();
+        (output.status.code(), texts(&output))
+    };
+    let note = machine.path().join("var/keeper/k3s.managed");
+    let (code, said) = run(&["adopt", "--yes"]);
+    assert!(code == Some(0) && note.exists(), "{said}");
+    for (words, told) in [
+        (&["adopt", "--undo"][..], "k3s.managed"),
+        (&["token"], "token create --ttl 60m"),
+        (
+            &["token", "--to", "/root/no-such-token"],
+            "/root/no-such-token",
+        ),
+        (&["kubeconfig"], "kube-system/pipeops-viewer"),
+    ] {
+        let (code, said) = run(&[words, &["--dry-run"]].concat());
+        assert_eq!(code, Some(0), "{words:?}: {said}");
+        assert!(said.contains(told), "{words:?}: {said}");
+    }
+    let (code, said) = run(&["watch", "--now", "--dry-run"]);
+    assert!(code == Some(2) && said.contains("k3s status"), "{said}");
+    let calls = std::fs::read_to_string(machine.path().join("calls")).unwrap();
+    assert!(
+        !calls.contains("create") && !calls.contains("apply"),
+        "{calls}"
+    );
+    assert!(note.exists() && !Path::new("/root/no-such-token").exists());
+    let (code, said) = run(&["adopt", "--undo"]);
+    assert!(code == Some(0) && !note.exists(), "{said}");
+}

@@ -36,6 +36,10 @@ pub(super) static COMMAND: Command = Command {
 fn adopt(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s adopt")?;
     if args.has("undo") {
+        if args.has(DRY_RUN.long) {
+            report::plan(&keeper.k3s_unadopt_plan()?, args, output);
+            return Ok(Exit::Fine);
+        }
         let done = keeper.k3s_unadopt(&changes::who())?;
         print_outcome(&done, args, output);
         let is_undone = done.outcome == "undone";

@@ -136,7 +136,10 @@ pub(super) fn carry_out(
         report::plan(&release.shown(plan), args, output);
         return Ok(if is_fine { Exit::Fine } else { Exit::Problem });
     }
-    wanted.binary = release.fetch(args, keeper, || keeper.k3s_install_plan(&wanted))?;
+    wanted.binary = release.fetch(args, keeper, || {
+        keeper.k3s_resume()?;
+        keeper.k3s_install_plan(&wanted)
+    })?;
     let done = keeper.k3s_install(&wanted, &changes::who())?;
     release.clean();
     Ok(print_outcome(&done, args, output))

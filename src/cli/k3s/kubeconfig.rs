@@ -2,16 +2,20 @@
 
 use serde_json::json;
 
-use super::keeper;
+use super::{DRY_RUN, keeper, report};
 use crate::{
     cli::{
         args::Args,
         output::Output,
         table::{Command, JSON, Opt, Takes},
     },
-    core::url::{Security, Url},
+    core::{
+        k3s::KUBECONFIG,
+        url::{Security, Url},
+    },
     error::{Error, Exit, Result},
     keeper::k3s::View,
+    wire::keeper::K3sPlan,
 };
 
 /// `k3s kubeconfig`.
@@ -36,6 +40,7 @@ pub(super) static COMMAND: Command = Command {
             "admin",
             "Print the administrator's, which grants everything and does not expire",
         ),
+        DRY_RUN,
     ],
     notes: "It grants Kubernetes' role `view` in all namespaces: no Secrets, and no changes.\n\
             The account is kube-system/pipeops-viewer. Deleting it revokes all of these kubeconfigs:\n\
@@ -58,7 +63,20 @@ fn kubeconfig(args: &Args, output: &mut Output) -> Result<Exit> {
                 Error::new(format!("--{other} does not go with --admin")).fix("leave one out")
             );
         }
-        keeper.k3s_admin()?
+        let text = keeper.k3s_admin()?;
+        if args.has(DRY_RUN.long) {
+            let plan = K3sPlan {
+                does: format!("print {KUBECONFIG}"),
+                undo: "none is needed: nothing is made".to_owned(),
+                ..K3sPlan::default()
+            };
+            report::plan(&plan, args, output);
+            return Ok(Exit::Fine);
+        }
+        text
+    } else if args.has(DRY_RUN.long) {
+        report::plan(&keeper.k3s_view_plan(&wanted(args)?)?, args, output);
+        return Ok(Exit::Fine);
     } else {
         keeper.k3s_view(&wanted(args)?)?
     };

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::keeper;
+use super::{DRY_RUN, keeper, report};
 use crate::{
     cli::{
         args::Args,
@@ -13,6 +13,7 @@ use crate::{
     error::{Exit, Result},
     files,
     keeper::k3s::Invite,
+    wire::keeper::PlannedStep,
 };
 
 /// `k3s token`.
@@ -43,6 +44,7 @@ pub(super) static COMMAND: Command = Command {
             "FILE",
             "Write the token to this file, readable by root only, instead of printing it",
         ),
+        DRY_RUN,
     ],
     notes: "The token has the hash of the cluster's CA, so that the new machine talks to this server and to no other.\n\
             The new machine prompts for it or reads it from a file: on a command line, every user could read it.",
@@ -64,7 +66,8 @@ fn token(args: &Args, output: &mut Output) -> Result<Exit> {
     })?;
     let minutes = minutes.unwrap_or(60);
     let is_for_server = args.has("server-role");
-    let found = keeper.k3s_invite(&Invite {
+    let file = args.path("to");
+    let wanted = Invite {
         lifetime: format!("{minutes}m"),
         address: args.text("address").map(str::to_owned),
         role: if is_for_server {
@@ -72,9 +75,18 @@ fn token(args: &Args, output: &mut Output) -> Result<Exit> {
         } else {
             Role::Worker
         },
-    })?;
+    };
+    if args.has(DRY_RUN.long) {
+        let mut plan = keeper.k3s_invite_plan(&wanted)?;
+        plan.steps.extend(file.map(|path| PlannedStep {
+            does: format!("write {} (mode 600)", path.display()),
+            undo: "remove it".to_owned(),
+        }));
+        report::plan(&plan, args, output);
+        return Ok(Exit::Fine);
+    }
+    let found = keeper.k3s_invite(&wanted)?;
     let token = found.token.text.reveal();
-    let file = args.path("to");
     if let Some(path) = &file {
         files::replace(path, format!("{token}\n").as_bytes(), files::PRIVATE)?;
     }

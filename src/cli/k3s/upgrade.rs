@@ -95,7 +95,10 @@ fn upgrade(args: &Args, output: &mut Output) -> Result<Exit> {
         report::plan(&release.shown(plan), args, output);
         return Ok(if is_fine { Exit::Fine } else { Exit::Problem });
     }
-    wanted.binary = release.fetch(args, &keeper, || keeper.k3s_upgrade_plan(&wanted))?;
+    wanted.binary = release.fetch(args, &keeper, || {
+        keeper.k3s_resume()?;
+        keeper.k3s_upgrade_plan(&wanted)
+    })?;
     let done = keeper.k3s_upgrade(&wanted, &changes::who())?;
     release.clean();
     Ok(print_outcome(&done, args, output))

@@ -10,7 +10,7 @@ use super::{
     DRY_RUN, backup, connect, keeper, print_outcome, program, report,
 };
 use crate::{
-    error::{Exit, Result},
+    error::{Error, Exit, Result},
     keeper::{Keeper, k3s::Look},
 };
 
@@ -40,6 +40,11 @@ pub(super) static COMMAND: Command = Command {
 fn watch(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s watch")?;
     if args.has("now") {
+        if args.has(DRY_RUN.long) {
+            return Err(Error::new("--dry-run does not go with --now")
+                .why("what a check repairs depends on what it finds")
+                .fix("sudo pipeops-agent k3s status shows the faults that were found last"));
+        }
         return look(&keeper, args, output);
     }
     if args.has(DRY_RUN.long) {

@@ -58,18 +58,35 @@ impl Keeper {
         self.begin_steps(&journal, record, prepared.steps, Duration::ZERO)
     }
 
+    /// The plan to take an adoption back.
+    pub fn k3s_unadopt_plan(&self) -> Result<K3sPlan> {
+        self.only_settled()?;
+        let record = self.adoption()?;
+        Ok(K3sPlan {
+            does: "stop managing k3s of this machine, which goes on as it is".to_owned(),
+            steps: describe::undo(&record.acts),
+            undo: "sudo pipeops-agent k3s adopt".to_owned(),
+            ..K3sPlan::default()
+        })
+    }
+
     /// Takes an adoption back: k3s is no longer managed, and goes on as it is.
     pub fn k3s_unadopt(&self, who: &str) -> Result<Done> {
+        self.undo(&self.adoption()?.id(), who)
+    }
+
+    /// The adoption that is in force.
+    fn adoption(&self) -> Result<Record> {
         let is_adopted = self.managed()?.is_some_and(|note| note.how == ADOPTED);
         let records = Journal::open(&self.directory)?.records()?;
         let is_it = |record: &&Record| {
             record.check == CHANGE && record.outcome.as_deref() == Some(Outcome::Done.as_str())
         };
-        match records.iter().rfind(is_it).filter(|_| is_adopted) {
-            Some(record) => self.undo(&record.id(), who),
-            None => Err(Error::new("there is no adopted k3s on this machine")
-                .fix("sudo pipeops-agent k3s status")),
-        }
+        let found = records.iter().rfind(is_it).filter(|_| is_adopted);
+        found.cloned().ok_or_else(|| {
+            Error::new("there is no adopted k3s on this machine")
+                .fix("sudo pipeops-agent k3s status")
+        })
     }
 
     fn prepare_adoption(&self, ignored: &[String], program: &str) -> Result<Prepared> {

@@ -94,6 +94,41 @@ fn ran(words: &[String]) -> String {
     format!("run {}", words.join(" "))
 }
 
+/// The undo of a change that was done, in its order.
+pub(super) fn undo(acts: &[Act]) -> Vec<PlannedStep> {
+    let steps = acts.iter().rev().filter_map(undo_of);
+    let steps = steps.map(|does| PlannedStep {
+        does,
+        undo: String::new(),
+    });
+    steps.filter(|step| !step.does.is_empty()).collect()
+}
+
+fn undo_of(act: &Act) -> Option<String> {
+    Some(match act {
+        Act::Directory { path } => removed(path, Extent::Empty),
+        Act::File { path, before, .. } => match before {
+            Some(_) => format!("restore {path}"),
+            None => removed(path, Extent::Whole),
+        },
+        Act::Value { path, before, .. } => format!("set {path} to {}", before.trim()),
+        Act::Run { back, .. } => ran(back),
+        Act::Copy { path, before, .. } => match before {
+            Some(_) => format!("restore {path}"),
+            None => removed(path, Extent::Whole),
+        },
+        Act::Link { path, .. } | Act::Made { path } => removed(path, Extent::Whole),
+        Act::Ready { node, is_back, .. } => {
+            let when = if *is_back { When::Back } else { When::Forth };
+            waited(node, when).1
+        }
+        Act::Move { from, to } => format!("move {to} to {from}"),
+        Act::Datastore { path, copy } => format!("put {copy} back to {path}"),
+        Act::Cordon { node } => format!("let the node {node} take Pods again"),
+        Act::Drain { .. } | Act::Gone { .. } => return None,
+    })
+}
+
 /// An act that takes a while, for whoever waits for it.
 pub(in super::super) fn act(act: &Act) -> Option<String> {
     Some(match act {

@@ -15,7 +15,7 @@ use crate::{
     files,
     host::exec::{self, Limits},
     keeper::system::sha256,
-    wire::keeper::Finding,
+    wire::keeper::{Finding, K3sPlan, PlannedStep},
 };
 
 /// Way back from a join.
@@ -118,6 +118,57 @@ impl Keeper {
 
     /// Has k3s make a token with which a machine can join this server.
     pub fn k3s_invite(&self, wanted: &Invite) -> Result<Invitation> {
+        let server = self.inviting(wanted)?;
+        let cannot = || Error::new("cannot make a token");
+        if wanted.role == Role::Server {
+            let managed = self.managed()?;
+            let path = format!("{}/server/token", self.data_dir(managed.as_ref()));
+            let text = self.system.text(&path).unwrap_or_default();
+            let token =
+                Token::parse(&text).map_err(|why| cannot().why(format!("{path}: {why}")))?;
+            return Ok(Invitation { server, token });
+        }
+        let argv = creation(wanted);
+        let ended = exec::run(self.system.root(), &argv, Limits::SHORT)?;
+        if !ended.is_fine() {
+            let said = ended.complaints.trim().chars().take(200);
+            return Err(cannot()
+                .why(format!("k3s says: {}", said.collect::<String>()))
+                .fix("sudo pipeops-agent k3s status"));
+        }
+        let token = Secret::new(ended.output.trim());
+        Ok(Invitation {
+            server,
+            token: Token::parse(token.reveal()).map_err(|why| cannot().why(why))?,
+        })
+    }
+
+    /// The plan of such a token.
+    pub fn k3s_invite_plan(&self, wanted: &Invite) -> Result<K3sPlan> {
+        let server = self.inviting(wanted)?;
+        if wanted.role == Role::Server {
+            return Ok(K3sPlan {
+                does: format!("print the token of the cluster, with which servers join {server}"),
+                undo: "none is needed: nothing is made".to_owned(),
+                ..K3sPlan::default()
+            });
+        }
+        Ok(K3sPlan {
+            does: format!(
+                "create a token with which a worker joins {server}, valid for {}",
+                wanted.lifetime
+            ),
+            steps: vec![PlannedStep {
+                does: format!("run {}", creation(wanted).join(" ")),
+                undo: "it ends by itself".to_owned(),
+            }],
+            undo: "sudo k3s token list shows its id; sudo k3s token delete ID".to_owned(),
+            ..K3sPlan::default()
+        })
+    }
+
+    /// Address of this server for others, where it can invite them.
+    fn inviting(&self, wanted: &Invite) -> Result<String> {
         let cannot = || Error::new("cannot make a token");
         self.only_on_servers("k3s token")?;
         if !self.system.is_there(BINARY) {
@@ -135,36 +186,7 @@ impl Keeper {
                 .why(format!("{host}: {why}"))
                 .fix("name the address of this server: --address ADDRESS")
         })?;
-        let server = format!("https://{}", url.authority());
-        if wanted.role == Role::Server {
-            let managed = self.managed()?;
-            let path = format!("{}/server/token", self.data_dir(managed.as_ref()));
-            let text = self.system.text(&path).unwrap_or_default();
-            let token =
-                Token::parse(&text).map_err(|why| cannot().why(format!("{path}: {why}")))?;
-            return Ok(Invitation { server, token });
-        }
-        let argv = [
-            BINARY,
-            "token",
-            "create",
-            "--ttl",
-            &wanted.lifetime,
-            "--description",
-            "made by pipeops-agent k3s token",
-        ];
-        let ended = exec::run(self.system.root(), &argv, Limits::SHORT)?;
-        if !ended.is_fine() {
-            let said = ended.complaints.trim().chars().take(200);
-            return Err(cannot()
-                .why(format!("k3s says: {}", said.collect::<String>()))
-                .fix("sudo pipeops-agent k3s status"));
-        }
-        let token = Secret::new(ended.output.trim());
-        Ok(Invitation {
-            server,
-            token: Token::parse(token.reveal()).map_err(|why| cannot().why(why))?,
-        })
+        Ok(format!("https://{}", url.authority()))
     }
 
     /// Address at which other machines reach the node of this one.
@@ -186,6 +208,19 @@ impl Keeper {
                     .fix("sudo pipeops-agent k3s status; or name it: --address ADDRESS")
             })
     }
+}
+
+/// The command of k3s that makes a token.
+fn creation(wanted: &Invite) -> [&str; 7] {
+    [
+        BINARY,
+        "token",
+        "create",
+        "--ttl",
+        &wanted.lifetime,
+        "--description",
+        "made by pipeops-agent k3s token",
+    ]
 }
 
 pub(super) fn finding((id, what, fix): Doubt) -> Finding {

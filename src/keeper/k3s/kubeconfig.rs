@@ -13,6 +13,7 @@ use crate::{
     },
     error::{Error, Result, Retry},
     host::clock,
+    wire::keeper::{K3sPlan, PlannedStep},
 };
 
 /// Looks at the role before it is given up, and the pause between two: half a minute beside k3s'
@@ -33,12 +34,7 @@ impl Keeper {
     /// A kubeconfig whose token reads what the role `view` shows, and ends. The account is made
     /// where it is missing.
     pub fn k3s_view(&self, wanted: &View) -> Result<String> {
-        self.only_on_servers("k3s kubeconfig")?;
-        if !self.system.is_there(k3s::BINARY) {
-            return Err(cannot()
-                .why("there is no k3s on this machine")
-                .fix("sudo pipeops-agent k3s install"));
-        }
+        self.can_view()?;
         // Its directory, where this is the first thing that the keeper does here.
         drop(Journal::open(&self.directory)?);
         self.apply(MANIFEST, cannot)?;
@@ -55,6 +51,48 @@ impl Keeper {
             note: &note,
         };
         self.credential(&credential, cannot)
+    }
+
+    /// The plan of such a kubeconfig.
+    pub fn k3s_view_plan(&self, wanted: &View) -> Result<K3sPlan> {
+        self.can_view()?;
+        let of = format!("{NAMESPACE}/{ACCOUNT}");
+        let step = |does: String, undo: &str| PlannedStep {
+            does,
+            undo: undo.to_owned(),
+        };
+        Ok(K3sPlan {
+            does: format!(
+                "print a kubeconfig with the role {ROLE} that ends after {} h",
+                wanted.hours
+            ),
+            steps: vec![
+                step(
+                    format!(
+                        "create the account {of} and its binding to the role {ROLE}, unless they are there"
+                    ),
+                    "none: both stay for the next one",
+                ),
+                step(
+                    format!("create a token of {of}, valid for {} h", wanted.hours),
+                    "it ends by itself",
+                ),
+            ],
+            undo: format!(
+                "sudo k3s kubectl -n {NAMESPACE} delete serviceaccount {ACCOUNT}: ends all of these kubeconfigs"
+            ),
+            ..K3sPlan::default()
+        })
+    }
+
+    fn can_view(&self) -> Result<()> {
+        self.only_on_servers("k3s kubeconfig")?;
+        if self.system.is_there(k3s::BINARY) {
+            return Ok(());
+        }
+        Err(cannot()
+            .why("there is no k3s on this machine")
+            .fix("sudo pipeops-agent k3s install"))
     }
 
     /// Waits until the role of the account has rules: after its first start k3s fills it in from

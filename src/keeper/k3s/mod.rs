@@ -127,8 +127,8 @@ pub struct Uninstall {
 impl Keeper {
     /// The plan of an installation.
     pub fn k3s_install_plan(&self, wanted: &Install) -> Result<K3sPlan> {
-        let journal = self.open()?;
-        self.settle(&journal)?;
+        let _lock = self.open()?;
+        self.only_settled()?;
         let prepared = self.prepare(wanted).inspect_err(|_| self.unstage())?;
         self.unstage();
         let undo = wanted.join.as_ref().map_or(UNDO, |_| join::UNDO);
@@ -236,6 +236,17 @@ impl Keeper {
         let done = self.settle(&journal)?;
         self.unstage();
         Ok(done)
+    }
+
+    /// Refuses a plan while a change is unfinished: that one comes to its end first, and the
+    /// machine is another one then.
+    fn only_settled(&self) -> Result<()> {
+        let Some(id) = self.unfinished()? else {
+            return Ok(());
+        };
+        Err(Error::new("nothing can be planned yet")
+            .why(format!("the change {id} was interrupted, and comes to its end first"))
+            .fix("sudo pipeops-agent k3s resume finishes or undoes it; the command without --dry-run does so, too"))
     }
 
     /// Refuses what only a server can do.

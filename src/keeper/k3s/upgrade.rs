@@ -81,8 +81,8 @@ struct Prepared {
 impl Keeper {
     /// The plan of an upgrade.
     pub fn k3s_upgrade_plan(&self, wanted: &Upgrade) -> Result<K3sPlan> {
-        let journal = self.open()?;
-        self.settle(&journal)?;
+        let _lock = self.open()?;
+        self.only_settled()?;
         let prepared = self.prepare_upgrade(wanted);
         self.unstage();
         let prepared = prepared?;

@@ -84,7 +84,19 @@ fn an_adoption_changes_nothing_of_k3s_and_is_taken_back() {
     assert_eq!(tree.keeper().k3s_status(None).unwrap().managed, "adopted");
     assert!(tree.keeper().k3s_adopt(&[], PROGRAM, "root").is_err());
 
+    let (adopted, called) = (tree.snapshot(), tree.calls());
+    let plan = tree.keeper().k3s_unadopt_plan().unwrap();
+    let does = |wanted: &str| plan.steps.iter().any(|step| step.does.contains(wanted));
+    assert!(does("remove /var/keeper/k3s.managed"), "{plan:?}");
+    assert!(
+        does("remove /etc/systemd/system/pipeops-k3s-watch.timer"),
+        "{plan:?}"
+    );
+    assert_same(&tree.snapshot(), &adopted, "a plan of the undo");
+    assert_eq!(tree.calls(), called);
+
     assert_eq!(tree.keeper().k3s_unadopt("root").unwrap().outcome, "undone");
+    assert!(tree.keeper().k3s_unadopt_plan().is_err());
     assert_eq!(tree.keeper().k3s_status(None).unwrap().managed, "found");
     assert_same(&tree.snapshot(), &before, "taken back");
     assert!(tree.keeper().k3s_unadopt("root").is_err());

@@ -62,3 +62,15 @@ fn a_k3s_that_does_not_answer_gives_none_and_says_so() {
     assert!(refused.sentence().contains("refused"), "{refused}");
     assert!(refused.to_string().contains("k3s status"), "{refused}");
 }
+
+#[test]
+fn a_plan_of_a_kubeconfig_makes_no_account_and_no_token() {
+    let tree = machine();
+    let before = tree.snapshot();
+    let plan = tree.keeper().k3s_view_plan(&view(None)).unwrap();
+    assert_eq!(plan.steps.len(), 2, "{plan:?}");
+    assert!(plan.steps[0].does.contains("kube-system/pipeops-viewer"));
+    assert!(plan.steps[1].does.contains("12 h"), "{plan:?}");
+    assert_eq!(tree.snapshot(), before);
+    assert!(!tree.calls().contains("create token"), "{}", tree.calls());
+}

@@ -373,3 +373,18 @@ fn a_removal_that_was_cut_off_anywhere_comes_to_its_end() {
         assert_same(&tree.snapshot(), &before, at);
     });
 }
+
+#[test]
+fn a_plan_reports_an_interrupted_change_and_leaves_it_to_the_command_itself() {
+    let tree = good();
+    cut::at(Some(5));
+    drop(install(&tree));
+    cut::at(None);
+    let (before, calls) = (tree.snapshot(), tree.calls());
+    let refused = tree.keeper().k3s_install_plan(&wanted(&tree)).unwrap_err();
+    assert!(refused.sentence().contains("k3s-install-1"), "{refused}");
+    assert!(refused.to_string().contains("k3s resume"), "{refused}");
+    assert_same(&tree.snapshot(), &before, "a plan");
+    assert_eq!(tree.calls(), calls);
+    assert_eq!(tree.keeper().k3s_resume().unwrap().len(), 1);
+}
