@@ -704,14 +704,31 @@ pub const FAULTS: &[Fault] = &[
         part: Component::Node,
         severity: Critical,
         confidence: Confidence::Certain,
-        from: "the API answers, and has no node of this machine's name",
+        from: "on a server: the API answers, and has no node of this machine's name",
         detect: |sight| {
-            (sight.api == Some(Api::NoNode))
+            (sight.api == Some(Api::NoNode) && sight.role == Role::Server)
                 .then(|| "the cluster has no node for this machine any more".to_owned())
         },
         patience_s: 60,
         repair: Some(Repair::Restart),
         fix: "sudo systemctl restart k3s registers it again; look at node-name in /etc/rancher/k3s/config.yaml",
+    },
+    // No repair: whoever removed a worker from its cluster meant it.
+    Fault {
+        id: "k3s.worker-gone",
+        part: Component::Node,
+        severity: Critical,
+        confidence: Confidence::Certain,
+        from: "on a worker: its server answers, and has no node of this machine's name",
+        detect: |sight| {
+            (sight.api == Some(Api::NoNode) && sight.role == Role::Worker).then(|| {
+                "the cluster has no node for this worker any more: somebody let it leave, or deleted its node"
+                    .to_owned()
+            })
+        },
+        patience_s: 60,
+        repair: None,
+        fix: "if it is to leave, remove k3s from it: sudo pipeops-agent node leave; if it is to stay: sudo systemctl restart k3s registers it again",
     },
     Fault {
         id: "k3s.node-address",

@@ -1080,6 +1080,28 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_was_told_to_leave_is_not_restarted_and_so_does_not_join_again() {
+        let sight = Sight {
+            api: Some(Api::NoNode),
+            role: Role::Worker,
+            ..healthy()
+        };
+        let mut memory = Memory::default();
+        for minute in 0..60 {
+            let order = memory.look(&sight, at(1000 + minute * 60), true);
+            assert!(order.is_none());
+        }
+        let handed = memory.handed();
+        assert_eq!(ids(&memory), ["k3s.worker-gone"]);
+        assert!(
+            handed[0].fix.contains("node leave")
+                && handed[0].fix.contains("systemctl restart k3s-agent"),
+            "{}",
+            handed[0].fix
+        );
+    }
+
+    #[test]
     fn coredns_that_stays_unready_is_left_to_a_person_with_the_reason_of_its_pod() {
         let mut memory = Memory::default();
         for (seconds, expected) in [(0, &[][..]), (180, &[]), (240, &["k3s.dns"])] {
