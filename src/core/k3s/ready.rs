@@ -1,5 +1,7 @@
 //! Readiness of k3s, judged from what its own API and the service manager say.
 
+use std::net::IpAddr;
+
 use super::Version;
 use crate::core::time::Wall;
 
@@ -98,6 +100,29 @@ fn without_colours(line: &str) -> String {
     })
 }
 
+/// Address at which the API server itself answers on the loopback interface, where k3s' own port is
+/// bound to another address only. `bind` is the setting `bind-address`, and `port` is
+/// `https-listen-port`.
+///
+/// k3s starts the API server on the loopback interface, on the port after its own (`apiServer` in
+/// `pkg/daemons/control/server.go` of k3s), with a certificate that names that address.
+pub fn loopback(bind: Option<&str>, port: Option<&str>) -> Option<String> {
+    let bind: IpAddr = bind?.trim().parse().ok()?;
+    if bind.is_unspecified() || bind.is_loopback() {
+        return None;
+    }
+    let port = port.map_or(Some(PORT), |port| port.trim().parse().ok())?;
+    let host = match bind {
+        IpAddr::V4(_) => "127.0.0.1",
+        // It is IPv4 where the cluster has both; then nothing is reached, as before.
+        IpAddr::V6(_) => "[::1]",
+    };
+    Some(format!("https://{host}:{}", port.checked_add(1)?))
+}
+
+/// Default port of k3s.
+const PORT: u16 = 6443;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,5 +178,26 @@ mod tests {
         let line = "\x1b[31mERRO\x1b[0m[2026] Failed to ping: file is not a database\n";
         let plain = "ERRO[2026] Failed to ping: file is not a database";
         assert_eq!(reason(line).as_deref(), Some(plain));
+    }
+
+    #[test]
+    fn an_api_that_is_bound_to_one_address_is_asked_on_the_loopback_interface() {
+        for (bind, port, wanted) in [
+            (None, None, None),
+            (Some("0.0.0.0"), None, None),
+            (Some("::"), None, None),
+            (Some("127.0.0.1"), Some("7443"), None),
+            (Some("no address"), None, None),
+            (Some("192.0.2.9"), None, Some("https://127.0.0.1:6444")),
+            (
+                Some("192.0.2.9"),
+                Some("7443"),
+                Some("https://127.0.0.1:7444"),
+            ),
+            (Some("192.0.2.9"), Some("65535"), None),
+            (Some("2001:db8::9"), None, Some("https://[::1]:6444")),
+        ] {
+            assert_eq!(loopback(bind, port).as_deref(), wanted, "{bind:?} {port:?}");
+        }
     }
 }

@@ -327,7 +327,7 @@ impl System {
     }
 
     /// The service of a k3s, a server before a worker, and its path.
-    fn found_service(&self, init: Init) -> Option<(String, Service)> {
+    pub(super) fn found_service(&self, init: Init) -> Option<(String, Service)> {
         let paths = match init {
             Init::Systemd => Role::ALL.map(Role::unit),
             Init::OpenRc => Role::ALL.map(Role::service),

@@ -10,7 +10,7 @@ use super::super::system::System;
 use crate::{
     core::{
         k3s::{
-            BINARY, Role, join, ready,
+            self, BINARY, Role, join, ready,
             texts::{self, Wishes},
         },
         time::{Wall, in_words},
@@ -118,7 +118,26 @@ impl System {
         // A worker has no administrator's kubeconfig: its kubelet's may see its own node.
         let of_kubelet = self.kubelet_kubeconfig();
         first.extend(of_kubelet.as_deref());
+        let at_loopback = self.loopback();
+        first.extend(at_loopback.as_deref());
         exec::run(self.root(), &[&first, arguments].concat(), limits)
+    }
+
+    /// Option for the API server's own port, where k3s answers on another address than loopback
+    /// only: the units of the watch and of the credential reach nothing else.
+    fn loopback(&self) -> Option<String> {
+        if self.role() == Role::Worker {
+            return None;
+        }
+        let settings = self.k3s_settings();
+        let service = self.init().ok().and_then(|init| self.found_service(init));
+        let value = |key| match &service {
+            Some((_, service)) => service.value(key, "", &settings),
+            None => k3s::setting(&settings, key),
+        };
+        let bind = value("bind-address");
+        let server = ready::loopback(bind.as_deref(), value("https-listen-port").as_deref())?;
+        Some(format!("--server={server}"))
     }
 
     /// Option for the kubeconfig of the kubelet, where this is a worker.

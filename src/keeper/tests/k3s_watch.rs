@@ -388,3 +388,27 @@ fn the_agent_sees_the_steps_of_the_first_installation_and_a_failed_one_leaves_no
         assert!(!tree.root().join("run/pipeops-k3s").exists());
     }
 }
+
+#[test]
+fn a_k3s_that_is_bound_to_one_address_is_asked_past_it_on_the_loopback_interface() {
+    let tree = machine(HEALTHY);
+    tree.put("mended", "", 0o644);
+    tree.keeper().k3s_status(None).unwrap();
+    assert!(!tree.calls().contains("--server="), "{}", tree.calls());
+    tree.put(
+        "etc/rancher/k3s/config.yaml",
+        "bind-address: 192.0.2.7\n",
+        0o600,
+    );
+    let before = tree.calls();
+    assert!(look(&tree, true).is_none());
+    let calls = tree.calls().replace(&before, "");
+    let mut asked = calls
+        .lines()
+        .filter(|line| line.starts_with("k3s kubectl"))
+        .peekable();
+    assert!(asked.peek().is_some());
+    for line in asked {
+        assert!(line.contains("--server=https://127.0.0.1:6444 "), "{line}");
+    }
+}
