@@ -120,7 +120,7 @@ pub const MADE: [&str; 12] = [
 
 /// Findings of the doctor with which k3s does not work, or harms the machine: an installation is
 /// refused.
-const REFUSED: [&str; 17] = [
+const REFUSED: [&str; 19] = [
     "cgroup.controllers",
     "cgroup.memory",
     "kernel.restart",
@@ -128,6 +128,7 @@ const REFUSED: [&str; 17] = [
     "system.architecture",
     "system.wsl",
     "system.nas",
+    "system.selinux",
     "disk.volatile",
     "disk.network-root",
     "disk.read-only",
@@ -137,8 +138,13 @@ const REFUSED: [&str; 17] = [
     "network.overlap",
     "network.other-kubernetes",
     "network.ports",
+    WEB_PORTS,
     "network.cloud-setup",
 ];
+/// Finding that a web server has the ports of k3s' ingress.
+pub const WEB_PORTS: &str = "network.web-ports";
+/// Parts of k3s without which nothing takes these ports over.
+pub const INGRESS: [&str; 2] = ["traefik", "servicelb"];
 /// Findings that are told and do not hold anything up.
 const WARNED: [&str; 10] = [
     "swap.card",

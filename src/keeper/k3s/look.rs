@@ -36,6 +36,41 @@ pub(super) struct Look {
     pub(super) warned: Vec<Finding>,
 }
 
+impl Look {
+    /// Judges a web server on the ports of k3s' ingress: it is in nobody's way where no ingress
+    /// comes. Whether one comes to a worker is its server's to say.
+    pub(super) fn judge_web_ports(&mut self, ingress: Ingress) {
+        let is_it = |finding: &mut Finding| finding.id == k3s::WEB_PORTS;
+        match ingress {
+            Ingress::None => {
+                self.refused.retain_mut(|finding| !is_it(finding));
+                self.warned.retain_mut(|finding| !is_it(finding));
+            }
+            Ingress::Here => {
+                for finding in self
+                    .refused
+                    .iter_mut()
+                    .filter(|finding| finding.id == k3s::WEB_PORTS)
+                {
+                    finding.fix = "install k3s without its ingress: --disable traefik; or move the other program to other ports: sudo ss -ltnp shows it".to_owned();
+                }
+            }
+            Ingress::OfServer => self.warned.extend(self.refused.extract_if(.., is_it)),
+        }
+    }
+}
+
+/// Where k3s' ingress comes from, which takes the ports 80 and 443 of each node.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Ingress {
+    /// It is left out.
+    None,
+    /// This installation brings it.
+    Here,
+    /// The server of this worker may have it.
+    OfServer,
+}
+
 /// Directory entries that are counted at most.
 const ENTRIES_MAX: u32 = 200_000;
 
@@ -53,9 +88,9 @@ impl System {
         });
         facts.reading = sample::read_below(self.root(), &sample::space);
         // Whether two distributions would stand in each other's way is judged where k3s is.
-        facts
-            .found
-            .insert(BINARY.to_owned(), Fact::Text(String::new()));
+        for name in [BINARY.to_owned(), format!("stat {BINARY}")] {
+            facts.found.insert(name, Fact::Text(String::new()));
+        }
         let verdicts = preflight::judge(&facts, &Environment::of(&facts));
         let found = k3s::findings(&verdicts, ignored);
         let mut look = Look {

@@ -24,6 +24,7 @@ mod watch;
 use std::{io::Read as _, path::PathBuf, time::Duration};
 
 use self::acts::COPY_BYTES_MAX;
+use self::look::Ingress;
 pub(super) use self::restore::guards;
 pub use self::{
     backup::{Backup, Target},
@@ -44,7 +45,7 @@ use crate::{
             self, BINARY, Role, Version,
             plan::{self, Keep},
             step::{Extent, Staged, Step, When},
-            texts::{self, Init, Wishes},
+            texts::{self, DropIn, Init, Wishes},
         },
         time::Wall,
     },
@@ -360,6 +361,7 @@ impl Keeper {
         if !drop_in.left_out.is_empty() {
             look.warned.push(look::small_memory(memory, &drop_in));
         }
+        look.judge_web_ports(ingress(wanted, &drop_in, &self.system.user_settings()));
         let is_there = |path: &str| self.system.is_there(path);
         let managed = Managed {
             how: "installed".to_owned(),
@@ -565,6 +567,25 @@ struct Prepared {
     does: String,
     steps: Vec<Step>,
     look: look::Look,
+}
+
+/// The ingress that an installation brings.
+fn ingress(wanted: &Install, drop_in: &DropIn, user: &[String]) -> Ingress {
+    let is_ingress = |name: &str| k3s::INGRESS.contains(&name.trim());
+    let mut wished = wanted.wishes.disable.iter().flat_map(|all| all.split(','));
+    // "traefik (about 60 MB)"
+    let names = drop_in.left_out.iter();
+    let mut left_out = names.filter_map(|part| part.split(' ').next());
+    let is_set = user
+        .iter()
+        .any(|text| k3s::INGRESS.iter().any(|name| text.contains(name)));
+    if wished.any(is_ingress) || left_out.any(is_ingress) || is_set {
+        Ingress::None
+    } else if wanted.wishes.role() == Role::Worker {
+        Ingress::OfServer
+    } else {
+        Ingress::Here
+    }
 }
 
 fn note_text(note: &Managed) -> Result<String> {

@@ -388,3 +388,59 @@ fn a_plan_reports_an_interrupted_change_and_leaves_it_to_the_command_itself() {
     assert_eq!(tree.calls(), calls);
     assert_eq!(tree.keeper().k3s_resume().unwrap().len(), 1);
 }
+
+#[test]
+fn an_enforcing_selinux_without_its_policy_holds_an_installation_up() {
+    let tree = good().with("sys/fs/selinux/enforce", "1");
+    let mut wanted = wanted(&tree);
+    let ids = |wanted: &Install| {
+        let plan = tree.keeper().k3s_install_plan(wanted).unwrap();
+        plan.refused.into_iter().map(|it| it.id).collect::<Vec<_>>()
+    };
+    assert!(ids(&wanted).is_empty());
+    wanted.ignored.retain(|id| id != "system.selinux");
+    assert_eq!(ids(&wanted), ["system.selinux"]);
+    let before = tree.snapshot();
+    let refused = tree.keeper().k3s_install(&wanted, "root").unwrap_err();
+    assert!(refused.to_string().contains("k3s-selinux"), "{refused}");
+    assert!(
+        refused.to_string().contains("--ignore system.selinux"),
+        "{refused}"
+    );
+    assert_same(&tree.snapshot(), &before, "refused");
+    tree.put("usr/share/selinux/packages/k3s.pp", "", 0o644);
+    assert!(ids(&wanted).is_empty());
+}
+
+#[test]
+fn a_web_server_is_not_cut_off_by_an_ingress_that_nobody_asked_for() {
+    let listening = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+        0: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 777 1 0 100 0 0 10 0\n";
+    let tree = good().with("proc/self/net/tcp", listening);
+    let wanted = |change: &dyn Fn(&mut Install)| {
+        let mut wanted = wanted(&tree);
+        wanted.ignored.retain(|id| id != "network.web-ports");
+        wanted.wishes.has_all_parts = true;
+        change(&mut wanted);
+        let plan = tree.keeper().k3s_install_plan(&wanted).unwrap();
+        let ids = |all: Vec<crate::wire::keeper::Finding>| {
+            all.into_iter().any(|it| it.id == "network.web-ports")
+        };
+        (ids(plan.refused), ids(plan.warned))
+    };
+    assert_eq!(wanted(&|_| {}), (true, false));
+    for part in ["traefik", "servicelb", "metrics-server,traefik"] {
+        let change = |wanted: &mut Install| wanted.wishes.disable.push(part.to_owned());
+        assert_eq!(wanted(&change), (false, false), "{part}");
+    }
+    // With little memory it comes without.
+    assert_eq!(
+        wanted(&|wanted| wanted.wishes.has_all_parts = false),
+        (false, false)
+    );
+    // Somebody knows.
+    let change = |wanted: &mut Install| wanted.ignored.push("network.web-ports".to_owned());
+    assert_eq!(wanted(&change), (false, true));
+    tree.put("etc/rancher/k3s/config.yaml", "disable: [traefik]\n", 0o600);
+    assert_eq!(wanted(&|_| {}), (false, false));
+}
