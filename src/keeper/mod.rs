@@ -193,6 +193,21 @@ impl Keeper {
         self.go_on(&journal, record)
     }
 
+    /// Refuses a change that somebody else made than one whose name begins so.
+    fn only_by(&self, id: &str, who: &str) -> Result<()> {
+        let records = Journal::open(&self.directory)?.records()?.into_iter();
+        let mut others = records.filter(|record| !record.who.starts_with(who));
+        let Some(record) = others.find(|record| record.id() == id) else {
+            return Ok(());
+        };
+        Err(Error::new(format!("cannot undo {id} from here"))
+            .why(format!(
+                "the agent did not ask for it: it was made by {}",
+                record.who
+            ))
+            .fix(undo_command(id)))
+    }
+
     fn begin_undo(&self, journal: &LockedJournal, record: &mut Record, who: &str) -> Result<()> {
         let cannot = || format!("cannot undo {}", record.id());
         for (act, state) in record.acts.iter().zip(&record.steps) {

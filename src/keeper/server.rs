@@ -64,9 +64,33 @@ pub struct Allowed {
 }
 
 /// A user on the other end, who may ask.
-struct Peer {
+pub(super) struct Peer {
     who: String,
     may_change: bool,
+    may_undo: Extent,
+}
+
+/// Changes that a peer may have undone.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Extent {
+    /// Those of everybody.
+    All,
+    /// Those that the agent asked for.
+    Own,
+}
+
+/// Beginning of the name by which the journal knows the agent.
+const AGENT: &str = "the agent (uid ";
+
+impl Peer {
+    /// The agent's user.
+    pub(super) fn agent(uid: u32, allowed: Allowed) -> Self {
+        Self {
+            who: format!("{AGENT}{uid})"),
+            may_change: allowed.repair,
+            may_undo: Extent::Own,
+        }
+    }
 }
 
 /// The listening socket. Dropping it removes its path, where it made that itself.
@@ -209,11 +233,9 @@ impl Server {
             Ok(0) => Ok(Peer {
                 who: "root".to_owned(),
                 may_change: true,
+                may_undo: Extent::All,
             }),
-            Ok(uid) if Some(uid) == self.allowed.uid => Ok(Peer {
-                who: format!("the agent (uid {uid})"),
-                may_change: self.allowed.repair,
-            }),
+            Ok(uid) if Some(uid) == self.allowed.uid => Ok(Peer::agent(uid, self.allowed)),
             Ok(uid) => {
                 log::warn!("uid {uid} asked and may not");
                 Err(Error::new("the root helper does not serve you")
@@ -296,7 +318,7 @@ async fn line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 }
 
 /// Does what is asked.
-fn act(keeper: &Keeper, asked: &[u8], peer: &Peer) -> Result<String> {
+pub(super) fn act(keeper: &Keeper, asked: &[u8], peer: &Peer) -> Result<String> {
     let ask: Ask = json::shape(asked).map_err(|error| {
         Error::new("the root helper does not understand what it is asked").because(&error)
     })?;
@@ -318,7 +340,13 @@ fn act(keeper: &Keeper, asked: &[u8], peer: &Peer) -> Result<String> {
         "inspect" => json(&keeper.inspect()),
         "plan" => json(&keeper.plan(&named(&ask.check, "check")?)?),
         "fix" => json(&keeper.fix(&named(&ask.check, "check")?, who)?),
-        "undo" => json(&keeper.undo(&named(&ask.change, "change")?, who)?),
+        "undo" => {
+            let change = named(&ask.change, "change")?;
+            if peer.may_undo == Extent::Own {
+                keeper.only_by(&change, AGENT)?;
+            }
+            json(&keeper.undo(&change, who)?)
+        }
         "changes" => {
             let mut changes = keeper.changes()?;
             changes.truncate(CHANGES_MAX);

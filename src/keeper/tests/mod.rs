@@ -14,6 +14,7 @@ mod k3s_life;
 mod k3s_node;
 mod k3s_upgrade;
 mod k3s_watch;
+mod socket;
 mod update_life;
 
 /// A machine of a test.
