@@ -25,8 +25,11 @@ use crate::{
 
 /// Changes that nobody can take back, or did already, and that are still told of.
 const PAST_MAX: usize = 100;
-/// Two contents of a file of 64 KiB, escaped, and some words.
-const RECORD_BYTES_MAX: usize = 512 * 1024;
+/// Longest new record: a restore with a thousand files of settings, or many contents of files,
+/// escaped.
+const NEW_RECORD_BYTES_MAX: usize = 1024 * 1024;
+/// Longest record that is read, and one that grew by the words of its steps.
+const RECORD_BYTES_MAX: usize = 2 * NEW_RECORD_BYTES_MAX;
 
 /// The journal, to be read.
 #[derive(Debug)]
@@ -174,6 +177,20 @@ impl LockedJournal {
             .join(format!("{}.json", Journal::name(record)));
         let content = serde_json::to_vec_pretty(record)
             .map_err(|error| Error::new("cannot write a change down").because(&error))?;
+        let bytes_max = if record.steps.is_empty() {
+            NEW_RECORD_BYTES_MAX
+        } else {
+            RECORD_BYTES_MAX
+        };
+        // Written, it could not be read again, and nothing of the journal could.
+        if content.len() > bytes_max {
+            return Err(Error::new("cannot write a change down")
+                .why(format!(
+                    "its record has {} bytes, and one of more than {bytes_max} cannot be read again",
+                    content.len()
+                ))
+                .fix("nothing was changed; report it with: sudo pipeops-agent bundle"));
+        }
         #[cfg(test)]
         cut::before(record)?;
         files::replace(&path, &content, PRIVATE)?;

@@ -4,7 +4,7 @@
 use super::{
     BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect,
     servers::{Datastore, LEASE_LABEL},
-    step::{Drain, Extent, Staged, Step, When, directories, file, run},
+    step::{Drain, Extent, Replaced, Staged, Step, When, directories, file, run},
     texts::{self, DropIn, Init},
     watch,
 };
@@ -311,10 +311,33 @@ pub struct Restore {
     pub items: Vec<String>,
     /// Those of them that are there.
     pub there: Vec<String>,
-    /// Settings of the backup: paths and contents.
-    pub texts: Vec<(String, String)>,
+    /// Settings of the backup.
+    pub settings: Vec<SettingsFile>,
     /// Datastore of the backup.
     pub datastore: Datastore,
+}
+
+/// A file of settings of a backup.
+#[derive(Clone, Debug)]
+pub struct SettingsFile {
+    /// Path.
+    pub path: String,
+    /// Content.
+    pub content: Content,
+}
+
+/// Content of a file of settings.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// A short text, which the journal can hold.
+    Text(String),
+    /// Anything else: bytes that are no text, and what is long.
+    Checked {
+        /// The checked copy.
+        copy: Staged,
+        /// The file that it replaces; `None`: there is none.
+        before: Option<Replaced>,
+    },
 }
 
 /// Parts of a change of this node.
@@ -459,9 +482,10 @@ pub struct Upgrade {
 }
 
 /// Directories of what the undo of an upgrade or a restore needs, below the data directory.
-pub fn kept(data_dir: &str) -> [String; 3] {
+pub fn kept(data_dir: &str) -> [String; 4] {
     [
         aside(data_dir),
+        settings_aside(data_dir),
         format!("{data_dir}/server/before-upgrade"),
         format!("{data_dir}/agent/images-before"),
     ]
@@ -470,7 +494,7 @@ pub fn kept(data_dir: &str) -> [String; 3] {
 /// The steps of an upgrade. Undone from the end, the old version runs; after a minor version with
 /// the datastore that it left.
 pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
-    let [_, before, _] = kept(&wanted.data_dir);
+    let [_, _, before, _] = kept(&wanted.data_dir);
     let ready = |version: Version, when: When| Step::Ready {
         node: wanted.node.clone(),
         version: Some(version),
@@ -522,7 +546,10 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
         sha256: wanted.binary.sha256.clone(),
         bytes: wanted.binary.bytes,
         mode: 0o755,
-        before: Some(wanted.before.clone()),
+        before: Some(Replaced {
+            copy: wanted.before.clone(),
+            mode: 0o755,
+        }),
     });
     steps.push(run(&start(wanted.init, wanted.role), &stop));
     steps.push(ready(wanted.to, When::Forth));
@@ -538,7 +565,7 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
 
 /// Archives of images take the place of those of the same names.
 fn new_images(wanted: &Upgrade) -> Vec<Step> {
-    let [_, _, before] = kept(&wanted.data_dir);
+    let [_, _, _, before] = kept(&wanted.data_dir);
     let images = format!("{}/agent/images", wanted.data_dir);
     let mut steps = Vec::new();
     if !wanted.images.is_empty() {
@@ -582,6 +609,11 @@ pub fn aside(data_dir: &str) -> String {
     format!("{data_dir}/server/before-restore")
 }
 
+/// Directory of the settings that a restore replaced, as far as the journal does not hold them.
+pub fn settings_aside(data_dir: &str) -> String {
+    format!("{data_dir}/server/settings-before-restore")
+}
+
 /// Directory of the files of a backup that is being restored.
 pub fn unpacked(data_dir: &str) -> String {
     format!("{data_dir}/server/restoring")
@@ -609,7 +641,7 @@ fn stop(init: Init, role: Role) -> String {
 }
 
 /// The steps of a restore. Undone from the end, the cluster of before runs again.
-pub fn restore(wanted: &Restore) -> Vec<Step> {
+pub fn restore(wanted: &Restore, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     let server = format!("{}/server", wanted.data_dir);
     let (aside, unpacked) = (aside(&wanted.data_dir), unpacked(&wanted.data_dir));
     let ready = |when: When| Step::Ready {
@@ -618,6 +650,21 @@ pub fn restore(wanted: &Restore) -> Vec<Step> {
         when,
     };
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
+    let keeps = |settings: &SettingsFile| {
+        matches!(
+            settings.content,
+            Content::Checked {
+                before: Some(_),
+                ..
+            }
+        )
+    };
+    if wanted.settings.iter().any(keeps) {
+        // Its undo comes last: until then the copies are needed.
+        steps.push(Step::Made {
+            path: settings_aside(&wanted.data_dir),
+        });
+    }
     steps.extend([
         Step::Made {
             path: unpacked.clone(),
@@ -643,8 +690,7 @@ pub fn restore(wanted: &Restore) -> Vec<Step> {
         from: format!("{unpacked}/data/server/{item}"),
         to: format!("{server}/{item}"),
     }));
-    let texts = wanted.texts.iter();
-    steps.extend(texts.map(|(path, content)| file(path, content.clone(), 0o600)));
+    settings(&mut steps, &wanted.settings, is_there);
     if wanted.datastore == Datastore::Etcd {
         steps.extend(reset(&wanted.data_dir));
     }
@@ -653,6 +699,27 @@ pub fn restore(wanted: &Restore) -> Vec<Step> {
     steps.push(gone(&unpacked));
     steps.extend(no_resume(wanted.init));
     steps
+}
+
+fn settings(steps: &mut Vec<Step>, files: &[SettingsFile], is_there: &dyn Fn(&str) -> bool) {
+    for SettingsFile { path, content } in files {
+        let (above, _) = path.rsplit_once('/').unwrap_or_default();
+        directories(steps, above, is_there);
+        steps.push(match content {
+            Content::Text(text) => file(path, text.clone(), 0o600),
+            Content::Checked {
+                copy: staged,
+                before,
+            } => Step::Copy {
+                from: staged.path.clone(),
+                path: path.clone(),
+                sha256: staged.sha256.clone(),
+                bytes: staged.bytes,
+                mode: 0o600,
+                before: before.clone(),
+            },
+        });
+    }
 }
 
 /// Name of the snapshot of etcd in a backup.
@@ -924,7 +991,7 @@ mod tests {
 
     #[test]
     fn etcd_is_reset_to_the_snapshot_between_the_settings_and_the_start() {
-        let steps = restore(&Restore {
+        let wanted = Restore {
             init: Init::Systemd,
             program: "/usr/bin/pipeops-agent".to_owned(),
             data_dir: "/d".to_owned(),
@@ -932,9 +999,13 @@ mod tests {
             version: "v1.34.4+k3s1".parse().unwrap(),
             items: vec!["token".to_owned(), "tls".to_owned()],
             there: vec!["tls".to_owned(), "db/etcd".to_owned()],
-            texts: vec![("/etc/rancher/k3s/config.yaml".to_owned(), String::new())],
+            settings: vec![SettingsFile {
+                path: "/etc/rancher/k3s/config.yaml".to_owned(),
+                content: Content::Text(String::new()),
+            }],
             datastore: Datastore::Etcd,
-        });
+        };
+        let steps = restore(&wanted, &|_| true);
         let ran = |word: &str| {
             at(
                 &steps,

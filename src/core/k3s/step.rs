@@ -33,8 +33,8 @@ pub enum Step {
         bytes: u64,
         /// Its permissions.
         mode: u32,
-        /// Copy of the file that it replaces; `None`: there is none.
-        before: Option<Staged>,
+        /// The file that it replaces; `None`: there is none.
+        before: Option<Replaced>,
     },
     /// A symbolic link.
     Link {
@@ -137,6 +137,15 @@ pub struct Staged {
     pub sha256: String,
     /// Length.
     pub bytes: u64,
+}
+
+/// A file that a copy replaces.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Replaced {
+    /// Copy of it, for the undo.
+    pub copy: Staged,
+    /// Its permissions.
+    pub mode: u32,
 }
 
 /// Directories on the way to `path` and itself, as far as they are missing.

@@ -85,7 +85,8 @@ const WORK: &str = ".work";
 const SECRETS: [&str; 5] = ["token", "agent-token", "node-token", "tls", "cred"];
 /// Certificates, keys and kubeconfigs of a server are about 60; each of them is short.
 const FILES_MAX: usize = 1000;
-const FILE_BYTES_MAX: u64 = 4 << 20;
+/// What people keep among k3s' settings may be longer: bundles of CAs, key stores.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Room that is left on the disk.
 const RESERVE: u64 = 64 << 20;
 const CONTENTS: &str = "it has the keys and secrets of the cluster";
@@ -447,7 +448,7 @@ fn texts(recipients: &[Recipient]) -> Vec<String> {
     texts.map(str::to_owned).collect()
 }
 
-fn make_above(path: &Path) -> Result<()> {
+pub(super) fn make_above(path: &Path) -> Result<()> {
     let above = path.parent().unwrap_or(path);
     std::fs::create_dir_all(above)
         .map_err(|error| files::explain(format!("cannot make {}", above.display()), &error))
@@ -500,7 +501,17 @@ impl System {
             let Ok(metadata) = std::fs::symlink_metadata(self.path(&path)) else {
                 continue;
             };
-            if metadata.is_file() && metadata.len() <= FILE_BYTES_MAX {
+            if metadata.is_file() {
+                // Left out, it would be missing after a restore, and nobody would know.
+                if metadata.len() > FILE_BYTES_MAX {
+                    return Err(Error::new("k3s cannot be backed up")
+                        .why(format!(
+                            "{path} has {}, and a backup takes files of {} at most from there",
+                            size(metadata.len()),
+                            size(FILE_BYTES_MAX)
+                        ))
+                        .fix(format!("move it to another directory than {top}")));
+                }
                 files.push((name, path));
             } else if metadata.is_dir() {
                 let names = self.list(&path, "");

@@ -670,10 +670,10 @@ impl System {
                 path,
                 sha256,
                 mode,
-                before: before.map(|kept| Earlier {
-                    copy: kept.path,
-                    sha256: kept.sha256,
-                    mode,
+                before: before.map(|replaced| Earlier {
+                    copy: replaced.copy.path,
+                    sha256: replaced.copy.sha256,
+                    mode: replaced.mode,
                 }),
             },
             Step::Link { path, target } => Act::Link { path, target },

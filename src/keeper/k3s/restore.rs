@@ -1,14 +1,15 @@
 //! Restoring a backup: what is there is moved aside first, and moved back by the undo.
 
 use std::{
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use super::{
     super::{Keeper, journal::LockedJournal, now, system::System},
-    archive,
-    backup::{DATASTORE, not_in_it},
+    COPY_BYTES_MAX, archive,
+    backup::{DATASTORE, make_above, not_in_it},
     datastore, describe,
 };
 use crate::{
@@ -18,9 +19,9 @@ use crate::{
         k3s::{
             self, Version,
             backup::{Origin, refusal},
-            plan::{self, SNAPSHOT},
+            plan::{self, Content, SNAPSHOT, SettingsFile},
             servers::Datastore,
-            step::Step,
+            step::{Replaced, Staged, Step},
         },
         order::OrderExt as _,
         time::Wall,
@@ -30,7 +31,7 @@ use crate::{
     files::{self, age::Means},
     host::facts,
     wire::{
-        backup::Manifest,
+        backup::{Manifest, Packed},
         keeper::{Act, Done, K3sPlan, Managed, Record},
     },
 };
@@ -58,8 +59,12 @@ impl Restore {
 
 /// Finding that nobody knows how many servers there are.
 const UNCOUNTED: &str = "restore.servers";
-/// Settings are short, as everywhere in the keeper.
-const TEXT_BYTES_MAX: usize = 64 * 1024;
+/// Longest text that goes through the journal, as everywhere in the keeper.
+const TEXT_BYTES_MAX: u64 = 64 * 1024;
+/// All of them together; the rest is copied.
+const TEXTS_BYTES_MAX: u64 = 128 * 1024;
+/// Longest file of settings that is understood.
+const SETTINGS_BYTES_MAX: usize = 16 << 20;
 /// Room that is left on the disk.
 const RESERVE: u64 = 64 << 20;
 
@@ -76,8 +81,7 @@ impl Keeper {
         let target = self.target(&wanted.ignored)?;
         let manifest = archive::unpack(&wanted.file, None, wanted.means())?;
         target.judge(&manifest)?;
-        let texts = Vec::new();
-        let steps = self.restore_steps(wanted, &target, &manifest, texts)?;
+        let steps = self.restore_steps(wanted, &target, &manifest, Vec::new())?;
         Ok(K3sPlan {
             does: sentence(&manifest),
             warned: manifest.volumes.iter().map(not_in_it).collect(),
@@ -102,15 +106,15 @@ impl Keeper {
         let read = self
             .unpack(wanted, &target, &unpacked)
             .and_then(|manifest| {
-                let texts = self.texts(&manifest, &target, &unpacked)?;
-                Ok((manifest, texts))
+                let settings = self.settings(&manifest, &target, &unpacked)?;
+                self.supersede(&journal, &target.note.data_dir)?;
+                Ok((manifest, self.keep_replaced(settings, &target)?))
             });
-        let (manifest, texts) = read.inspect_err(|_| {
+        let (manifest, settings) = read.inspect_err(|_| {
             // What stays is removed by the next one.
             drop(std::fs::remove_dir_all(&unpacked));
         })?;
-        self.supersede(&journal, &target.note.data_dir)?;
-        let steps = self.restore_steps(wanted, &target, &manifest, texts)?;
+        let steps = self.restore_steps(wanted, &target, &manifest, settings)?;
         let record = Record::new("k3s.restore", who, now(), sentence(&manifest));
         self.begin_steps(&journal, record, steps, wanted.within)
     }
@@ -202,33 +206,43 @@ impl Keeper {
     }
 
     /// Settings of the backup. Ours are of the installation that is here, and stay.
-    fn texts(
+    fn settings(
         &self,
         manifest: &Manifest,
         target: &Target,
         unpacked: &Path,
-    ) -> Result<Vec<(String, String)>> {
-        let names = manifest.files.iter().map(|file| &file.name);
-        let names = names.filter(|name| name.starts_with("etc/"));
-        let mut texts = Vec::new();
-        for name in names {
-            let path = format!("/{name}");
+    ) -> Result<Vec<SettingsFile>> {
+        let files = manifest.files.iter();
+        let files = files.filter(|file| file.name.starts_with("etc/"));
+        let (mut settings, mut all, mut texts_bytes) = (Vec::new(), Vec::new(), 0_u64);
+        for file in files {
+            let path = format!("/{}", file.name);
             if path == k3s::DROP_IN {
                 continue;
             }
-            let content = files::read(&unpacked.join(name), TEXT_BYTES_MAX)?;
-            let text = String::from_utf8(content).map_err(|error| {
-                Error::new(format!("{path} of the backup is no text")).because(&error)
-            })?;
-            texts.push((path, text));
+            if path == k3s::CONFIG || path.contains("/config.yaml.d/") {
+                let content = files::read(&unpacked.join(&file.name), SETTINGS_BYTES_MAX)?;
+                all.push(String::from_utf8_lossy(&content).into_owned());
+            }
+            let text = self.short_text(file, &path, unpacked)?;
+            let together = texts_bytes.saturating_add(file.bytes);
+            let content = match text.filter(|_| together <= TEXTS_BYTES_MAX) {
+                Some(text) => {
+                    texts_bytes = together;
+                    Content::Text(text)
+                }
+                None => Content::Checked {
+                    copy: Staged {
+                        path: format!("{}{path}", plan::unpacked(&target.note.data_dir)),
+                        sha256: file.sha256.clone(),
+                        bytes: file.bytes,
+                    },
+                    before: None,
+                },
+            };
+            settings.push(SettingsFile { path, content });
         }
         // They must not lead k3s away from the node and the data that are managed here.
-        let is_setting = |path: &str| path == k3s::CONFIG || path.contains("/config.yaml.d/");
-        let mut all: Vec<_> = texts
-            .iter()
-            .filter(|(path, _)| is_setting(path))
-            .map(|(_, text)| text.clone())
-            .collect();
         all.extend(self.system.text(k3s::DROP_IN));
         for (key, here) in [
             ("data-dir", &target.note.data_dir),
@@ -242,7 +256,64 @@ impl Keeper {
                     .fix(format!("install k3s here with --{key} {value}")));
             }
         }
-        Ok(texts)
+        Ok(settings)
+    }
+
+    /// The text of a file that the journal can hold, with the file that it replaces.
+    fn short_text(&self, file: &Packed, path: &str, unpacked: &Path) -> Result<Option<String>> {
+        let there = std::fs::symlink_metadata(self.system.path(path));
+        let replaced_bytes = there.map_or(0, |found| found.len());
+        if file.bytes.max(replaced_bytes) > TEXT_BYTES_MAX {
+            return Ok(None);
+        }
+        let content = files::read(&unpacked.join(&file.name), SETTINGS_BYTES_MAX)?;
+        // Others become six letters each in the journal.
+        let is_plain = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\r' | '\t');
+        let text = String::from_utf8(content).ok();
+        Ok(text.filter(|text| text.chars().all(is_plain)))
+    }
+
+    /// Keeps copies of the files that are replaced by copies, for the undo.
+    fn keep_replaced(
+        &self,
+        mut settings: Vec<SettingsFile>,
+        target: &Target,
+    ) -> Result<Vec<SettingsFile>> {
+        let aside = plan::settings_aside(&target.note.data_dir);
+        for SettingsFile { path, content } in &mut settings {
+            let Content::Checked { before, .. } = content else {
+                continue;
+            };
+            let real = self.system.path(path);
+            let Ok(metadata) = std::fs::symlink_metadata(&real) else {
+                continue;
+            };
+            if !metadata.is_file() {
+                return Err(Error::new(format!("cannot restore {path}"))
+                    .why("there is something else in its place, which is no plain file")
+                    .fix(format!("look at it, and move it away: ls -ld {path}")));
+            }
+            let copy = format!("{aside}{path}");
+            let kept = self.system.path(&copy);
+            files::create_directory(&self.system.path(&aside))?;
+            make_above(&kept)?;
+            let sum = files::copy(
+                &real,
+                &kept,
+                files::PRIVATE,
+                None,
+                (COPY_BYTES_MAX, &mut |_| {}),
+            )?;
+            *before = Some(Replaced {
+                copy: Staged {
+                    path: copy,
+                    sha256: sum.sha256,
+                    bytes: sum.bytes,
+                },
+                mode: metadata.permissions().mode() & 0o7777,
+            });
+        }
+        Ok(settings)
     }
 
     fn restore_steps(
@@ -250,7 +321,7 @@ impl Keeper {
         wanted: &Restore,
         target: &Target,
         manifest: &Manifest,
-        texts: Vec<(String, String)>,
+        settings: Vec<SettingsFile>,
     ) -> Result<Vec<Step>> {
         let server = format!("{}/server", target.note.data_dir);
         let items = manifest
@@ -271,7 +342,7 @@ impl Keeper {
         let is_there = |item: &&String| {
             std::fs::symlink_metadata(self.system.path(&format!("{server}/{item}"))).is_ok()
         };
-        Ok(plan::restore(&plan::Restore {
+        let restore = plan::Restore {
             init: self.system.init()?,
             program: wanted.program.clone(),
             data_dir: target.note.data_dir.clone(),
@@ -279,9 +350,11 @@ impl Keeper {
             version: target.version,
             there: there.iter().filter(is_there).cloned().collect(),
             items,
-            texts,
+            settings,
             datastore: target.datastore,
-        }))
+        };
+        let is_there = |path: &str| self.system.is_there(path);
+        Ok(plan::restore(&restore, &is_there))
     }
 
     /// Ends the possibility to undo earlier upgrades and restores: what their undo needs makes room

@@ -59,6 +59,28 @@ fn a_record_that_cannot_be_read_stops_everything_and_a_half_written_one_nothing(
 }
 
 #[test]
+fn a_record_that_could_not_be_read_again_is_not_written() {
+    let tree = Tree::new();
+    let keeper = tree.keeper();
+    let act = Act::File {
+        path: "/etc/long".to_owned(),
+        content: "x".repeat(1024 * 1024),
+        mode: 0o600,
+        before: None,
+    };
+    let record = Record::new("k3s.test", "root", Wall::default(), String::new());
+    let refused = keeper.begin(&keeper.open().unwrap(), record, vec![act]);
+    let refused = refused.unwrap_err();
+    assert!(
+        refused.sentence().contains("cannot be read again"),
+        "{refused}"
+    );
+    assert!(refused.fix.is_some());
+    assert!(keeper.changes().unwrap().is_empty());
+    assert_eq!(tree.read("etc/long"), None);
+}
+
+#[test]
 fn a_file_that_changes_while_its_copy_is_made_is_left_alone() {
     let tree = pi();
     let keeper = tree.keeper();

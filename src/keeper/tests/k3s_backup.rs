@@ -165,6 +165,61 @@ fn the_cluster_comes_back_as_it_was_and_the_undo_brings_the_later_one_back() {
 }
 
 #[test]
+fn settings_that_are_long_or_no_text_come_back_and_go_with_the_undo() {
+    let tree = cluster(good());
+    let put = |path: &str, bytes: &[u8], mode: u32| {
+        tree.put(path, "", mode);
+        crate::files::replace(&tree.root().join(path), bytes, mode).unwrap();
+    };
+    let read = |path: &str| std::fs::read(tree.root().join(path)).ok();
+    let (bundle, der) = ("etc/rancher/k3s/ca.pem", "etc/rancher/k3s/keys/root.der");
+    let (short, long) = ("etc/rancher/k3s/audit.yaml", "y".repeat(70_000));
+    put(bundle, "x".repeat(100_000).as_bytes(), 0o600);
+    put(der, &[0x30, 0x82, 0xff, 0xfe, 0], 0o600);
+    put(short, b"short", 0o600);
+    // Together longer than what the journal takes.
+    for number in 0..20 {
+        let path = format!("etc/rancher/k3s/more/{number}.yaml");
+        put(&path, "z: \"\\\"\n".repeat(6000).as_bytes(), 0o600);
+    }
+    let file = backup(&tree);
+    later(&tree);
+    put(bundle, b"later", 0o644);
+    put(short, long.as_bytes(), 0o640);
+    for folder in ["keys", "more"] {
+        std::fs::remove_dir_all(tree.root().join("etc/rancher/k3s").join(folder)).unwrap();
+    }
+    let after = tree.snapshot();
+
+    let done = restore(&tree, &file).unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    assert_eq!(read(bundle).unwrap().len(), 100_000);
+    assert_eq!(read(der).unwrap(), [0x30, 0x82, 0xff, 0xfe, 0]);
+    assert_eq!(read(short).as_deref(), Some(&b"short"[..]));
+    assert_eq!(read("etc/rancher/k3s/more/19.yaml").unwrap().len(), 42_000);
+    assert_eq!(words(&tree), ["first"]);
+
+    let undone = tree.keeper().undo(&done.change.unwrap(), "root").unwrap();
+    assert_eq!(undone.outcome, "undone", "{undone:?}");
+    assert_same(&tree.snapshot(), &after, "undone");
+}
+
+#[test]
+fn settings_that_no_backup_takes_are_a_refusal() {
+    let tree = cluster(good());
+    tree.put("etc/rancher/k3s/disk.img", "", 0o600);
+    let path = tree.root().join("etc/rancher/k3s/disk.img");
+    let image = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    image.set_len(17 << 20).unwrap();
+    let refused = tree.keeper().k3s_backup(&wanted()).unwrap_err();
+    assert!(
+        refused.sentence().contains("/etc/rancher/k3s/disk.img"),
+        "{refused}"
+    );
+    assert!(refused.fix.is_some());
+}
+
+#[test]
 fn only_the_last_restore_can_be_undone() {
     let tree = cluster(good());
     let file = backup(&tree);
