@@ -103,7 +103,7 @@ impl Role {
 }
 
 /// Places that k3s fills by itself, besides its data directory.
-pub const MADE: [&str; 12] = [
+pub const MADE: [&str; 14] = [
     "/etc/rancher/node",
     "/run/k3s",
     "/run/flannel",
@@ -115,6 +115,8 @@ pub const MADE: [&str; 12] = [
     "/var/log/pods",
     "/var/log/containers",
     "/var/log/k3s.log",
+    "/var/log/k3s.log.1",
+    "/var/log/k3s.log.2",
     "/etc/rancher/k3s/k3s.yaml",
 ];
 

@@ -60,13 +60,13 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
             path: wanted.data_dir.clone(),
         });
     }
-    if !wanted.images.is_empty() {
-        directories(
-            &mut steps,
-            &format!("{}/agent/images", wanted.data_dir),
-            is_there,
-        );
-    }
+    // The service of OpenRC does not start without the data directory.
+    let inside = if wanted.images.is_empty() {
+        wanted.data_dir.clone()
+    } else {
+        format!("{}/agent/images", wanted.data_dir)
+    };
+    directories(&mut steps, &inside, is_there);
     for (name, staged) in &wanted.images {
         steps.push(copy(
             staged,
@@ -86,7 +86,7 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
             });
         }
     }
-    service(&mut steps, wanted);
+    service(&mut steps, wanted, is_there);
     steps.push(Step::Ready {
         node: wanted.node.clone(),
         version: Some(wanted.version),
@@ -101,7 +101,7 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
 }
 
 /// The service, started.
-fn service(steps: &mut Vec<Step>, wanted: &Install) {
+fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn(&str) -> bool) {
     let text = texts::service(wanted.init, wanted.role, &wanted.data_dir);
     match wanted.init {
         Init::Systemd => {
@@ -117,6 +117,9 @@ fn service(steps: &mut Vec<Step>, wanted: &Install) {
             steps.push(run(&start(wanted.init, wanted.role), KILLALL));
         }
         Init::OpenRc => {
+            directories(steps, "/etc/logrotate.d", is_there);
+            let rotation = include_str!("texts/k3s.logrotate").to_owned();
+            steps.push(file(ROTATION, rotation, 0o644));
             steps.push(file(wanted.role.service(), text, 0o755));
             let name = wanted.role.name();
             steps.push(run(
@@ -154,6 +157,9 @@ fn copy(staged: &Staged, path: String, mode: u32) -> Step {
         before: None,
     }
 }
+
+/// Rotation of the log that OpenRC writes; with systemd the journal has it.
+const ROTATION: &str = "/etc/logrotate.d/k3s";
 
 const RESUME_UNIT: &str = "/etc/systemd/system/pipeops-k3s-resume.service";
 const RESUME_WANTED: &str =
@@ -261,8 +267,9 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
         steps.push(run(&disable, ""));
     }
     steps.extend([unit, &format!("/etc/systemd/system/{name}.service.env")].map(gone));
-    if wanted.init == Init::Systemd {
-        steps.push(run("systemctl daemon-reload", ""));
+    match wanted.init {
+        Init::Systemd => steps.push(run("systemctl daemon-reload", "")),
+        Init::OpenRc => steps.push(gone(ROTATION)),
     }
     steps.extend(trees(wanted, is_there).iter().map(|path| gone(path)));
     steps.extend(wanted.links.iter().map(|path| gone(path)));
@@ -858,6 +865,39 @@ mod tests {
             steps
                 .iter()
                 .all(|step| !matches!(step, Step::Made { path } if path == "/"))
+        );
+    }
+
+    #[test]
+    fn openrc_finds_its_data_directory_and_a_log_that_is_rotated() {
+        let wanted = Install {
+            init: Init::OpenRc,
+            // From the network k3s has no archive of images.
+            images: Vec::new(),
+            ..wanted()
+        };
+        let steps = install(&wanted, &|_| false);
+        let data = at(
+            &steps,
+            |step| matches!(step, Step::Directory { path } if path == "/mnt/ssd/k3s"),
+        );
+        let undone = at(
+            &steps,
+            |step| matches!(step, Step::Made { path } if path == "/mnt/ssd/k3s"),
+        );
+        let rotated = at(&steps, |step| {
+            matches!(step, Step::File { path, content, .. }
+                if path == ROTATION && content.contains("/var/log/k3s.log {"))
+        });
+        let start = at(
+            &steps,
+            |step| matches!(step, Step::Run { forth, .. } if forth.contains(&"start".to_owned())),
+        );
+        assert!(undone < data && data < start && rotated < start);
+        let all = made(&steps);
+        assert!(
+            all.contains(&"/var/log/k3s.log.1") && all.contains(&"/var/log/k3s.log.2"),
+            "{all:?}"
         );
     }
 

@@ -31,7 +31,7 @@ for path in "$data" /etc/rancher/k3s /etc/rancher/node /var/lib/kubelet /var/log
     remove "$path"
 done
 rmdir /etc/rancher 2>/dev/null
-rm -f /etc/systemd/system/@NAME@.service /etc/systemd/system/@NAME@.service.env /etc/init.d/@NAME@ /var/log/k3s.log
+rm -f /etc/systemd/system/@NAME@.service /etc/systemd/system/@NAME@.service.env /etc/init.d/@NAME@ /etc/logrotate.d/k3s /var/log/k3s.log /var/log/k3s.log.1 /var/log/k3s.log.2
 [ ! -d /run/systemd/system ] || systemctl daemon-reload
 rm -f /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh
 # The last thing, so that a run that was cut off can be repeated.
