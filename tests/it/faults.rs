@@ -25,7 +25,9 @@ itself whether `/readyz` is fine and the node has reported that it is Ready. Not
 * the repair failed twice; the pause after a try is in the table below, and twice as long after a failure;
 * it was repaired four times within a day: it comes back;
 * the system-upgrade-controller has plans for this cluster;
-* it is about certificates, and the clock is not synchronized, or another of several servers is not Ready or is being restarted or upgraded;
+* it is about certificates, and the clock is wrong (earlier than this program, or than the newest certificate), or more than 10 days are left and nothing
+  says that the clock is synchronized (`timedatectl`, or `chronyc`), or the certificates have ended and nothing says so;
+* it is about certificates, and another of several servers is not Ready or is being restarted or upgraded;
 * it is about the address of a server with embedded etcd, whose members know each other by their addresses: k3s does not start with another one.
 
 What a repair could make worse has none: to compact a datastore stops k3s for minutes and takes as much room again, rules of other programs are among

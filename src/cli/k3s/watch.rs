@@ -12,6 +12,7 @@ use super::{
 use crate::{
     error::{Error, Exit, Result},
     keeper::{Keeper, k3s::Look},
+    net::tls::build_date,
 };
 
 /// `k3s watch`.
@@ -64,6 +65,7 @@ fn look(keeper: &Keeper, args: &Args, output: &mut Output) -> Result<Exit> {
             .backup
             .then(|| (loaded.k3s().backup_every, backup::by(&loaded))),
         group: connect::user(&loaded).map(|user| user.gid.as_raw()),
+        built: build_date(),
     };
     Ok(match keeper.k3s_look(&wanted)? {
         None => Exit::Fine,

@@ -5,6 +5,7 @@
 
 pub mod adopt;
 pub mod backup;
+pub mod clock;
 pub mod connect;
 pub mod copies;
 pub mod drain;

@@ -220,12 +220,21 @@ impl System {
 
     /// Certificates of k3s, with their ends.
     pub(super) fn ends(&self, data_dir: &str) -> impl Iterator<Item = (String, Wall)> {
+        let all = self.certificates(data_dir);
+        all.map(|(path, _, end)| (path, end))
+    }
+
+    /// Certificates of k3s with their validity.
+    pub(super) fn certificates(
+        &self,
+        data_dir: &str,
+    ) -> impl Iterator<Item = (String, Wall, Wall)> {
         let folders = ["server/tls", "agent"].map(|folder| format!("{data_dir}/{folder}"));
         let files = folders.map(|folder| self.list(&folder, ".crt"));
         files.into_iter().flatten().filter_map(|path| {
             let content = files::read(&self.path(&path), 256 * 1024).ok()?;
-            let (_, end) = certificate::of_pem(&content)?;
-            Some((path, end))
+            let (start, end) = certificate::of_pem(&content)?;
+            Some((path, start, end))
         })
     }
 

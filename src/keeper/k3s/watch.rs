@@ -21,7 +21,9 @@ use crate::{
     core::{
         journal::Outcome,
         k3s::{
-            self, Role, backup, connect,
+            self, Role, backup,
+            clock::{ClockFacts, is_tracked},
+            connect,
             faults::{
                 self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
             },
@@ -52,6 +54,8 @@ pub struct Look {
     pub backups: Option<(Duration, Result<Backup>)>,
     /// Group of the agent, which may read what was found.
     pub group: Option<u32>,
+    /// Date of this program: the clock is wrong where it is earlier.
+    pub built: Wall,
 }
 
 /// A repair that a look led to.
@@ -280,7 +284,7 @@ impl Keeper {
         if is_unfinished(&journal)? || self.system.service().is_stopped_on_purpose() {
             return Ok(None);
         }
-        if let Some(why) = self.system.speaks_against(order, note) {
+        if let Some(why) = self.system.speaks_against(order, note, wanted.built) {
             memory.hold(order, &why);
             return Ok(None);
         }
@@ -548,19 +552,16 @@ impl System {
     /// until then.
     fn certificate(&self, data_dir: &str, now_ms: i64) -> Option<(String, i64)> {
         let ends = self.ends(data_dir);
-        let renewed = ends.filter(|(path, _)| !path.ends_with("-ca.crt"));
+        let renewed = ends.filter(|(path, _)| is_renewed(path));
         let (path, end) = renewed.min_by_key(|(_, end)| end.millis())?;
         Some((path, (end.millis() - now_ms).div_euclid(86_400_000)))
     }
 
     /// The reason not to repair this now.
-    fn speaks_against(&self, order: &Order, note: &Managed) -> Option<String> {
+    fn speaks_against(&self, order: &Order, note: &Managed, built: Wall) -> Option<String> {
         let is_dated = order.fault.id.starts_with(CERTIFICATES);
-        if is_dated && !self.is_clock_set() {
-            return Some(
-                "nothing says that the clock is synchronized, and certificates of a wrong time would be made"
-                    .to_owned(),
-            );
+        if is_dated && let Some(why) = self.clock(&note.data_dir, built).doubt() {
+            return Some(why);
         }
         if order.fault.id == ADDRESS
             && self.role() == Role::Server
@@ -576,10 +577,27 @@ impl System {
         (plans > 0).then(|| "the system-upgrade-controller has plans for this cluster".to_owned())
     }
 
-    fn is_clock_set(&self) -> bool {
+    fn clock(&self, data_dir: &str, built: Wall) -> ClockFacts {
+        let all: Vec<_> = self.certificates(data_dir).collect();
+        let ends = all.iter().filter(|(path, ..)| is_renewed(path));
+        let start = all.iter().map(|(_, start, _)| *start).max();
+        ClockFacts {
+            now: now(),
+            built,
+            newest_start: start.unwrap_or_default(),
+            first_end: ends.map(|(_, _, end)| *end).min().unwrap_or_default(),
+            is_synchronized: self.is_clock_synchronized(),
+        }
+    }
+
+    /// Returns whether systemd or chrony says so; other time services do not tell.
+    fn is_clock_synchronized(&self) -> bool {
+        let said = |argv: &[&str]| {
+            let ended = exec::run(self.root(), argv, Limits::SHORT);
+            ended.map_or_else(|_| String::new(), |ended| ended.output)
+        };
         let argv = ["timedatectl", "show", "-p", "NTPSynchronized", "--value"];
-        let ended = exec::run(self.root(), &argv, Limits::SHORT);
-        ended.is_ok_and(|ended| ended.output.trim() == "yes")
+        said(&argv).trim() == "yes" || is_tracked(&said(&["chronyc", "-n", "tracking"]))
     }
 
     /// Number of objects that k3s' own client finds.
@@ -588,6 +606,11 @@ impl System {
         let ended = self.kubectl(&argv).ok().filter(ProgramEnd::is_fine);
         ended.map_or(0, |ended| ended.output.lines().count())
     }
+}
+
+/// Returns whether k3s renews a certificate when it starts.
+fn is_renewed(path: &str) -> bool {
+    !path.ends_with("-ca.crt")
 }
 
 /// Namespace of CoreDNS.

@@ -482,6 +482,7 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
             repairs: false,
             backups: Some((Duration::from_hours(24), Ok(backup))),
             group: Some(group),
+            built: Wall::default(),
         };
         keeper.k3s_look(&wanted).unwrap();
     };

@@ -50,6 +50,7 @@ fn look(tree: &Tree, repairs: bool) -> Option<Done> {
         repairs,
         backups: None,
         group: None,
+        built: Wall::default(),
     };
     let repaired = tree.keeper().k3s_look(&wanted).unwrap();
     repaired.map(|repaired| repaired.done)
