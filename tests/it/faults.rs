@@ -35,7 +35,9 @@ duplicate firewall rules, and the kubelet restarts CoreDNS by itself, so that wh
 
 A scheduled backup that failed is reported in the same places, as `k3s.unsaved`, with its reason: a full disk, a damaged datastore.
 
-While another change is under way, or was interrupted, nothing is judged. What needs the API is judged only while it answers.
+While another change is under way, or was interrupted, nothing is judged, repaired or backed up. A change that was interrupted is tried again after a
+start of the machine, up to twelve times with pauses; one that nobody goes on with for five minutes is reported in the same places, as
+`k3s.unfinished`. What needs the API is judged only while it answers.
 ";
 
 const OTHERS: &str = "\

@@ -80,6 +80,9 @@ const REPAIRS_MAX: usize = 4;
 const DAY_S: u64 = 86_400;
 /// The service manager's name in the file.
 const OPENRC: &str = "openrc";
+/// Time in which an interrupted change is taken up again after a start of the machine, so that
+/// nobody has to hear of it.
+const STANDS_STILL_S: u64 = 300;
 /// Time from a backup that failed to the next try.
 const BACKUP_AGAIN_MS: i64 = 3_600_000;
 
@@ -142,8 +145,18 @@ pub struct Memory {
     pub next_backup_ms: Option<i64>,
     /// Reason why the last backup by schedule failed.
     pub unsaved: Option<String>,
+    /// Change that was interrupted and that nobody goes on with.
+    unfinished: Option<Unfinished>,
     /// Faults by id.
     entries: BTreeMap<String, SeenFault>,
+}
+
+/// A change that was interrupted.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+struct Unfinished {
+    id: String,
+    since_s: u64,
+    seen_s: u64,
 }
 
 /// A fault that was seen.
@@ -338,6 +351,22 @@ impl Memory {
         self.next_backup_ms = failure.map(|_| now.wall.millis() + BACKUP_AGAIN_MS);
     }
 
+    /// Takes in that a change was interrupted and does not go on: nothing is judged until it ends.
+    pub fn stands_still(&mut self, id: &str, now: Now) {
+        let now_s = seconds(now);
+        let earlier = self.unfinished.take().filter(|earlier| earlier.id == id);
+        self.unfinished = Some(Unfinished {
+            id: id.to_owned(),
+            since_s: earlier.map_or(now_s, |earlier| earlier.since_s),
+            seen_s: now_s,
+        });
+    }
+
+    /// Takes in that no change is left unfinished.
+    pub fn goes_on(&mut self) {
+        self.unfinished = None;
+    }
+
     /// Leaves a fault to a person for now, because `why` speaks against its repair.
     pub fn hold(&mut self, order: &Order, why: &str) {
         if let Some(entry) = self.entries.get_mut(order.fault.id) {
@@ -371,7 +400,20 @@ impl Memory {
             fix: "sudo pipeops-agent k3s backup tries it now; keeper.allow without backup ends the schedule"
                 .to_owned(),
         });
-        rows.chain(unsaved).collect()
+        let unfinished = self.unfinished.as_ref();
+        let unfinished = unfinished
+            .filter(|it| it.seen_s.saturating_sub(it.since_s) >= STANDS_STILL_S)
+            .map(|it| Handed {
+                id: "k3s.unfinished",
+                severity: Severity::Critical,
+                sentence: format!(
+                    "the change {} was interrupted and is not finished; until it is, nothing watches over k3s, and nothing backs it up",
+                    it.id
+                ),
+                fix: "sudo pipeops-agent k3s resume finishes or undoes it, or says what keeps it from that"
+                    .to_owned(),
+            });
+        rows.chain(unsaved).chain(unfinished).collect()
     }
 
     /// Faults that are there and not left to a person yet.
@@ -397,7 +439,7 @@ impl Memory {
             .unwrap_or_default();
         let ends = self.ends.iter().map(|(at, more)| format!("{at}:{more}"));
         let mut text = format!(
-            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\t{}\t{}\t{} {}\t{}\n",
+            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\t{}\t{}\t{} {}\t{}\t{}\n",
             self.restarts,
             ends.collect::<Vec<_>>().join(","),
             u8::from(self.is_stopped),
@@ -412,6 +454,10 @@ impl Memory {
             self.role.name(),
             self.counted_s
                 .map(|counted| counted.to_string())
+                .unwrap_or_default(),
+            self.unfinished
+                .as_ref()
+                .map(|it| format!("{} {} {}", it.since_s, it.seen_s, it.id))
                 .unwrap_or_default(),
         );
         for (id, entry) in &self.entries {
@@ -454,6 +500,15 @@ impl Memory {
         let of = rest.first().and_then(|of| of.split_once(' '));
         let (init, role) = of.unwrap_or_default();
         let looked = mono.parse().ok().zip(wall.parse().ok());
+        let unfinished = |text: &str| {
+            let (since, rest) = text.split_once(' ')?;
+            let (seen, id) = rest.split_once(' ')?;
+            Some(Unfinished {
+                id: id.to_owned(),
+                since_s: since.parse().ok()?,
+                seen_s: seen.parse().ok()?,
+            })
+        };
         let end = |text: &str| {
             let (at, more) = text.split_once(':')?;
             Some((at.parse().ok()?, more.parse().ok()?))
@@ -479,6 +534,7 @@ impl Memory {
             } else {
                 Role::Server
             },
+            unfinished: rest.get(2).and_then(|text| unfinished(text)),
             entries: lines
                 .filter_map(SeenFault::parse)
                 .take(FAULTS.len())
@@ -1230,6 +1286,28 @@ mod tests {
         memory.backed_up(Some("no room"), at(5600));
         assert!(!memory.backs_up(next(90_000), at(5660)));
         assert_eq!(memory.next_backup_ms, next(90_000).map(Wall::millis));
+    }
+
+    #[test]
+    fn a_change_that_stays_unfinished_is_told_of_after_five_minutes_until_it_ends() {
+        let mut memory = Memory::default();
+        for (seconds, is_told) in [(1000, false), (1060, false), (1300, true), (1360, true)] {
+            memory.stands_still("k3s-upgrade-3", at(seconds));
+            memory = Memory::parse(&memory.text());
+            let told = memory.handed();
+            assert_eq!(told.len() == 1, is_told, "{seconds} {told:?}");
+        }
+        let told = &memory.handed()[0];
+        assert_eq!(told.id, "k3s.unfinished");
+        assert!(told.sentence.contains("k3s-upgrade-3"), "{told:?}");
+        assert!(told.fix.contains("k3s resume"), "{told:?}");
+        // Another one has its own time.
+        memory.stands_still("k3s-restore-4", at(1420));
+        assert_eq!(memory.handed(), []);
+        memory.stands_still("k3s-restore-4", at(1720));
+        assert_eq!(memory.handed().len(), 1);
+        memory.goes_on();
+        assert_eq!(Memory::parse(&memory.text()).handed(), []);
     }
 
     #[test]

@@ -124,12 +124,19 @@ impl Keeper {
             return Ok(None);
         };
         let is_running = Journal::open(&self.directory)?.lock().is_err();
-        if is_running || self.unfinished()?.is_some() {
+        let unfinished = self.unfinished()?;
+        if is_running || unfinished.is_some() {
             self.leave_unjudged(is_running)?;
+            if let Some(id) = unfinished.filter(|_| !is_running) {
+                let mut memory = self.memory();
+                memory.stands_still(&id, clock::now());
+                self.remember(&memory, wanted.group)?;
+            }
             return Ok(None);
         }
         self.end_waits()?;
         let mut memory = self.memory();
+        memory.goes_on();
         let now = clock::now();
         let sight = self.sight(&note, &mut memory);
         let order = memory.look(&sight, now, wanted.repairs);

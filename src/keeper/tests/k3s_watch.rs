@@ -6,7 +6,7 @@ use super::{
     *,
 };
 use crate::{
-    core::k3s::watch::{DOING, MEMORY, STATUS, TIMER},
+    core::k3s::watch::{DOING, MEMORY, Memory, STATUS, TIMER},
     wire::{json, keeper::K3sStatus},
 };
 
@@ -181,7 +181,23 @@ fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
     assert_ne!(open, record);
     crate::files::replace(&path, open.as_bytes(), 0o600).unwrap();
     assert!(look(&tree, true).is_none());
-    assert_eq!(tree.read(MEMORY.trim_start_matches('/')), None);
+    assert_eq!(faults(&tree), "");
+    // As if it had stood still for six minutes.
+    let memory = || Memory::parse(&tree.read(MEMORY.trim_start_matches('/')).unwrap());
+    assert_eq!(memory().handed(), []);
+    let text = memory().text();
+    let (head, id) = text.trim_end().rsplit_once(' ').unwrap();
+    let (head, _) = head.rsplit_once('\t').unwrap();
+    let aged = format!("{head}\t0 1 {id}\n");
+    tree.put(MEMORY.trim_start_matches('/'), &aged, 0o640);
+    assert!(look(&tree, true).is_none());
+    let told = memory().handed();
+    assert_eq!(told[0].id, "k3s.unfinished");
+    assert!(told[0].sentence.contains("k3s-install-1"), "{told:?}");
+    // It ends, and so does that.
+    tree.keeper().k3s_resume().unwrap();
+    look(&tree, true);
+    assert!(memory().handed().iter().all(|it| it.id != "k3s.unfinished"));
 }
 
 #[test]

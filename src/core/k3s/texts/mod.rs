@@ -330,6 +330,22 @@ mod tests {
     }
 
     #[test]
+    fn an_interrupted_change_is_tried_again_within_limits() {
+        let systemd = resume(Init::Systemd, "/p", "/d");
+        for line in [
+            "Restart=on-failure",
+            "StartLimitBurst=12",
+            "RestartSec=2min",
+        ] {
+            assert!(systemd.lines().any(|found| found == line), "{line}");
+        }
+        let openrc = resume(Init::OpenRc, "/p", "/d");
+        assert!(openrc.contains("for pause in 120 "), "{openrc}");
+        // The service's own shell must not expand it.
+        assert!(openrc.contains(r"sleep \$pause"), "{openrc}");
+    }
+
+    #[test]
     fn no_placeholder_is_left_in_a_text() {
         for init in [Init::Systemd, Init::OpenRc] {
             let resume = resume(init, "/d/pipeops-agent", "/d");
