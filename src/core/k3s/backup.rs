@@ -1,10 +1,13 @@
 //! Backups of k3s: their names, which of them are kept, and the machines that one may be restored
 //! to.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{Change, Version, change, is_node_name};
-use crate::core::{order::OrderExt as _, time::Wall};
+use crate::core::{
+    order::{GatherExt as _, OrderExt as _},
+    time::Wall,
+};
 
 /// Directory of backups.
 pub const FOLDER: &str = "/var/backups/pipeops";
@@ -31,6 +34,65 @@ impl Limits {
         days: 90,
         bytes: 2_000_000_000,
     };
+
+    /// The wider of both in each respect.
+    #[must_use]
+    pub fn widest(self, other: Self) -> Self {
+        Self {
+            count: self.count.max(other.count),
+            days: self.days.max(other.days),
+            bytes: self.bytes.max(other.bytes),
+        }
+    }
+}
+
+/// Limits that a person gave for directories of backups, where they are wider than the usual ones:
+/// a line for each directory, in fields that tabs part. A backup that nobody asked for keeps to
+/// them.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct NamedLimits(BTreeMap<String, Limits>);
+
+/// Directories that are remembered.
+const NAMED_MAX: usize = 32;
+
+impl NamedLimits {
+    /// Reads the note. A line that is not understood is as none.
+    pub fn parse(text: &str) -> Self {
+        let lines = text.lines().filter_map(|line| {
+            let mut fields = line.split('\t');
+            let limits = Limits {
+                count: fields.next()?.parse().ok()?,
+                days: fields.next()?.parse().ok()?,
+                bytes: fields.next()?.parse().ok()?,
+            };
+            Some((fields.next()?.to_owned(), limits))
+        });
+        Self(lines.take(NAMED_MAX).gather())
+    }
+
+    /// The text of the note.
+    pub fn text(&self) -> String {
+        let lines = self.0.iter().map(|(folder, limits)| {
+            let Limits { count, days, bytes } = limits;
+            format!("{count}\t{days}\t{bytes}\t{folder}\n")
+        });
+        lines.collect()
+    }
+
+    /// Takes in the limits of a backup that a person made.
+    pub fn name(&mut self, folder: &str, limits: Limits) {
+        self.0.remove(folder);
+        let is_plain = !folder.chars().any(char::is_control);
+        if is_plain && limits.widest(Limits::USUAL) != Limits::USUAL {
+            self.0.insert(folder.to_owned(), limits);
+        }
+    }
+
+    /// The limits of a backup that nobody asked for.
+    pub fn widen(&self, folder: &str, limits: Limits) -> Limits {
+        let named = self.0.get(folder);
+        named.map_or(limits, |named| limits.widest(*named))
+    }
 }
 
 /// A backup in a directory.
@@ -240,6 +302,27 @@ mod tests {
         assert_eq!(gone(vec![kept(80, 1), kept(99, 1)]), ["day80"], "age");
         assert_eq!(gone(vec![kept(98, 60), kept(99, 60)]), ["day98"], "bytes");
         assert!(gone(vec![kept(1, 1000)]).is_empty(), "the only one");
+    }
+
+    #[test]
+    fn wider_limits_of_a_person_hold_for_their_directory_until_usual_ones_are_given() {
+        let wide = Limits {
+            count: 30,
+            ..Limits::USUAL
+        };
+        let mut named = NamedLimits::default();
+        named.name("/mnt/ssd/my backups", wide);
+        named.name("/other", Limits::USUAL);
+        named = NamedLimits::parse(&format!("x\n1\t2\n{}", named.text()));
+        let narrow = Limits {
+            count: 2,
+            ..Limits::USUAL
+        };
+        assert_eq!(named.widen("/mnt/ssd/my backups", narrow), wide);
+        assert_eq!(named.widen("/other", narrow), narrow);
+        named.name("/mnt/ssd/my backups", narrow);
+        assert_eq!(named.widen("/mnt/ssd/my backups", narrow), narrow);
+        assert_eq!(named.text(), "");
     }
 
     #[test]

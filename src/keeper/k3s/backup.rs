@@ -14,7 +14,10 @@ use crate::{
         age::Recipient,
         k3s::{
             self, Version,
-            backup::{FOLDER, Form, Kept, Limits, name, parse_name, sort_newest_first, surplus},
+            backup::{
+                FOLDER, Form, Kept, Limits, NamedLimits, name, parse_name, sort_newest_first,
+                surplus,
+            },
             plan::SNAPSHOT,
             servers::Datastore,
         },
@@ -79,6 +82,9 @@ impl Backup {
 
 /// The change, for whoever hears of it.
 pub(super) const DOES: &str = "back k3s up";
+/// Note of the limits that a person gave, in the keeper's directory.
+const LIMITS_NOTE: &str = "k3s.kept";
+const LIMITS_NOTE_BYTES_MAX: usize = 256 * 1024;
 /// Folder for the files of a backup before they are packed, in its directory.
 const WORK: &str = ".work";
 /// Files and folders below `server` that a backup has, besides the datastore.
@@ -166,6 +172,10 @@ impl Keeper {
         let telling = self.system.begin_telling(DOES);
         let report = self.back_up(wanted)?;
         drop(telling);
+        let mut named = self.named_limits();
+        named.name(wanted.to.folder(), wanted.limits);
+        let note = self.directory.join(LIMITS_NOTE);
+        files::replace(&note, named.text().as_bytes(), files::PRIVATE)?;
         if wanted.copied_by.is_some() {
             self.hand_over(wanted, &report.node).map_err(|error| {
                 let what = format!("{} is made, but not left to the agent", report.file);
@@ -175,8 +185,23 @@ impl Keeper {
         Ok(report)
     }
 
-    /// The same for a change that has the lock.
-    pub(super) fn back_up(&self, wanted: &Backup) -> Result<BackupReport> {
+    fn named_limits(&self) -> NamedLimits {
+        let note = self.directory.join(LIMITS_NOTE);
+        let text = files::read_if_there(&note, LIMITS_NOTE_BYTES_MAX);
+        let text = text.ok().flatten().unwrap_or_default();
+        NamedLimits::parse(&String::from_utf8_lossy(&text))
+    }
+
+    /// The same for a change that has the lock, and for the schedule: what a person kept stays.
+    pub(super) fn back_up_unasked(&self, wanted: &Backup) -> Result<BackupReport> {
+        let limits = self.named_limits().widen(wanted.to.folder(), wanted.limits);
+        self.back_up(&Backup {
+            limits,
+            ..wanted.clone()
+        })
+    }
+
+    fn back_up(&self, wanted: &Backup) -> Result<BackupReport> {
         let subject = self.subject()?;
         let folder = wanted.to.folder();
         self.check_target(wanted)?;

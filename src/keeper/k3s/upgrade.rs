@@ -135,7 +135,7 @@ impl Keeper {
         let begun = (|| {
             // A worker has no datastore.
             if self.system.role() == Role::Server {
-                self.back_up(&wanted.backup)
+                self.back_up_unasked(&wanted.backup)
                     .map_err(|error| error.within("k3s is not upgraded without a backup"))?;
             }
             self.supersede(&journal, &prepared.note.data_dir)?;

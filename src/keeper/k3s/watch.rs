@@ -196,7 +196,7 @@ impl Keeper {
         let failure = match wanted {
             Some((_, Ok(wanted))) => {
                 let _telling = self.system.begin_telling(DOES_BACKUP);
-                self.back_up(wanted).err()
+                self.back_up_unasked(wanted).err()
             }
             Some((_, Err(error))) => Some(error.clone()),
             None => None,

@@ -493,6 +493,45 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
 }
 
 #[test]
+fn the_schedule_leaves_what_a_person_kept() {
+    let tree = cluster(good());
+    let folder = tree.root().join("var/backups/pipeops");
+    let first = backup(&tree);
+    for minute in 10..18 {
+        let name = format!("k3s-box-20990101T00{minute}00Z.tar.gz");
+        std::fs::copy(&first, folder.join(name)).unwrap();
+    }
+    std::fs::remove_file(first).unwrap();
+    let count = || std::fs::read_dir(&folder).unwrap().count();
+    let keeper = tree.keeper();
+    let wide = Backup {
+        limits: Limits {
+            count: 30,
+            ..Limits::USUAL
+        },
+        ..wanted()
+    };
+    keeper.k3s_backup(&wide).unwrap();
+    assert_eq!(count(), 9);
+    // Due at once: the clock was ahead when the newest was made.
+    let look = Look {
+        repairs: false,
+        backups: Some((Duration::from_hours(24), Ok(wanted()))),
+        group: None,
+        built: Wall::default(),
+    };
+    let made = folder.read_dir().unwrap().flatten();
+    let made = made.map(|entry| entry.path());
+    let today = made.filter(|path| !path.display().to_string().contains("2099"));
+    today.for_each(|path| std::fs::remove_file(path).unwrap());
+    keeper.k3s_look(&look).unwrap();
+    assert_eq!(count(), 9, "one was made, and none is gone");
+    // Whoever asks for fewer gets that.
+    keeper.k3s_backup(&wanted()).unwrap();
+    assert_eq!(count(), 2);
+}
+
+#[test]
 fn plain_and_encrypted_backups_are_thinned_together() {
     let tree = cluster(good());
     let folder = tree.root().join("var/backups/pipeops");
