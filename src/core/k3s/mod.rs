@@ -8,6 +8,7 @@ pub mod backup;
 pub mod clock;
 pub mod connect;
 pub mod copies;
+pub mod data;
 pub mod drain;
 pub mod faults;
 pub mod index;

@@ -2,7 +2,7 @@
 //! it is undone.
 
 use super::{
-    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect,
+    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect, data,
     servers::{Datastore, LEASE_LABEL},
     step::{Drain, Extent, Replaced, Staged, Step, When, directories, file, run},
     texts::{self, DropIn, Init},
@@ -55,16 +55,21 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
             });
         }
     }
-    if !is_there(&wanted.data_dir) {
-        steps.push(Step::Made {
-            path: wanted.data_dir.clone(),
-        });
-    }
+    let data = &wanted.data_dir;
+    let made = if is_there(data) {
+        // What somebody else has in it stays.
+        let names = data::WHOLE.into_iter().chain([data::PROGRAMS]);
+        names.map(|name| format!("{data}/{name}")).collect()
+    } else {
+        vec![data.clone()]
+    };
+    let made = made.into_iter().filter(|path| !is_there(path));
+    steps.extend(made.map(|path| Step::Made { path }));
     // The service of OpenRC does not start without the data directory.
     let inside = if wanted.images.is_empty() {
-        wanted.data_dir.clone()
+        data.clone()
     } else {
-        format!("{}/agent/images", wanted.data_dir)
+        format!("{data}/agent/images")
     };
     directories(&mut steps, &inside, is_there);
     for (name, staged) in &wanted.images {
@@ -221,7 +226,7 @@ pub struct Uninstall {
     pub keep: Keep,
     /// Links of other programs' names to k3s.
     pub links: Vec<String>,
-    /// Paths of the data directory that are removed: itself, or its parts without those that stay.
+    /// Paths in the data directory that are removed. It goes itself where nothing else is in it.
     pub data: Vec<String>,
 }
 
@@ -272,6 +277,13 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
         Init::OpenRc => steps.push(gone(ROTATION)),
     }
     steps.extend(trees(wanted, is_there).iter().map(|path| gone(path)));
+    if wanted.keep == Keep::Nothing {
+        let programs = format!("{}/{}", wanted.data_dir, data::PROGRAMS);
+        steps.extend([programs, wanted.data_dir.clone()].map(|path| Step::Gone {
+            path,
+            extent: Extent::Empty,
+        }));
+    }
     steps.extend(wanted.links.iter().map(|path| gone(path)));
     steps.extend([BINARY, role.uninstall(), KILLALL].map(gone));
     steps.push(gone(&wanted.note));

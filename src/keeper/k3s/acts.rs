@@ -121,6 +121,7 @@ impl System {
     }
 
     /// Removes a file or a tree, but nothing of another file system below it, nor a mount point.
+    /// `only_empty`: a directory, if nothing is in it.
     pub(in super::super) fn remove(&self, path: &str, only_empty: bool) -> Result<()> {
         let real = self.path(path);
         let metadata = match std::fs::symlink_metadata(&real) {
@@ -129,13 +130,25 @@ impl System {
             Err(error) => return Err(files::explain(format!("cannot look at {path}"), &error)),
         };
         if !metadata.is_dir() {
-            return self.remove_file(path);
+            return if only_empty {
+                Ok(())
+            } else {
+                self.remove_file(path)
+            };
         }
         if !only_empty {
             let mounts = MountPoints::of(&Self::mountinfo()?);
-            tree::empty(&real, &mounts, &|path| {
+            // The kernel names mount points without links.
+            let real = std::fs::canonicalize(&real)
+                .map_err(|error| files::explain(format!("cannot look at {path}"), &error))?;
+            let left = |path: &Path| {
                 self.tell(&format!("left, it is on another disk: {}", path.display()));
-            })?;
+            };
+            if mounts.has(&real) {
+                left(&real);
+                return Ok(());
+            }
+            tree::empty(&real, &mounts, &left)?;
         }
         remove_folder(&real, path)?;
         sync_above(&real).map_err(|error| files::explain(format!("cannot remove {path}"), &error))

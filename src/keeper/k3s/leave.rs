@@ -316,7 +316,6 @@ impl Keeper {
             .iter()
             .any(|volume| volume.path.starts_with(&storage))
         {
-            removal.data = self.system.list(&removal.data_dir, "");
             removal.data.retain(|path| *path != storage);
         }
         let warned = volumes.into_iter().map(|volume| Finding {

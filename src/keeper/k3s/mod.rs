@@ -42,7 +42,7 @@ use crate::{
     core::{
         journal::Outcome,
         k3s::{
-            self, BINARY, Role, Version,
+            self, BINARY, Role, Version, data,
             plan::{self, Keep},
             step::{Extent, Staged, Step, When},
             texts::{self, DropIn, Init, Wishes},
@@ -174,6 +174,7 @@ impl Keeper {
             warned: {
                 let mut warned = adopt::removal(self.managed()?.as_ref());
                 warned.extend(self.abandoned(removal));
+                warned.extend(self.system.stays(removal));
                 warned
             },
             steps: describe::steps(&plan::uninstall(removal, &is_there)),
@@ -337,8 +338,10 @@ impl Keeper {
             return Err(Error::new(format!("{data_dir} has the data of a cluster"))
                 .fix("go on with that cluster: --reuse-data; or move it away; or choose another directory: --data-dir DIR"));
         }
+        let others = self.system.others(wanted, &data_dir)?;
         let node = self.node_name(wanted.wishes.node_name.as_deref())?;
         let mut look = self.system.look(&data_dir, &wanted.ignored, wanted.built);
+        look.refused.extend(others);
         let (binary, version) = self.stage_binary(&wanted.binary, wanted.version)?;
         let mut images = Vec::new();
         for image in &wanted.images {
@@ -429,7 +432,7 @@ impl Keeper {
         Ok(plan::Uninstall {
             init: self.system.init()?,
             role: self.system.role(),
-            data: vec![data_dir.clone()],
+            data: self.system.data_entries(&data_dir).own,
             data_dir,
             program: wanted.program.clone(),
             note: self.own(NOTE),
@@ -563,6 +566,21 @@ const HEAD_BYTES: u64 = 20;
 /// The folder of checked copies there.
 const STAGED: &str = "staged";
 
+/// Finding that a data directory has files of others.
+const MIXED: &str = "disk.mixed";
+/// Paths that a sentence names at most.
+const NAMED_MAX: usize = 5;
+
+/// The first of these paths, in words.
+fn few(paths: &[String]) -> String {
+    let named = paths.iter().take(NAMED_MAX).map(String::as_str);
+    let named = named.collect::<Vec<_>>().join(", ");
+    match paths.len().saturating_sub(NAMED_MAX) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
 struct Prepared {
     does: String,
     steps: Vec<Step>,
@@ -632,6 +650,43 @@ fn check_words(wishes: &Wishes) -> Result<()> {
 }
 
 impl System {
+    /// Entries of a data directory.
+    fn data_entries(&self, data_dir: &str) -> data::Entries {
+        data::entries(data_dir, &|folder| self.list(folder, ""))
+    }
+
+    /// Finding that the data directory has files of others, with which k3s would mix its own.
+    fn others(&self, wanted: &Install, data_dir: &str) -> Result<Option<Finding>> {
+        if wanted.reuses_data {
+            return Ok(None);
+        }
+        let fix = format!("give k3s a directory of its own: --data-dir {data_dir}/k3s");
+        if let Some(path) = data::taken(data_dir, &|folder| self.list(folder, "")) {
+            return Err(
+                Error::new(format!("{path} has files that k3s did not make"))
+                    .why("k3s would put its own there, and a removal of k3s would take both")
+                    .fix(fix),
+            );
+        }
+        let others = self.data_entries(data_dir).others;
+        let is_ignored = wanted.ignored.iter().any(|id| id == MIXED);
+        Ok((!others.is_empty() && !is_ignored).then(|| Finding {
+            id: MIXED.to_owned(),
+            what: format!("{data_dir} has files of others: {}", few(&others)),
+            fix,
+        }))
+    }
+
+    /// Finding that a removal leaves files of others in the data directory.
+    fn stays(&self, removal: &plan::Uninstall) -> Option<Finding> {
+        let others = self.data_entries(&removal.data_dir).others;
+        (!others.is_empty() && removal.keep == Keep::Nothing).then(|| Finding {
+            id: "uninstall.others".to_owned(),
+            what: format!("k3s did not make this, and it stays: {}", few(&others)),
+            fix: String::new(),
+        })
+    }
+
     /// Places of k3s that are there before it; what an earlier one left with its data is k3s' own.
     fn kept(&self, wanted: &Install) -> Vec<String> {
         let is_earlier = |path: &str| wanted.reuses_data && path.starts_with("/etc/rancher/");

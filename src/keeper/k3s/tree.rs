@@ -38,7 +38,8 @@ impl MountPoints {
         Self(points.gather())
     }
 
-    fn has(&self, path: &Path) -> bool {
+    /// Returns whether something is mounted at `path`, which has no links in it.
+    pub(super) fn has(&self, path: &Path) -> bool {
         self.0.contains(path.to_string_lossy().as_ref())
     }
 }

@@ -443,4 +443,73 @@ fn a_web_server_is_not_cut_off_by_an_ingress_that_nobody_asked_for() {
     assert_eq!(wanted(&change), (false, true));
     tree.put("etc/rancher/k3s/config.yaml", "disable: [traefik]\n", 0o600);
     assert_eq!(wanted(&|_| {}), (false, false));
+
+/// An installation with its data on a disk of the user's, which is a directory that is there.
+fn on_disk(ignored: &str) -> (Tree, Install) {
+    let tree = machine(
+        &STARTS.replace("var/lib/rancher/k3s", "mnt/ssd"),
+        "active",
+        "True",
+    )
+    .with("mnt/ssd/photos/one", "a photo")
+    .with("mnt/ssd/data/films/one", "a film");
+    let mut wanted = wanted(&tree);
+    wanted.wishes.data_dir = Some("/mnt/ssd".to_owned());
+    wanted.ignored.push(ignored.to_owned());
+    (tree, wanted)
+}
+
+#[test]
+fn a_data_directory_with_files_of_others_is_refused_with_a_place_beside_them() {
+    let (tree, wanted) = on_disk("");
+    let before = tree.snapshot();
+    let refused = tree.keeper().k3s_install(&wanted, "root").unwrap_err();
+    assert!(
+        refused
+            .sentence()
+            .contains("/mnt/ssd/data/films, /mnt/ssd/photos"),
+        "{refused:?}"
+    );
+    assert!(refused.fix.unwrap().contains("--data-dir /mnt/ssd/k3s"));
+    assert_same(&tree.snapshot(), &before, "refused");
+    // In a directory with a name of k3s' they would go with it.
+    let (tree, wanted) = on_disk("disk.mixed");
+    tree.put("mnt/ssd/server/minecraft/world", "a world", 0o644);
+    let refused = tree.keeper().k3s_install(&wanted, "root").unwrap_err();
+    assert!(
+        refused.sentence().contains("/mnt/ssd/server has files"),
+        "{refused:?}"
+    );
+    assert!(refused.fix.unwrap().contains("--data-dir /mnt/ssd/k3s"));
+}
+
+#[test]
+fn a_removal_leaves_files_of_others_in_the_data_directory() {
+    let (tree, wanted) = on_disk("disk.mixed");
+    let before = tree.snapshot();
+    let done = tree.keeper().k3s_install(&wanted, "root").unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    let program = format!("mnt/ssd/data/{}/bin/k3s", "0a".repeat(32));
+    tree.put(&program, "unpacked", 0o755);
+    tree.put("mnt/ssd/storage/pvc-1_shop_db/file", "of a Pod", 0o644);
+    let plan = tree.keeper().k3s_uninstall_plan(&removal(false)).unwrap();
+    let stays = plan
+        .warned
+        .iter()
+        .find(|found| found.id == "uninstall.others");
+    assert!(stays.unwrap().what.contains("/mnt/ssd/photos"), "{plan:?}");
+    let done = tree
+        .keeper()
+        .k3s_uninstall(&removal(false), "root")
+        .unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    assert_same(&tree.snapshot(), &before, "");
+}
+
+#[test]
+fn an_installation_that_fails_leaves_nothing_in_a_directory_that_was_there() {
+    let tree = machine(STARTS, "failed", "False").with("var/lib/rancher/k3s/lost+found/x", "");
+    let before = tree.snapshot();
+    assert_eq!(install(&tree).unwrap().outcome, "failed");
+    assert_same(&tree.snapshot(), &before, "");
 }
