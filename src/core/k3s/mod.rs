@@ -16,6 +16,7 @@ pub mod join;
 pub mod leave;
 pub mod plan;
 pub mod ready;
+pub mod runtimes;
 pub mod servers;
 pub mod step;
 pub mod texts;

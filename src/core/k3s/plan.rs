@@ -3,6 +3,7 @@
 
 use super::{
     BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect, data,
+    runtimes::Use,
     servers::{Datastore, LEASE_LABEL},
     step::{Drain, Extent, Replaced, Staged, Step, When, directories, file, run},
     texts::{self, DropIn, Init},
@@ -222,6 +223,8 @@ pub struct Uninstall {
     pub note: String,
     /// Places that were there before k3s, and stay.
     pub kept: Vec<String>,
+    /// Places that others use, too: of them only what is empty goes.
+    pub shared: Vec<Use>,
     /// Data, settings and the name of the node stay.
     pub keep: Keep,
     /// Links of other programs' names to k3s.
@@ -277,6 +280,11 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
         Init::OpenRc => steps.push(gone(ROTATION)),
     }
     steps.extend(trees(wanted, is_there).iter().map(|path| gone(path)));
+    let shared = wanted.shared.iter().map(|it| it.path);
+    steps.extend(shared.filter(|path| is_there(path)).map(|path| Step::Gone {
+        path: path.to_owned(),
+        extent: Extent::Empty,
+    }));
     if wanted.keep == Keep::Nothing {
         let programs = format!("{}/{}", wanted.data_dir, data::PROGRAMS);
         steps.extend([programs, wanted.data_dir.clone()].map(|path| Step::Gone {
@@ -304,7 +312,9 @@ pub fn trees(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<String>
         .filter(|path| !path.starts_with("/etc/rancher/k3s/"));
     let is_kept = |path: &&str| {
         let is_data = wanted.data.iter().any(|data| data == path) || DATA.contains(path);
-        (wanted.keep == Keep::Data && is_data) || wanted.kept.iter().any(|kept| kept == path)
+        let is_shared = wanted.shared.iter().any(|it| it.path == *path);
+        let is_earlier = wanted.kept.iter().any(|kept| kept == path);
+        (wanted.keep == Keep::Data && is_data) || is_shared || is_earlier
     };
     let all = data.chain(["/etc/rancher/k3s"]).chain(made);
     all.filter(|path| !is_kept(path))
@@ -1090,6 +1100,10 @@ mod tests {
             program: "/usr/bin/pipeops-agent".to_owned(),
             note: "/note".to_owned(),
             kept: vec!["/var/lib/cni".to_owned()],
+            shared: vec![Use {
+                path: "/run/netns",
+                why: String::new(),
+            }],
             keep: Keep::Nothing,
             links: Vec::new(),
             data: vec!["/mnt/ssd/k3s".to_owned()],
@@ -1099,7 +1113,10 @@ mod tests {
             all.contains(&"/mnt/ssd/k3s".to_owned())
                 && all.contains(&"/etc/rancher/k3s".to_owned())
         );
-        assert!(!all.contains(&"/var/lib/cni".to_owned()), "{all:?}");
+        for kept in ["/var/lib/cni", "/run/netns"] {
+            assert!(!all.contains(&kept.to_owned()), "{all:?}");
+        }
+        assert!(all.contains(&"/run/containerd".to_owned()), "{all:?}");
         wanted.keep = Keep::Data;
         let some = trees(&wanted, &|_| true);
         assert!(some.contains(&"/var/lib/kubelet".to_owned()));

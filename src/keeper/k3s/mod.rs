@@ -16,6 +16,7 @@ mod node;
 mod ready;
 mod restore;
 mod servers;
+mod shared;
 mod status;
 mod tree;
 mod upgrade;
@@ -175,6 +176,7 @@ impl Keeper {
                 let mut warned = adopt::removal(self.managed()?.as_ref());
                 warned.extend(self.abandoned(removal));
                 warned.extend(self.system.stays(removal));
+                warned.extend(self.system.left_to_others(removal));
                 warned
             },
             steps: describe::steps(&plan::uninstall(removal, &is_there)),
@@ -212,6 +214,14 @@ impl Keeper {
         removal: &plan::Uninstall,
     ) -> Result<Done> {
         let steps = plan::uninstall(removal, &|path| self.system.is_there(path));
+        for left in self
+            .system
+            .stays(removal)
+            .iter()
+            .chain(&self.system.left_to_others(removal))
+        {
+            self.system.tell(&left.what);
+        }
         let done = self.begin_steps(journal, record, steps, Duration::ZERO)?;
         // What an installation did is no longer in force.
         for mut earlier in journal.records()? {
@@ -433,6 +443,7 @@ impl Keeper {
             init: self.system.init()?,
             role: self.system.role(),
             data: self.system.data_entries(&data_dir).own,
+            shared: self.system.uses(&data_dir),
             data_dir,
             program: wanted.program.clone(),
             note: self.own(NOTE),
@@ -581,6 +592,15 @@ fn few(paths: &[String]) -> String {
     }
 }
 
+/// Finding that nobody has to do anything about.
+fn finding_of(id: &str, what: String) -> Finding {
+    Finding {
+        id: id.to_owned(),
+        what,
+        fix: String::new(),
+    }
+}
+
 struct Prepared {
     does: String,
     steps: Vec<Step>,
@@ -680,11 +700,9 @@ impl System {
     /// Finding that a removal leaves files of others in the data directory.
     fn stays(&self, removal: &plan::Uninstall) -> Option<Finding> {
         let others = self.data_entries(&removal.data_dir).others;
-        (!others.is_empty() && removal.keep == Keep::Nothing).then(|| Finding {
-            id: "uninstall.others".to_owned(),
-            what: format!("k3s did not make this, and it stays: {}", few(&others)),
-            fix: String::new(),
-        })
+        let what = format!("k3s did not make this, and it stays: {}", few(&others));
+        (!others.is_empty() && removal.keep == Keep::Nothing)
+            .then(|| finding_of("uninstall.others", what))
     }
 
     /// Places of k3s that are there before it; what an earlier one left with its data is k3s' own.

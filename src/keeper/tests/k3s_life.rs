@@ -445,7 +445,7 @@ fn a_web_server_is_not_cut_off_by_an_ingress_that_nobody_asked_for() {
     assert_eq!(wanted(&|_| {}), (false, false));
 
 /// An installation with its data on a disk of the user's, which is a directory that is there.
-fn on_disk(ignored: &str) -> (Tree, Install) {
+pub(super) fn on_disk(ignored: &str) -> (Tree, Install) {
     let tree = machine(
         &STARTS.replace("var/lib/rancher/k3s", "mnt/ssd"),
         "active",
@@ -512,4 +512,50 @@ fn an_installation_that_fails_leaves_nothing_in_a_directory_that_was_there() {
     let before = tree.snapshot();
     assert_eq!(install(&tree).unwrap().outcome, "failed");
     assert_same(&tree.snapshot(), &before, "");
+}
+
+#[test]
+fn a_place_that_another_runtime_uses_by_now_stays() {
+    let tree = good().with("proc/813/comm", "containerd\n").with(
+        "proc/813/cmdline",
+        "containerd\0-c\0/var/lib/rancher/k3s/agent/etc/containerd/config.toml\0",
+    );
+    install(&tree).unwrap();
+    let shared = [
+        "run/containerd/containerd.sock",
+        "var/lib/cni/results/podman-x",
+        "run/netns/vpn",
+    ];
+    for path in shared {
+        tree.put(path, "", 0o644);
+    }
+    let stays = || {
+        let plan = tree.keeper().k3s_uninstall_plan(&removal(false)).unwrap();
+        let stays = plan
+            .warned
+            .into_iter()
+            .filter(|found| found.id == "uninstall.shared");
+        stays.map(|found| found.what).collect::<Vec<_>>()
+    };
+    // k3s' own containerd is no sign of another.
+    assert_eq!(stays().len(), 2, "{:?}", stays());
+    tree.put("proc/812/comm", "dockerd\n", 0o644);
+    let found = stays();
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(
+        found[2].contains("/var/lib/cni stays: Docker runs (process 812"),
+        "{found:?}"
+    );
+    let done = tree
+        .keeper()
+        .k3s_uninstall(&removal(false), "root")
+        .unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    for path in shared {
+        assert!(tree.read(path).is_some(), "{path}");
+    }
+    assert!(
+        tree.read("var/lib/rancher/k3s/server/db/state.db")
+            .is_none()
+    );
 }
