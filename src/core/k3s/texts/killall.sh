@@ -12,21 +12,29 @@ elif [ -x /etc/init.d/@NAME@ ]; then
     rc-service @NAME@ stop 2>/dev/null
 fi
 
-# A shim of this k3s: one whose program is in the data directory, or that serves the
-# socket of k3s, wherever the data directory was.
-is_shim() {
-    case $(readlink "/proc/$1/exe" 2>/dev/null) in
-    "$data"/data/*/bin/containerd-shim*) return 0 ;;
-    */containerd-shim*) tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null | grep -q ' /run/k3s/containerd/' ;;
-    *) return 1 ;;
-    esac
-}
-# What else of k3s a stop has left: its own programs in the data directory.
+# The kernel names programs without links.
+programs=$(readlink -f "$data" 2>/dev/null || printf '%s' "$data")/data
+# A program that k3s unpacked: its directory is named by a SHA-256. Beside it others may have theirs.
 is_part() {
-    case $(readlink "/proc/$1/exe" 2>/dev/null) in
-    "$data"/data/*) return 0 ;;
+    case $1 in
+    "$programs"/*/bin/*) ;;
     *) return 1 ;;
     esac
+    hash=${1#"$programs"/}
+    hash=${hash%%/*}
+    case $hash in
+    *[!0-9a-f]*) return 1 ;;
+    esac
+    [ ${#hash} = 64 ]
+}
+# A shim of this k3s: one whose program it unpacked, or that serves the socket of k3s, wherever
+# the data directory was.
+is_shim() {
+    case $2 in
+    */containerd-shim*) ;;
+    *) return 1 ;;
+    esac
+    is_part "$2" || tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null | grep -q ' /run/k3s/containerd/'
 }
 children_of() {
     for status in /proc/[0-9]*/stat; do
@@ -42,10 +50,11 @@ children_of() {
 for round in 1 2 3; do
     found=
     for process in /proc/[0-9]*; do
+        program=$(readlink "$process/exe" 2>/dev/null) || continue
         process=${process#/proc/}
-        if is_shim "$process"; then
+        if is_shim "$process" "$program"; then
             found="$found $process $(children_of "$process")"
-        elif is_part "$process"; then
+        elif is_part "$program"; then
             found="$found $process"
         fi
     done
@@ -56,15 +65,14 @@ for round in 1 2 3; do
 done
 
 unmount_below() {
-    # The deepest first.
-    awk -v top="$1" 'index($2, top) == 1 { print $2 }' /proc/self/mounts | sort -r | while read -r point; do
+    # The deepest first. What is mounted beside it, with a longer name, is another's.
+    awk -v top="$1" 'index($2 "/", top) == 1 { print $2 }' /proc/self/mounts | sort -r | while read -r point; do
         umount -l "$point" 2>/dev/null
     done
 }
-unmount_below /run/k3s
-unmount_below /var/lib/kubelet/pods
-unmount_below /var/lib/kubelet/plugins
-unmount_below /run/netns/cni-
+unmount_below /run/k3s/
+unmount_below /var/lib/kubelet/pods/
+unmount_below /var/lib/kubelet/plugins/
 
 remove() {
     if awk -v top="$1/" 'index($2 "/", top) == 1 { found = 1 } END { exit !found }' /proc/self/mounts; then
@@ -76,9 +84,16 @@ remove() {
 remove /run/k3s
 remove /run/flannel
 
+# Pods have ended: a network in which a process still is belongs to another runtime.
 for space in /run/netns/cni-*; do
     [ -e "$space" ] || continue
+    inode=$(stat -L -c %i "$space" 2>/dev/null) || continue
+    if readlink /proc/[0-9]*/ns/net 2>/dev/null | grep -qF "[$inode]"; then
+        echo "left, because a process still uses it: $space" >&2
+        continue
+    fi
     ip netns delete "${space##*/}" 2>/dev/null
+    umount -l "$space" 2>/dev/null
     rm -f -- "$space"
 done
 if command -v ip >/dev/null 2>&1; then
@@ -89,18 +104,35 @@ if command -v ip >/dev/null 2>&1; then
         ip link delete "$link" 2>/dev/null
     done
 fi
-rm -rf /var/lib/cni/networks/cbr0 /var/lib/cni/results /var/lib/cni/flannel
-rmdir /var/lib/cni/networks /var/lib/cni 2>/dev/null
+# The network of k3s is named cbr0; the rest is of other runtimes.
+rm -rf /var/lib/cni/networks/cbr0 /var/lib/cni/results/cbr0-* /var/lib/cni/cache/results/cbr0-* /var/lib/cni/flannel
+rmdir /var/lib/cni/networks /var/lib/cni/results /var/lib/cni/cache/results /var/lib/cni/cache /var/lib/cni 2>/dev/null
 
-# Rules of k3s only: chains of kube-proxy, of the network plugins and of flannel.
+# The rules without those of k3s: of kube-proxy, of flannel, and of the network plugins for the
+# network cbr0. The chains that all networks share go with the last network.
+without_rules_of_k3s() {
+    awk '
+        { line[NR] = $0 }
+        /^-A / && / -j CNI-/ && !/ -j CNI-HOSTPORT-/ && /name: \\?"cbr0\\?"/ { match($0, / -j CNI-[^ ]*/); own[substr($0, RSTART + 4, RLENGTH - 4)] = 1 }
+        /^-A / && /name: \\?"/ && !/name: \\?"cbr0\\?"/ { others = 1 }
+        END {
+            for (n = 1; n <= NR; n++) {
+                text = line[n]
+                split(text, word, " ")
+                chain = word[1] == "-A" ? word[2] : substr(word[1], 2)
+                if (text ~ /^-A.*KUBE-/ || text ~ /^:KUBE-/ || text ~ /^-A.*flannel/ || text ~ /^:FLANNEL/) continue
+                if (text ~ /^-A/ && text ~ /name: \\?"cbr0\\?"/) continue
+                if (text ~ /^(-A |:)/ && chain in own) continue
+                if (!others && (text ~ /^-A.*CNI-/ || text ~ /^:CNI-/) && text !~ /CNI-(FORWARD|ADMIN|ISOLATION)/) continue
+                print text
+            }
+        }'
+}
 for family in iptables ip6tables; do
     command -v "$family-save" >/dev/null 2>&1 || continue
     rules=$("$family-save" 2>/dev/null) || continue
-    case $rules in
-    *KUBE-* | *CNI-* | *flanneld*)
-        printf '%s\n' "$rules" | grep -v -e '^-A.*KUBE-' -e '^:KUBE-' -e '^-A.*CNI-' -e '^:CNI-' -e '^-A.*flannel' -e '^:FLANNEL' | "$family-restore"
-        ;;
-    esac
+    rest=$(printf '%s\n' "$rules" | without_rules_of_k3s) || continue
+    [ "$rest" = "$rules" ] || printf '%s\n' "$rest" | "$family-restore"
 done
 if command -v nft >/dev/null 2>&1; then
     for family in ip ip6; do

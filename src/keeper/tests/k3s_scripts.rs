@@ -1,0 +1,188 @@
+//! The scripts of an installation, which work without this program, on a machine of their own: a
+//! tree as the root directory, with its own mounts, processes and network.
+
+use std::time::Duration;
+
+use super::{k3s_life::on_disk, *};
+use crate::host::exec::{self, Limits};
+
+/// Rules of k3s' network, of kube-proxy, and of another runtime's network.
+const RULES: &str = r#"*nat
+:POSTROUTING ACCEPT [0:0]
+:CNI-HOSTPORT-DNAT - [0:0]
+:CNI-DN-aaaa - [0:0]
+:CNI-DN-bbbb - [0:0]
+:CNI-1111 - [0:0]
+:CNI-2222 - [0:0]
+:KUBE-SERVICES - [0:0]
+-A PREROUTING -j KUBE-SERVICES
+-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+-A POSTROUTING -s 10.42.0.5/32 -m comment --comment "name: \"cbr0\" id: \"k\"" -j CNI-1111
+-A POSTROUTING -s 10.88.0.5/32 -m comment --comment "name: \"podman\" id: \"p\"" -j CNI-2222
+-A CNI-1111 ! -d 224.0.0.0/4 -m comment --comment "name: \"cbr0\" id: \"k\"" -j MASQUERADE
+-A CNI-2222 ! -d 224.0.0.0/4 -m comment --comment "name: \"podman\" id: \"p\"" -j MASQUERADE
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"cbr0\" id: \"k\"" -j CNI-DN-aaaa
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"podman\" id: \"p\"" -j CNI-DN-bbbb
+-A CNI-DN-aaaa -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.42.0.5:80
+-A CNI-DN-bbbb -p tcp -m tcp --dport 81 -j DNAT --to-destination 10.88.0.5:81
+COMMIT
+"#;
+/// What of them is not k3s'.
+const RULES_OF_OTHERS: &str = r#"*nat
+:POSTROUTING ACCEPT [0:0]
+:CNI-HOSTPORT-DNAT - [0:0]
+:CNI-DN-bbbb - [0:0]
+:CNI-2222 - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+-A POSTROUTING -s 10.88.0.5/32 -m comment --comment "name: \"podman\" id: \"p\"" -j CNI-2222
+-A CNI-2222 ! -d 224.0.0.0/4 -m comment --comment "name: \"podman\" id: \"p\"" -j MASQUERADE
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"podman\" id: \"p\"" -j CNI-DN-bbbb
+-A CNI-DN-bbbb -p tcp -m tcp --dport 81 -j DNAT --to-destination 10.88.0.5:81
+COMMIT
+"#;
+/// Makes the tree the root directory, and binds a disk of the user's in three places of k3s'.
+const ENTER: &str = r#"
+cd "$1"
+for folder in usr/bin usr/lib usr/lib64 etc/alternatives dev; do
+    [ -d "/$folder" ] || continue
+    mkdir -p "$folder"
+    mount --bind "/$folder" "$folder"
+done
+for folder in bin lib lib64; do
+    if [ -L "/$folder" ]; then ln -s "usr/$folder" "$folder"; fi
+done
+mount -t proc proc proc
+for place in "mnt/ssd/storage/pvc-1_shop_db/my disk" "mnt/ssd/agent/a*b" var/lib/kubelet/mine; do
+    mkdir -p "$place"
+    mount --bind home/user "$place"
+done
+exec chroot . sh -c "$2"
+"#;
+/// Runs the removal beside a program of the user's, a shim of k3s, and a Pod of another runtime.
+const REMOVE: &str = r#"
+cd /
+/mnt/ssd/data/films/player 1000 & player=$!
+/mnt/ssd/data/0a*/bin/containerd-shim-runc-v2 1000 & shim=$!
+unshare --net sleep 1000 & pod=$!
+sleep 0.3
+touch /run/netns/cni-2
+mount --bind /proc/$pod/ns/net /run/netns/cni-2
+/usr/local/bin/k3s-uninstall.sh || exit 1
+runs() { grep -q "^State:.[SR]" "/proc/$1/status" 2>/dev/null && echo "$2 runs"; }
+runs $player player
+runs $shim shim
+runs $pod pod
+exit 0
+"#;
+
+#[test]
+fn the_removal_that_works_without_this_program_takes_nothing_of_others() {
+    let can = exec::run(
+        Path::new("/"),
+        &["unshare", "--mount", "--net", "--pid", "--fork", "true"],
+        Limits::SHORT,
+    );
+    if !nix::unistd::geteuid().is_root() || !can.is_ok_and(|ended| ended.is_fine()) {
+        println!("skipped: a machine of its own takes root, and unshare");
+        return;
+    }
+    let (tree, wanted) = on_disk("disk.mixed");
+    let done = tree.keeper().k3s_install(&wanted, "root").unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    let sleep = std::fs::read("/usr/bin/sleep").unwrap();
+    let program = |path: &str| {
+        tree.put(path, "", 0o755);
+        crate::files::replace(&tree.root().join(path), &sleep, 0o755).unwrap();
+    };
+    let unpacked = format!("mnt/ssd/data/{}", "0a".repeat(32));
+    program(&format!("{unpacked}/bin/containerd-shim-runc-v2"));
+    program("mnt/ssd/data/films/player");
+    for path in [
+        "home/user/letter",
+        "mnt/ssd/storage/pvc-1_shop_db/file",
+        "run/netns/cni-1",
+        "run/netns/vpn",
+        "run/containerd/containerd.sock",
+        "run/k3s-of-others/x",
+        "var/lib/cni/networks/cbr0/10.42.0.5",
+        "var/lib/cni/networks/podman/10.88.0.5",
+        "var/lib/cni/results/cbr0-k-eth0",
+        "var/lib/cni/results/podman-p-eth0",
+        "var/lib/kubelet/pods/x",
+    ] {
+        tree.put(path, "", 0o644);
+    }
+    tree.put("rules", RULES, 0o644);
+    tree.put("usr/sbin/iptables-save", "#!/bin/sh\ncat /rules\n", 0o755);
+    tree.put(
+        "usr/sbin/iptables-restore",
+        "#!/bin/sh\ncat >/restored\n",
+        0o755,
+    );
+    let root = tree.root().display().to_string();
+    let words = [
+        "unshare",
+        "--mount",
+        "--net",
+        "--pid",
+        "--fork",
+        "--propagation",
+        "private",
+    ];
+    let argv = [&words[..], &["sh", "-ec", ENTER, "sh", &root, REMOVE]].concat();
+    let limits = Limits {
+        within: Duration::from_secs(120),
+        ..Limits::SHORT
+    };
+    let ended = exec::run(Path::new("/"), &argv, limits).unwrap();
+    assert!(ended.is_fine(), "{ended:?}");
+    let runs: Vec<_> = ended.output.lines().collect();
+    assert_eq!(runs, ["player runs", "pod runs"], "{ended:?}");
+    let is_there = |path: &str| tree.root().join(path).exists();
+    for path in [
+        "home/user/letter",
+        "mnt/ssd/photos/one",
+        "mnt/ssd/data/films/one",
+        "run/containerd/containerd.sock",
+        "run/k3s-of-others/x",
+        "run/netns/cni-2",
+        "run/netns/vpn",
+        "var/lib/cni/networks/podman/10.88.0.5",
+        "var/lib/cni/results/podman-p-eth0",
+    ] {
+        assert!(is_there(path), "{path}: {ended:?}");
+    }
+    for path in [
+        "etc/rancher",
+        "etc/systemd/system/k3s.service",
+        "etc/systemd/system/pipeops-k3s-connect.service",
+        "etc/systemd/system/pipeops-k3s-watch.timer",
+        "etc/systemd/system/timers.target.wants/pipeops-k3s-watch.timer",
+        &unpacked,
+        "mnt/ssd/server",
+        "mnt/ssd/storage/pvc-1_shop_db/file",
+        "run/k3s",
+        "run/netns/cni-1",
+        "run/pipeops-k3s",
+        "usr/local/bin/k3s",
+        "usr/local/bin/k3s-uninstall.sh",
+        "var/lib/cni/networks/cbr0",
+        "var/lib/cni/results/cbr0-k-eth0",
+        "var/lib/kubelet/pods",
+    ] {
+        assert!(!is_there(path), "{path}: {ended:?}");
+    }
+    assert_eq!(tree.read("restored").as_deref(), Some(RULES_OF_OTHERS));
+    let calls = tree.calls();
+    for words in [
+        "systemctl disable --now pipeops-k3s-watch.timer",
+        "systemctl disable --now pipeops-k3s-connect.service",
+        "systemctl stop k3s",
+        "systemctl daemon-reload",
+    ] {
+        assert!(calls.contains(words), "{calls}");
+    }
+    for words in ["is mounted there", "/mnt/ssd/photos", "/run/netns/cni-2"] {
+        assert!(ended.complaints.contains(words), "{ended:?}");
+    }
+}
