@@ -443,6 +443,7 @@ fn a_web_server_is_not_cut_off_by_an_ingress_that_nobody_asked_for() {
     assert_eq!(wanted(&change), (false, true));
     tree.put("etc/rancher/k3s/config.yaml", "disable: [traefik]\n", 0o600);
     assert_eq!(wanted(&|_| {}), (false, false));
+}
 
 /// An installation with its data on a disk of the user's, which is a directory that is there.
 pub(super) fn on_disk(ignored: &str) -> (Tree, Install) {
