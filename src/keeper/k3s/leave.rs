@@ -241,15 +241,7 @@ impl Keeper {
                 fix: String::new(),
             });
         }
-        let servers = match self.system.servers() {
-            Some(servers) => servers,
-            None if self.has_etcd()? => {
-                return Err(Error::new(format!("{worker} cannot leave"))
-                    .why("the API does not say which nodes are servers, so that nobody knows whether a majority stays")
-                    .fix("sudo k3s kubectl get nodes; then try again"));
-            }
-            None => Vec::new(),
-        };
+        let servers = self.servers_beside(worker)?;
         if servers.iter().any(|server| server.name == worker) {
             refused.extend(leave_doubt(&servers, worker).map(finding));
             if is_ready && api.is_none() {
@@ -289,6 +281,18 @@ impl Keeper {
             api,
         });
         Ok((steps, refused, warned))
+    }
+
+    /// Servers of the cluster that a node leaves; none where the API does not say it and no etcd
+    /// counts them.
+    fn servers_beside(&self, leaving: &str) -> Result<Vec<ServerNode>> {
+        match self.system.servers() {
+            Some(servers) => Ok(servers),
+            None if self.has_etcd()? => Err(Error::new(format!("{leaving} cannot leave"))
+                .why("the API does not say which nodes are servers, so that nobody knows whether a majority stays")
+                .fix("sudo k3s kubectl get nodes; then try again")),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Volumes that are on the disk of a worker.

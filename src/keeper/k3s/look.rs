@@ -52,7 +52,7 @@ impl Look {
                     .iter_mut()
                     .filter(|finding| finding.id == k3s::WEB_PORTS)
                 {
-                    finding.fix = "install k3s without its ingress: --disable traefik; or move the other program to other ports: sudo ss -ltnp shows it".to_owned();
+                    "install k3s without its ingress: --disable traefik; or move the other program to other ports: sudo ss -ltnp shows it".clone_into(&mut finding.fix);
                 }
             }
             Ingress::OfServer => self.warned.extend(self.refused.extract_if(.., is_it)),

@@ -215,19 +215,13 @@ impl Keeper {
         look.refused
             .extend(self.system.refuses(to, &note.data_dir, &wanted.ignored));
         let (mut cluster, lease) = self.cluster_doubts(&note.node, &servers, to)?;
-        if is_uncounted {
-            cluster.push(uncounted());
-        }
+        cluster.extend(is_uncounted.then(uncounted));
         cluster.retain(|finding| !wanted.ignored.contains(&finding.id));
         look.refused.extend(cluster);
-        let mut drain = None;
-        if kind == plan::Kind::Minor {
-            let warned;
-            (drain, warned) = self
-                .system
-                .moves_pods(&note.node, (role, to), &wanted.ignored)?;
-            look.warned.extend(warned);
-        }
+        let (drain, warned) =
+            self.system
+                .moves_pods(&note.node, (role, kind, to), &wanted.ignored)?;
+        look.warned.extend(warned);
         let images = wanted.images.iter();
         let images = images.map(|source| Ok((source.name.clone(), self.stage(source, 0o600)?)));
         Ok(Prepared {
@@ -340,9 +334,12 @@ impl System {
     fn moves_pods(
         &self,
         node: &str,
-        (role, to): (Role, Version),
+        (role, kind, to): (Role, plan::Kind, Version),
         ignored: &[String],
     ) -> Result<(Option<Drain>, Vec<Finding>)> {
+        if kind == plan::Kind::Patch {
+            return Ok((None, Vec::new()));
+        }
         let finding = |id: &str, what: &str, fix: String| Finding {
             id: id.to_owned(),
             what: format!("{to} is another minor version: {what}"),
