@@ -56,11 +56,16 @@ for place in "mnt/ssd/storage/pvc-1_shop_db/my disk" "mnt/ssd/agent/a*b" var/lib
     mkdir -p "$place"
     mount --bind home/user "$place"
 done
-exec chroot . sh -c "$2"
+exec chroot . sh -c "$2" sh "$3"
 "#;
 /// Runs the removal beside a program of the user's, a shim of k3s, and a Pod of another runtime.
 const REMOVE: &str = r#"
 cd /
+for tool in $1; do
+    mkdir -p tools
+    ln -s /usr/bin/busybox "tools/$tool"
+    PATH=/tools:/usr/sbin:/usr/bin
+done
 /mnt/ssd/data/films/player 1000 & player=$!
 /mnt/ssd/data/0a*/bin/containerd-shim-runc-v2 1000 & shim=$!
 unshare --net sleep 1000 & pod=$!
@@ -75,17 +80,69 @@ runs $pod pod
 exit 0
 "#;
 
+/// Files of k3s, of the user, and of other runtimes.
+const MADE: [&str; 11] = [
+    "home/user/letter",
+    "mnt/ssd/storage/pvc-1_shop_db/file",
+    "run/netns/cni-1",
+    "run/netns/vpn",
+    "run/containerd/containerd.sock",
+    "run/k3s-of-others/x",
+    "var/lib/cni/networks/cbr0/10.42.0.5",
+    "var/lib/cni/networks/podman/10.88.0.5",
+    "var/lib/cni/results/cbr0-k-eth0",
+    "var/lib/cni/results/podman-p-eth0",
+    "var/lib/kubelet/pods/x",
+];
+/// Of all that, what a removal leaves.
+const LEFT: [&str; 9] = [
+    "home/user/letter",
+    "mnt/ssd/photos/one",
+    "mnt/ssd/data/films/one",
+    "run/containerd/containerd.sock",
+    "run/k3s-of-others/x",
+    "run/netns/cni-2",
+    "run/netns/vpn",
+    "var/lib/cni/networks/podman/10.88.0.5",
+    "var/lib/cni/results/podman-p-eth0",
+];
+/// Paths that a removal takes.
+const GONE: [&str; 15] = [
+    "etc/rancher",
+    "etc/systemd/system/k3s.service",
+    "etc/systemd/system/pipeops-k3s-connect.service",
+    "etc/systemd/system/pipeops-k3s-watch.timer",
+    "etc/systemd/system/timers.target.wants/pipeops-k3s-watch.timer",
+    "mnt/ssd/server",
+    "mnt/ssd/storage/pvc-1_shop_db/file",
+    "run/k3s",
+    "run/netns/cni-1",
+    "run/pipeops-k3s",
+    "usr/local/bin/k3s",
+    "usr/local/bin/k3s-uninstall.sh",
+    "var/lib/cni/networks/cbr0",
+    "var/lib/cni/results/cbr0-k-eth0",
+    "var/lib/kubelet/pods",
+];
+/// Programs that the scripts use.
+const TOOLS: &str = "awk cat find grep id readlink rm rmdir sed sort stat tr umount";
+
 #[test]
 fn the_removal_that_works_without_this_program_takes_nothing_of_others() {
-    let can = exec::run(
-        Path::new("/"),
-        &["unshare", "--mount", "--net", "--pid", "--fork", "true"],
-        Limits::SHORT,
-    );
-    if !nix::unistd::geteuid().is_root() || !can.is_ok_and(|ended| ended.is_fine()) {
-        println!("skipped: a machine of its own takes root, and unshare");
-        return;
+    remove("");
+}
+
+#[test]
+fn the_removal_takes_nothing_of_others_with_the_tools_of_busybox() {
+    if Path::new("/usr/bin/busybox").exists() {
+        remove(TOOLS);
+    } else {
+        println!("skipped: there is no BusyBox");
     }
+}
+
+/// A machine with k3s, on which others have files and programs, too; and where k3s is unpacked.
+fn machine() -> (Tree, String) {
     let (tree, wanted) = on_disk("disk.mixed");
     let done = tree.keeper().k3s_install(&wanted, "root").unwrap();
     assert_eq!(done.outcome, "done", "{done:?}");
@@ -97,19 +154,7 @@ fn the_removal_that_works_without_this_program_takes_nothing_of_others() {
     let unpacked = format!("mnt/ssd/data/{}", "0a".repeat(32));
     program(&format!("{unpacked}/bin/containerd-shim-runc-v2"));
     program("mnt/ssd/data/films/player");
-    for path in [
-        "home/user/letter",
-        "mnt/ssd/storage/pvc-1_shop_db/file",
-        "run/netns/cni-1",
-        "run/netns/vpn",
-        "run/containerd/containerd.sock",
-        "run/k3s-of-others/x",
-        "var/lib/cni/networks/cbr0/10.42.0.5",
-        "var/lib/cni/networks/podman/10.88.0.5",
-        "var/lib/cni/results/cbr0-k-eth0",
-        "var/lib/cni/results/podman-p-eth0",
-        "var/lib/kubelet/pods/x",
-    ] {
+    for path in MADE {
         tree.put(path, "", 0o644);
     }
     tree.put("rules", RULES, 0o644);
@@ -119,6 +164,21 @@ fn the_removal_that_works_without_this_program_takes_nothing_of_others() {
         "#!/bin/sh\ncat >/restored\n",
         0o755,
     );
+    (tree, unpacked)
+}
+
+/// Removes k3s by the script, with these tools of BusyBox in the place of the machine's.
+fn remove(tools: &str) {
+    let can = exec::run(
+        Path::new("/"),
+        &["unshare", "--mount", "--net", "--pid", "--fork", "true"],
+        Limits::SHORT,
+    );
+    if !nix::unistd::geteuid().is_root() || !can.is_ok_and(|ended| ended.is_fine()) {
+        println!("skipped: a machine of its own takes root, and unshare");
+        return;
+    }
+    let (tree, unpacked) = machine();
     let root = tree.root().display().to_string();
     let words = [
         "unshare",
@@ -129,7 +189,11 @@ fn the_removal_that_works_without_this_program_takes_nothing_of_others() {
         "--propagation",
         "private",
     ];
-    let argv = [&words[..], &["sh", "-ec", ENTER, "sh", &root, REMOVE]].concat();
+    let argv = [
+        &words[..],
+        &["sh", "-ec", ENTER, "sh", &root, REMOVE, tools],
+    ]
+    .concat();
     let limits = Limits {
         within: Duration::from_secs(120),
         ..Limits::SHORT
@@ -139,37 +203,10 @@ fn the_removal_that_works_without_this_program_takes_nothing_of_others() {
     let runs: Vec<_> = ended.output.lines().collect();
     assert_eq!(runs, ["player runs", "pod runs"], "{ended:?}");
     let is_there = |path: &str| tree.root().join(path).exists();
-    for path in [
-        "home/user/letter",
-        "mnt/ssd/photos/one",
-        "mnt/ssd/data/films/one",
-        "run/containerd/containerd.sock",
-        "run/k3s-of-others/x",
-        "run/netns/cni-2",
-        "run/netns/vpn",
-        "var/lib/cni/networks/podman/10.88.0.5",
-        "var/lib/cni/results/podman-p-eth0",
-    ] {
+    for path in LEFT {
         assert!(is_there(path), "{path}: {ended:?}");
     }
-    for path in [
-        "etc/rancher",
-        "etc/systemd/system/k3s.service",
-        "etc/systemd/system/pipeops-k3s-connect.service",
-        "etc/systemd/system/pipeops-k3s-watch.timer",
-        "etc/systemd/system/timers.target.wants/pipeops-k3s-watch.timer",
-        &unpacked,
-        "mnt/ssd/server",
-        "mnt/ssd/storage/pvc-1_shop_db/file",
-        "run/k3s",
-        "run/netns/cni-1",
-        "run/pipeops-k3s",
-        "usr/local/bin/k3s",
-        "usr/local/bin/k3s-uninstall.sh",
-        "var/lib/cni/networks/cbr0",
-        "var/lib/cni/results/cbr0-k-eth0",
-        "var/lib/kubelet/pods",
-    ] {
+    for path in GONE.into_iter().chain([unpacked.as_str()]) {
         assert!(!is_there(path), "{path}: {ended:?}");
     }
     assert_eq!(tree.read("restored").as_deref(), Some(RULES_OF_OTHERS));

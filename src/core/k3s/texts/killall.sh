@@ -84,11 +84,16 @@ remove() {
 remove /run/k3s
 remove /run/flannel
 
+networks_in_use() {
+    for network in /proc/[0-9]*/ns/net; do
+        readlink "$network" 2>/dev/null
+    done
+}
 # Pods have ended: a network in which a process still is belongs to another runtime.
 for space in /run/netns/cni-*; do
     [ -e "$space" ] || continue
     inode=$(stat -L -c %i "$space" 2>/dev/null) || continue
-    if readlink /proc/[0-9]*/ns/net 2>/dev/null | grep -qF "[$inode]"; then
+    if networks_in_use | grep -F "[$inode]" >/dev/null; then
         echo "left, because a process still uses it: $space" >&2
         continue
     fi

@@ -58,7 +58,13 @@ remove() {
         esac
     done
     set +f
-    find "$top" -xdev -depth "$@" -delete 2>/dev/null
+    # It follows no link that somebody puts in the place of a directory; BusyBox may not have it.
+    if find /dev/null -type d -delete 2>/dev/null; then
+        find "$top" -xdev -depth "$@" -delete 2>/dev/null
+    else
+        find "$top" -xdev -depth ! -type d "$@" -exec rm -f -- {} + 2>/dev/null
+        find "$top" -xdev -depth -type d "$@" -exec rmdir -- {} + 2>/dev/null
+    fi
     [ ! -e "$top" ] || echo "left, because something is mounted there, or is not removable: $top" >&2
 }
 for path in /etc/rancher/k3s /etc/rancher/node /var/lib/kubelet /var/log/pods /var/log/containers /run/k3s /run/flannel \
