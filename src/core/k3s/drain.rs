@@ -53,7 +53,8 @@ pub fn pods(text: &str) -> Vec<Pod> {
     found.collect()
 }
 
-/// The question that [`takes_pods`] understands the answer of, for `kubectl get nodes -o jsonpath=`.
+/// The question that [`takes_pods`] understands the answer of, for `kubectl get nodes -o
+/// jsonpath=`.
 pub const NODES: &str = "{range .items[*]}{.metadata.name}|{.spec.unschedulable}|\
     {.spec.taints[*].effect}|{.status.conditions[?(@.type==\"Ready\")].status}{\"\\n\"}{end}";
 

@@ -328,9 +328,9 @@ fn sentence(prepared: &Prepared) -> String {
 }
 
 impl System {
-    /// Eviction of the Pods of this node before an upgrade to a minor version, if it is open now and
-    /// another node can take them; and what is to be known of it. Pods that nobody would start again
-    /// keep it from being done, because an upgrade ends none.
+    /// Eviction of the Pods of this node before an upgrade to a minor version, if it is open now
+    /// and another node can take them; and what is to be known of it. Pods that nobody would start
+    /// again keep it from being done, because an upgrade ends none.
     fn moves_pods(
         &self,
         node: &str,
