@@ -267,9 +267,21 @@ fn root_and_the_agents_user_are_served_and_nobody_else() {
         (socket.mode() & 0o7777, socket.uid(), socket.gid()),
         (0o660, 0, agent.1)
     );
-    // The agent's user undoes what root did, and both are written down.
+    // The agent's user undoes what it did itself, and both are written down.
     assert_eq!(helper.fix().unwrap()["outcome"], "done");
     let (code, told) = helper.cli(agent, &["undo", "limits-inotify-1", "--json"]);
+    assert_eq!(code, 2, "{told}");
+    assert!(told.contains("it was made by root"), "{told}");
+    assert!(
+        told.contains("sudo pipeops-agent undo limits-inotify-1"),
+        "{told}"
+    );
+    let (code, told) = helper.cli(ROOT, &["undo", "limits-inotify-1"]);
+    assert_eq!(code, 0, "{told}");
+    let fix = ["doctor", "--fix", "limits.inotify", "--yes"];
+    let (code, told) = helper.cli(agent, &fix);
+    assert_eq!(code, 0, "{told}");
+    let (code, told) = helper.cli(agent, &["undo", "limits-inotify-2", "--json"]);
     assert_eq!(code, 0, "{told}");
     let (_, told) = helper.cli(ROOT, &["changes", "--json"]);
     let told: Value = serde_json::from_str(&told).unwrap();

@@ -41,10 +41,13 @@ fn an_agent_without_repair_in_keeper_allow_repairs_nothing_and_undoes_nothing() 
 #[test]
 fn an_agent_undoes_its_own_repairs_and_not_those_of_root() {
     let tree = inotify();
-    tree.keeper().fix(CHECK, "root (sudo, ada)").unwrap();
+    tree.keeper().fix(CHECK, "root (sudo, admin)").unwrap();
     let before = tree.snapshot();
     let refused = ask(&tree, "undo", &agent(true)).unwrap_err();
-    assert!(refused.sentence().contains("root (sudo, ada)"), "{refused}");
+    assert!(
+        refused.sentence().contains("root (sudo, admin)"),
+        "{refused}"
+    );
     assert!(
         refused
             .to_string()
