@@ -9,23 +9,19 @@ pub const WHOLE: [&str; 3] = ["agent", "server", "storage"];
 /// k3s' own.
 pub const PROGRAMS: &str = "data";
 /// Entries of `agent` and `server` that k3s makes, or reads where they are there before it.
-const KNOWN: [&str; 20] = [
+const KNOWN: [&str; 16] = [
     "agent-token",
-    "before-restore",
-    "before-upgrade",
     "containerd",
     "cred",
     "db",
     "etc",
     "images",
-    "images-before",
     "kine.sock",
     "kubelet",
     "manifests",
     "node-token",
     "pod-manifests",
     "registry",
-    "restoring",
     "static",
     "stargz",
     "tls",
@@ -33,6 +29,31 @@ const KNOWN: [&str; 20] = [
 ];
 /// Endings of the files there.
 const ENDINGS: [&str; 4] = [".crt", ".key", ".kubeconfig", ".json"];
+
+/// Directories of what the undo of an upgrade or a restore needs, below the data directory.
+pub fn kept(data_dir: &str) -> [String; 4] {
+    [
+        aside(data_dir),
+        settings_aside(data_dir),
+        format!("{data_dir}/server/before-upgrade"),
+        format!("{data_dir}/agent/images-before"),
+    ]
+}
+
+/// Directory of the cluster that a restore replaced.
+pub fn aside(data_dir: &str) -> String {
+    format!("{data_dir}/server/before-restore")
+}
+
+/// Directory of the settings that a restore replaced, as far as the journal does not hold them.
+pub fn settings_aside(data_dir: &str) -> String {
+    format!("{data_dir}/server/settings-before-restore")
+}
+
+/// Directory of the files of a backup that is being restored.
+pub fn unpacked(data_dir: &str) -> String {
+    format!("{data_dir}/server/restoring")
+}
 
 /// The entries of a data directory, by who made them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -67,11 +88,15 @@ pub fn entries(data_dir: &str, list: &dyn Fn(&str) -> Vec<String>) -> Entries {
 /// not make: a removal would take it.
 pub fn taken(data_dir: &str, list: &dyn Fn(&str) -> Vec<String>) -> Option<String> {
     let folders = WHOLE.map(|name| format!("{data_dir}/{name}"));
+    let (kept, unpacked) = (kept(data_dir), unpacked(data_dir));
+    let is_ours = |path: &String| kept.contains(path) || *path == unpacked;
     folders.into_iter().find(|folder| {
         let is_volumes = folder.ends_with("/storage");
         list(folder).iter().any(|path| {
             let name = name(path);
-            let is_known = KNOWN.contains(&name) || ENDINGS.iter().any(|end| name.ends_with(end));
+            let is_known = KNOWN.contains(&name)
+                || ENDINGS.iter().any(|end| name.ends_with(end))
+                || is_ours(path);
             // The provisioner names a volume by its claim.
             !(if is_volumes {
                 name.starts_with("pvc-")
@@ -148,6 +173,9 @@ mod tests {
             ("/d/storage/films/", Some("/d/storage")),
             ("/d/agent/notes/", Some("/d/agent")),
             ("/d/server/manifests/", None),
+            ("/d/server/settings-before-restore/", None),
+            ("/d/server/restoring/", None),
+            ("/d/agent/images-before/", None),
             ("/d/agent/client-kubelet.crt/", None),
             ("/d/films/", None),
         ] {

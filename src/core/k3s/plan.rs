@@ -2,7 +2,8 @@
 //! it is undone.
 
 use super::{
-    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect, data,
+    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect,
+    data::{self, aside, kept, settings_aside, unpacked},
     runtimes::Use,
     servers::{Datastore, LEASE_LABEL},
     step::{Drain, Extent, Replaced, Staged, Step, When, directories, file, run},
@@ -510,16 +511,6 @@ pub struct Upgrade {
     pub drain: Option<Drain>,
 }
 
-/// Directories of what the undo of an upgrade or a restore needs, below the data directory.
-pub fn kept(data_dir: &str) -> [String; 4] {
-    [
-        aside(data_dir),
-        settings_aside(data_dir),
-        format!("{data_dir}/server/before-upgrade"),
-        format!("{data_dir}/agent/images-before"),
-    ]
-}
-
 /// The steps of an upgrade. Undone from the end, the old version runs; after a minor version with
 /// the datastore that it left.
 pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
@@ -631,21 +622,6 @@ pub fn bytes(steps: &[Step]) -> u64 {
         | Step::Gone { .. } => 0,
     });
     bytes.fold(0, u64::saturating_add)
-}
-
-/// Directory of the cluster that a restore replaced.
-pub fn aside(data_dir: &str) -> String {
-    format!("{data_dir}/server/before-restore")
-}
-
-/// Directory of the settings that a restore replaced, as far as the journal does not hold them.
-pub fn settings_aside(data_dir: &str) -> String {
-    format!("{data_dir}/server/settings-before-restore")
-}
-
-/// Directory of the files of a backup that is being restored.
-pub fn unpacked(data_dir: &str) -> String {
-    format!("{data_dir}/server/restoring")
 }
 
 /// Returns whether a path is of the service that goes on after a power cut.

@@ -19,6 +19,7 @@ use crate::{
         k3s::{
             self, Version,
             backup::{Origin, refusal},
+            data,
             plan::{self, Content, SNAPSHOT, SettingsFile},
             servers::Datastore,
             step::{Replaced, Staged, Step},
@@ -89,7 +90,7 @@ impl Keeper {
             bytes: bytes_of(&manifest),
             undo: format!(
                 "sudo pipeops-agent undo ID: the cluster of now waits in {}",
-                plan::aside(&target.note.data_dir)
+                data::aside(&target.note.data_dir)
             ),
             ..K3sPlan::default()
         })
@@ -102,7 +103,7 @@ impl Keeper {
         self.settle(&journal)?;
         let target = self.target(&wanted.ignored)?;
         target.judge(&archive::manifest(&wanted.file, &wanted.identities)?)?;
-        let unpacked = self.system.path(&plan::unpacked(&target.note.data_dir));
+        let unpacked = self.system.path(&data::unpacked(&target.note.data_dir));
         let read = self
             .unpack(wanted, &target, &unpacked)
             .and_then(|manifest| {
@@ -233,7 +234,7 @@ impl Keeper {
                 }
                 None => Content::Checked {
                     copy: Staged {
-                        path: format!("{}{path}", plan::unpacked(&target.note.data_dir)),
+                        path: format!("{}{path}", data::unpacked(&target.note.data_dir)),
                         sha256: file.sha256.clone(),
                         bytes: file.bytes,
                     },
@@ -279,7 +280,7 @@ impl Keeper {
         mut settings: Vec<SettingsFile>,
         target: &Target,
     ) -> Result<Vec<SettingsFile>> {
-        let aside = plan::settings_aside(&target.note.data_dir);
+        let aside = data::settings_aside(&target.note.data_dir);
         for SettingsFile { path, content } in &mut settings {
             let Content::Checked { before, .. } = content else {
                 continue;
@@ -368,7 +369,7 @@ impl Keeper {
                 journal.write(&earlier)?;
             }
         }
-        let kept = plan::kept(data_dir);
+        let kept = data::kept(data_dir);
         kept.iter()
             .try_for_each(|path| self.system.remove(path, false))
     }
