@@ -348,12 +348,19 @@ fn write_new(path: &Path, content: &[u8], attributes: &Attributes) -> io::Result
 }
 
 fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
+    // Sizes in /proc are 0, so the length is found by reading.
+    at_most(File::open(path)?, bytes_max)
+}
+
+/// Reads to the end; `None`: there are more than `bytes_max`.
+///
+/// # Errors
+/// The error of the reader.
+pub fn at_most(from: impl Read, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
     let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
     let mut content = Vec::new();
-    // One byte more tells a full file from a longer one. Sizes in /proc are 0, so the length is
-    // found by reading.
-    File::open(path)?
-        .take(limit.saturating_add(1))
+    // One byte more tells a full one from a longer one.
+    from.take(limit.saturating_add(1))
         .read_to_end(&mut content)?;
     Ok((content.len() <= bytes_max).then_some(content))
 }

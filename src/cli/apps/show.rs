@@ -92,12 +92,16 @@ fn standing_by(why: Option<&str>, output: &mut Output) {
     }
 }
 
+/// Number of the revision that runs in the place of the last one.
+fn runs_instead(app: View<'_>) -> Option<u64> {
+    let runs = app.count("runs").filter(|runs| *runs > 0);
+    runs.filter(|runs| app.count("revision") != Some(*runs))
+}
+
 fn row(app: View<'_>) -> Vec<String> {
     let [namespace, name, verdict, mut sentence] =
         ["namespace", "app", "verdict", "sentence"].map(|name| printable(app.text(name)));
-    let runs = app.count("runs").filter(|runs| *runs > 0);
-    if let Some(runs) = runs.filter(|runs| verdict == "bad" && app.count("revision") != Some(*runs))
-    {
+    if let Some(runs) = runs_instead(app).filter(|_| verdict == "bad") {
         sentence.extend([" (revision ", &runs.to_string(), " runs)"]);
     }
     if app.flag("paused") == Some(true) {
@@ -131,7 +135,7 @@ fn show(args: &Args, output: &mut Output) -> Result<Exit> {
             output.line(&format!("  {} {}", printable(kind), printable(name)));
         }
         let runs = app.count("runs");
-        if let Some(runs) = runs.filter(|runs| *runs > 0 && app.count("revision") != Some(*runs)) {
+        if let Some(runs) = runs_instead(app) {
             output.line(&format!("revision {runs} runs"));
         }
         for running in app

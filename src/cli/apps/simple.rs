@@ -1,10 +1,6 @@
 //! `apps deploy`.
 
-use std::{
-    collections::BTreeMap,
-    io::{self, Read as _},
-    path::Path,
-};
+use std::{collections::BTreeMap, io, path::Path};
 
 use serde_json::json;
 
@@ -178,16 +174,8 @@ fn secret(file: &Path) -> Result<String> {
 /// Reads standard input. What is longer is refused, because a part of it is not what was meant.
 fn at_most(input: impl io::Read, bytes_max: usize) -> Result<Vec<u8>> {
     let cannot = || Error::new("cannot read a secret value from standard input");
-    let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
-    let mut content = Vec::new();
-    let read = input
-        .take(limit.saturating_add(1))
-        .read_to_end(&mut content);
-    read.map_err(|error| cannot().because(&error))?;
-    if content.len() > bytes_max {
-        return Err(cannot().why(format!("it is longer than {bytes_max} bytes")));
-    }
-    Ok(content)
+    let content = files::at_most(input, bytes_max).map_err(|error| cannot().because(&error))?;
+    content.ok_or_else(|| cannot().why(format!("it is longer than {bytes_max} bytes")))
 }
 
 #[cfg(test)]

@@ -271,7 +271,7 @@ fn a_refused_look_says_so_and_stops_deadlines_and_the_soak() {
     );
 }
 
-/// What [`ready`] shows, with a Deployment without Pods and a Service that leads to these Pods.
+/// The objects of [`ready`], with a Deployment without Pods and a Service that leads to these Pods.
 fn with_service(replicas: u64, selector: &str) -> (Scope, Observation) {
     let mut seen = ready();
     seen.add(Object::reduced("Deployment", &json!({

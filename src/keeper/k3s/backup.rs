@@ -91,7 +91,7 @@ const WORK: &str = ".work";
 const SECRETS: [&str; 5] = ["token", "agent-token", "node-token", "tls", "cred"];
 /// Certificates, keys and kubeconfigs of a server are about 60; each of them is short.
 const FILES_MAX: usize = 1000;
-/// What people keep among k3s' settings may be longer: bundles of CAs, key stores.
+/// Longest file among k3s' settings: people keep bundles of CAs and key stores there.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Room that is left on the disk.
 const RESERVE: u64 = 64 << 20;

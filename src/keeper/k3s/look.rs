@@ -40,27 +40,25 @@ impl Look {
     /// Judges a web server on the ports of k3s' ingress: it is in nobody's way where no ingress
     /// comes. Whether one comes to a worker is its server's to say.
     pub(super) fn judge_web_ports(&mut self, ingress: Ingress) {
-        let is_it = |finding: &mut Finding| finding.id == k3s::WEB_PORTS;
+        let is_it = |finding: &Finding| finding.id == k3s::WEB_PORTS;
         match ingress {
             Ingress::None => {
-                self.refused.retain_mut(|finding| !is_it(finding));
-                self.warned.retain_mut(|finding| !is_it(finding));
+                self.refused.retain(|finding| !is_it(finding));
+                self.warned.retain(|finding| !is_it(finding));
             }
             Ingress::Here => {
-                for finding in self
-                    .refused
-                    .iter_mut()
-                    .filter(|finding| finding.id == k3s::WEB_PORTS)
-                {
+                for finding in self.refused.iter_mut().filter(|finding| is_it(finding)) {
                     "install k3s without its ingress: --disable traefik; or move the other program to other ports: sudo ss -ltnp shows it".clone_into(&mut finding.fix);
                 }
             }
-            Ingress::OfServer => self.warned.extend(self.refused.extract_if(.., is_it)),
+            Ingress::OfServer => self
+                .warned
+                .extend(self.refused.extract_if(.., |finding| is_it(finding))),
         }
     }
 }
 
-/// Where k3s' ingress comes from, which takes the ports 80 and 443 of each node.
+/// Origin of k3s' ingress, which takes the ports 80 and 443 of each node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Ingress {
     /// It is left out.

@@ -27,7 +27,7 @@ const RULES: &str = r#"*nat
 -A CNI-DN-bbbb -p tcp -m tcp --dport 81 -j DNAT --to-destination 10.88.0.5:81
 COMMIT
 "#;
-/// What of them is not k3s'.
+/// Rules among them that are not k3s'.
 const RULES_OF_OTHERS: &str = r#"*nat
 :POSTROUTING ACCEPT [0:0]
 :CNI-HOSTPORT-DNAT - [0:0]

@@ -191,7 +191,7 @@ fn unseen(revision: u64) -> Value {
     })
 }
 
-/// What is said of the last revision while an earlier one takes its place.
+/// Sentence about a bad revision while an earlier one takes its place.
 fn replaced(last: &Revision, number: u64) -> Option<String> {
     let is_bad = last.outcome.verdict == RolloutVerdict::Bad.as_str();
     (is_bad && number < last.number).then(|| {

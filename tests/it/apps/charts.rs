@@ -106,7 +106,7 @@ fn a_chart_is_deployed_by_root_alone_and_never_goes_back_by_itself() {
     );
 }
 
-/// What is refused, and who is.
+/// Refused charts, and refused users.
 fn is_refused(bench: &Bench, first: &str) {
     let refused = |manifests: &str, why: &str| {
         let (code, said) = bench.apply("web", manifests);
