@@ -14,7 +14,11 @@ use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use smol::Timer;
 
 use crate::{
-    core::{audit::Outcome, time::in_words},
+    core::{
+        audit::Outcome,
+        time::{Mono, in_words},
+    },
+    host::clock,
     kube::Body,
     tasks::proxy::{
         admission::{Cut, Pass},
@@ -58,15 +62,52 @@ impl HttpBody for Counted {
     }
 }
 
+/// Limit of the time in which the backend of an answer sends nothing. A caller that does not read is
+/// not the backend's silence.
+///
+/// The timer outlives each silence: every new one wakes the thread of the reactor, which cost a
+/// download a quarter of its rate.
+struct Silence {
+    limit: Duration,
+    since: Option<Mono>,
+    timer: Option<Timer>,
+}
+
+impl Silence {
+    const fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            since: None,
+            timer: None,
+        }
+    }
+
+    /// Waits for the limit, from the first call after the last byte on; gives it.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Duration> {
+        let since = *self.since.get_or_insert_with(|| clock::now().mono);
+        let timer = self.timer.get_or_insert_with(|| Timer::after(self.limit));
+        loop {
+            ready!(Pin::new(&mut *timer).poll(context));
+            let left = since.after(self.limit).since(clock::now().mono);
+            if left.is_zero() {
+                return Poll::Ready(self.limit);
+            }
+            timer.set_after(left);
+        }
+    }
+
+    const fn end(&mut self) {
+        self.since = None;
+    }
+}
+
 /// The body of an answer. An error of it ends the stream by a reset, so that nobody takes a part
 /// for the whole.
 pub(in crate::tasks::proxy) struct Flow {
     body: Body,
     written: Rc<OnceCell<Record>>,
     cut: Cut,
-    /// Maximum silence of the backend. A caller that does not read is not the backend's silence.
-    idle: Duration,
-    silence: Option<Timer>,
+    silence: Silence,
     _pass: Box<Pass>,
 }
 
@@ -81,8 +122,7 @@ impl Flow {
             body,
             written,
             cut: pass.watch_cut(),
-            idle,
-            silence: None,
+            silence: Silence::new(idle),
             _pass: Box::new(pass),
         }
     }
@@ -113,12 +153,10 @@ impl HttpBody for Flow {
             return flow.fail(denial.text);
         }
         let Poll::Ready(frame) = Pin::new(&mut flow.body).poll_frame(context) else {
-            let idle = flow.idle;
-            let silence = flow.silence.get_or_insert_with(|| Timer::after(idle));
-            ready!(Pin::new(silence).poll(context));
-            return flow.fail(format!("no byte from the backend for {}", in_words(idle)));
+            let limit = ready!(flow.silence.poll(context));
+            return flow.fail(format!("no byte from the backend for {}", in_words(limit)));
         };
-        flow.silence = None;
+        flow.silence.end();
         match &frame {
             None => flow.ended(Outcome::Done),
             Some(Ok(frame)) => {
@@ -147,5 +185,29 @@ impl HttpBody for Flow {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smol::future::{block_on, poll_once};
+    use std::future::poll_fn;
+
+    #[test]
+    fn silence_counts_from_the_last_byte_and_not_from_the_first_wait() {
+        let limit = Duration::from_millis(60);
+        let mut silence = Silence::new(limit);
+        let begin = clock::now().mono;
+        block_on(async {
+            while clock::now().mono.since(begin) < limit * 3 {
+                assert_eq!(poll_once(poll_fn(|cx| silence.poll(cx))).await, None);
+                silence.end();
+                Timer::after(limit / 3).await;
+            }
+            let last = clock::now().mono;
+            assert_eq!(poll_fn(|cx| silence.poll(cx)).await, limit);
+            assert!(clock::now().mono.since(last) >= limit);
+        });
     }
 }
