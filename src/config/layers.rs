@@ -2,13 +2,13 @@
 //! that all are reported at once.
 
 use std::{
-    collections::BTreeMap,
     ffi::OsString,
     fmt,
     io::Read,
     path::{Path, PathBuf},
 };
 
+use litemap::LiteMap;
 use toml::{
     Spanned,
     de::{DeString, DeTable, DeValue},
@@ -113,7 +113,7 @@ pub struct ConfigEntry {
 /// All layers merged: what counts for each key that has a value.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
-    pub(super) entries: BTreeMap<&'static str, ConfigEntry>,
+    pub(super) entries: LiteMap<&'static str, ConfigEntry>,
     pub(super) problems: Vec<Error>,
     pub(super) warnings: Vec<Error>,
     /// True if a file could not be read in full, so that what is missing may stand in it.
@@ -265,7 +265,7 @@ impl Merged {
     /// look like ours.
     pub(super) fn add_environment(
         &mut self,
-        environment: &BTreeMap<OsString, OsString>,
+        environment: &LiteMap<OsString, OsString>,
         folder: &Path,
     ) {
         for key in KEYS {

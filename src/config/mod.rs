@@ -13,7 +13,6 @@ mod token;
 pub mod value;
 
 use std::{
-    collections::BTreeMap,
     ffi::OsString,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -34,6 +33,7 @@ pub use self::{
     token::{Credentials, TokenSource},
 };
 use crate::{core::order::GatherExt as _, error::Error};
+use litemap::LiteMap;
 
 /// The file that is read when no other is named.
 pub const DEFAULT_FILE: &str = "/etc/pipeops-agent/config.toml";
@@ -49,7 +49,7 @@ pub struct Sources {
     /// True if the file that was named is only going to be written, so that it need not be there.
     pub is_new: bool,
     /// The environment.
-    pub environment: BTreeMap<OsString, OsString>,
+    pub environment: LiteMap<OsString, OsString>,
     /// `section.key=value` from the command line.
     pub assignments: Vec<String>,
     /// Values that are stronger than all others.
@@ -63,7 +63,7 @@ pub struct Sources {
 impl Sources {
     /// The sources of this process.
     pub fn of_process(file: Option<PathBuf>, assignments: Vec<String>) -> Self {
-        let environment: BTreeMap<_, _> = std::env::vars_os().gather();
+        let environment: LiteMap<_, _> = std::env::vars_os().gather();
         let named = environment.get(&OsString::from(FILE_VARIABLE));
         let named = named.filter(|path| !path.is_empty()).map(PathBuf::from);
         Self {

@@ -2,12 +2,13 @@
 //! it.
 
 use std::{
-    collections::BTreeMap,
     ffi::OsString,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
+
+use litemap::LiteMap;
 
 use super::{
     Shown,
@@ -101,7 +102,7 @@ pub struct Surroundings {
 
 impl Surroundings {
     /// Reads them from an environment.
-    pub(super) fn of(environment: &BTreeMap<OsString, OsString>) -> Self {
+    pub(super) fn of(environment: &LiteMap<OsString, OsString>) -> Self {
         let value = |name: &str| environment.get(&OsString::from(name)).cloned();
         let text = |name: &str| value(name).and_then(|value| value.into_string().ok());
         Self {
@@ -179,7 +180,7 @@ pub struct Agent {
     /// pod.
     pub kubeconfig: Option<PathBuf>,
     /// Labels to report.
-    pub labels: BTreeMap<String, String>,
+    pub labels: LiteMap<String, String>,
     /// Time between heartbeats on a ready link.
     pub heartbeat: Duration,
     /// Namespace of what the agent has in the cluster.
@@ -224,7 +225,7 @@ pub struct RemoteWrite {
     /// Credentials for the receiver.
     pub credentials: Option<Credentials>,
     /// Labels of every series, in addition to those that the agent adds.
-    pub labels: BTreeMap<String, String>,
+    pub labels: LiteMap<String, String>,
 }
 
 /// `[dashboard]`: the local viewers.

@@ -536,7 +536,7 @@ fn a_receiver_of_samples_is_taken_from_a_section_within_a_section_or_from_the_en
         .set("telemetry.remote_write.labels=rack=4");
     let receiver = made.settings().telemetry.remote_write.unwrap();
     assert_eq!(receiver.url.to_string(), "http://localhost:8428/w");
-    assert_eq!(receiver.labels["rack"], "4");
+    assert_eq!(receiver.labels.get("rack").unwrap(), "4");
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! Kinds of values: their form in a file, in the environment, and in output.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use litemap::LiteMap;
 use toml::de::DeValue;
 
 use crate::core::{nearest::nearest, order::OrderExt as _, time::in_words};
@@ -65,7 +65,7 @@ pub enum Value {
     /// For [`ValueKind::Address`]; `None` is `off`.
     Address(Option<SocketAddr>),
     /// For [`ValueKind::Labels`].
-    Labels(BTreeMap<String, String>),
+    Labels(LiteMap<String, String>),
 }
 
 /// Reason why a value is not accepted, and what would be.
@@ -143,7 +143,7 @@ impl ValueKind {
                 "remove the quotes: write true or false",
             ),
             (Self::Labels, DeValue::Table(table)) => {
-                let mut found = BTreeMap::new();
+                let mut found = LiteMap::new();
                 for (name, value) in table {
                     let DeValue::String(text) = value.get_ref() else {
                         return refuse(
@@ -358,7 +358,7 @@ fn size_in_words(bytes: u64) -> String {
 }
 
 fn labels(text: &str) -> Result<Value, InvalidValue> {
-    let mut found = BTreeMap::new();
+    let mut found = LiteMap::new();
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {
         let Some((name, value)) = part.split_once('=') else {
             return refuse(
@@ -392,7 +392,7 @@ fn words(named: &[&str], known: &'static [&'static str]) -> Result<Value, Invali
     Ok(Value::Words(found))
 }
 
-fn checked_labels(labels: BTreeMap<String, String>) -> Result<Value, InvalidValue> {
+fn checked_labels(labels: LiteMap<String, String>) -> Result<Value, InvalidValue> {
     if labels.len() > LABELS_MAX {
         return refuse(
             format!("has {} labels", labels.len()),
@@ -581,7 +581,7 @@ mod tests {
     fn labels_that_cannot_be_sent_are_refused() {
         assert_eq!(
             text(ValueKind::Labels, "site=berlin, rack=4"),
-            Ok(Value::Labels(BTreeMap::from([
+            Ok(Value::Labels(LiteMap::from_iter([
                 ("rack".to_owned(), "4".to_owned()),
                 ("site".to_owned(), "berlin".to_owned()),
             ])))

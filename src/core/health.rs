@@ -3,7 +3,9 @@
 //! A condition is a level, not an event: reporting the same sentence again changes nothing, and
 //! what is no longer true is cleared.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
+
+use litemap::LiteMap;
 
 use crate::core::{
     order::OrderExt as _,
@@ -75,7 +77,7 @@ const LOG_EVERY: Duration = Duration::from_secs(600);
 /// The list. At most one condition an id.
 #[derive(Debug, Default)]
 pub struct Conditions {
-    list: BTreeMap<&'static str, Held>,
+    list: LiteMap<&'static str, Held>,
 }
 
 /// A condition that holds.

@@ -1,17 +1,53 @@
 //! Stable sorting with one compiled algorithm for all types, and maps that are filled without it.
 //!
 //! The sorts of the standard library are compiled for each type again, about 5 KB each, and
-//! collecting into a `BTreeMap` or `BTreeSet` sorts first: 335 KB of a release for x86-64, a
+//! collecting into a `LiteMap`, `BTreeMap` or `BTreeSet` sorts first: 335 KB of a release for x86-64, a
 //! twentieth of its code. What is sorted here is short, or seldom sorted.
 
-use std::cmp::Ordering;
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use litemap::LiteMap;
+use serde_json::Value;
+
+/// Sorted maps and sets: an item that is there already is replaced.
+pub trait Sorted<T>: Default {
+    /// Adds one item at its place.
+    fn add(&mut self, item: T);
+}
+
+impl<K: Ord, V> Sorted<(K, V)> for LiteMap<K, V> {
+    fn add(&mut self, (key, value): (K, V)) {
+        self.insert(key, value);
+    }
+}
+
+impl<K: Ord, V> Sorted<(K, V)> for BTreeMap<K, V> {
+    fn add(&mut self, (key, value): (K, V)) {
+        self.insert(key, value);
+    }
+}
+
+impl Sorted<(String, Value)> for serde_json::Map<String, Value> {
+    fn add(&mut self, (key, value): (String, Value)) {
+        self.insert(key, value);
+    }
+}
+
+impl<T: Ord> Sorted<T> for BTreeSet<T> {
+    fn add(&mut self, item: T) {
+        self.insert(item);
+    }
+}
 
 /// Collecting into sorted maps and sets.
 pub trait GatherExt: Iterator + Sized {
     /// Adds all items to an empty collection, one by one.
-    fn gather<C: Default + Extend<Self::Item>>(self) -> C {
+    fn gather<C: Sorted<Self::Item>>(self) -> C {
         let mut all = C::default();
-        all.extend(self);
+        self.for_each(|item| all.add(item));
         all
     }
 }

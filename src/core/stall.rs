@@ -4,7 +4,9 @@
 //! say. So a process that was stopped, or a machine that slept, does not take its own absence for a
 //! disk that hangs.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
+
+use litemap::LiteMap;
 
 use crate::core::order::OrderExt as _;
 
@@ -103,7 +105,7 @@ impl Job {
 /// Jobs that are under way, and how long each was seen waiting.
 #[derive(Debug, Default)]
 pub struct Stalls {
-    seen: BTreeMap<u64, (Job, Duration)>,
+    seen: LiteMap<u64, (Job, Duration)>,
     looked: Option<Mono>,
 }
 

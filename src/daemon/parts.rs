@@ -2,12 +2,12 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
     path::{Path, PathBuf},
     rc::Rc,
     time::Duration,
 };
 
+use litemap::LiteMap;
 use smol::Timer;
 
 use super::VERSION;
@@ -358,14 +358,12 @@ pub(super) fn cluster(
 pub(super) fn external_labels(
     settings: &RemoteWrite,
     registrar: &Registrar,
-) -> Option<BTreeMap<String, String>> {
+) -> Option<LiteMap<String, String>> {
     let agent_id = Some(registrar.agent_id()).filter(|id| !id.is_empty())?;
     let host = registrar.host().hostname.clone().unwrap_or_default();
     let own = [("instance", host), ("agent_id", agent_id)];
     let own = own.map(|(name, value)| (name.to_owned(), value));
-    let mut labels: BTreeMap<_, _> = own.into_iter().gather();
-    labels.extend(settings.labels.clone());
-    Some(labels)
+    Some(own.into_iter().chain(settings.labels.clone()).gather())
 }
 
 /// Makes registrations with the profile of this machine.

@@ -2,13 +2,13 @@
 //! labels, user attributes).
 
 use std::{
-    collections::BTreeMap,
     fs::{File, Permissions},
     io,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
 };
 
+use litemap::LiteMap;
 use rustix::fs::{XattrFlags, fsetxattr, lgetxattr, llistxattr};
 
 /// Maximum size of the list of names and of each value: the kernel's own limit for both.
@@ -25,7 +25,7 @@ pub struct Attributes {
     /// Numeric group; `None`: that of this process.
     pub group: Option<u32>,
     /// Extended attributes by name.
-    pub extended: BTreeMap<String, Vec<u8>>,
+    pub extended: LiteMap<String, Vec<u8>>,
 }
 
 impl Attributes {
@@ -34,7 +34,7 @@ impl Attributes {
         Self {
             mode,
             group: None,
-            extended: BTreeMap::new(),
+            extended: LiteMap::new(),
         }
     }
 
@@ -63,16 +63,16 @@ impl Attributes {
     }
 }
 
-fn extended(path: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
+fn extended(path: &Path) -> io::Result<LiteMap<String, Vec<u8>>> {
     let mut list = vec![0; BYTES_MAX];
     let length = match llistxattr(path, list.as_mut_slice()) {
         Ok(length) => length,
         // A file system without them.
-        Err(rustix::io::Errno::NOTSUP) => return Ok(BTreeMap::new()),
+        Err(rustix::io::Errno::NOTSUP) => return Ok(LiteMap::new()),
         Err(error) => return Err(error.into()),
     };
     let names = list.get(..length).unwrap_or_default();
-    let mut found = BTreeMap::new();
+    let mut found = LiteMap::new();
     for name in names.split(|byte| *byte == 0) {
         let name = String::from_utf8_lossy(name).into_owned();
         if name.is_empty() || OF_CONTENT.contains(&name.as_str()) {

@@ -4,7 +4,6 @@
 //! nothing else waits for a disk that hangs.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -12,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use litemap::LiteMap;
 use smol::{Timer, future::FutureExt as _};
 
 use crate::{
@@ -44,7 +44,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Running {
     last: u64,
-    jobs: BTreeMap<u64, Job>,
+    jobs: LiteMap<u64, Job>,
 }
 
 /// A job that is under way, until it is dropped.

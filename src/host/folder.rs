@@ -2,11 +2,11 @@
 //! root could have written.
 
 use std::{
-    collections::BTreeMap,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
+use litemap::LiteMap;
 use ring::digest::{Context, SHA256, digest};
 
 use super::manifests::{manifest_files, manifests};
@@ -37,7 +37,7 @@ pub struct FolderEntry {
 #[derive(Debug, Default)]
 pub struct FolderContent {
     /// Files and sub-folders by the name of their app.
-    pub apps: BTreeMap<String, FolderEntry>,
+    pub apps: LiteMap<String, FolderEntry>,
     /// One whose name is none of an app.
     pub odd: Option<Error>,
 }
@@ -52,7 +52,7 @@ pub fn look(folder: &Path) -> Result<FolderContent> {
     let cannot =
         |error: &std::io::Error| files::explain(format!("cannot read {}", folder.display()), error);
     let mut found = FolderContent::default();
-    let mut places: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    let mut places: LiteMap<String, Vec<PathBuf>> = LiteMap::new();
     let mut seen = 0;
     for entry in std::fs::read_dir(folder).map_err(|error| cannot(&error))? {
         let path = entry.map_err(|error| cannot(&error))?.path();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     fn read(folder: &Path, app: &str) -> Result<(String, String)> {
-        look(folder)?.apps[app].read()
+        look(folder)?.apps.get(app).unwrap().read()
     }
 
     #[test]
@@ -211,14 +211,14 @@ mod tests {
         );
         // One that is written again while it is read is not what was seen.
         std::fs::remove_file(path("shop/b.yml")).unwrap();
-        let error = before.apps["shop"].read().unwrap_err();
+        let error = before.apps.get("shop").unwrap().read().unwrap_err();
         assert_eq!(
             (error.retry, error.sentence().contains("is being written")),
             (Retry::Soon, true)
         );
         let after = look(folder).unwrap().apps;
-        assert_ne!(before.apps["shop"], after["shop"]);
-        assert_eq!(before.apps["web"], after["web"]);
+        assert_ne!(before.apps.get("shop").unwrap(), after.get("shop").unwrap());
+        assert_eq!(before.apps.get("web").unwrap(), after.get("web").unwrap());
         put(&path("shop.json"), "{}");
         assert!(
             read(folder, "shop")

@@ -7,7 +7,9 @@
 //! that a program is built for). No key, token or password leaves this module: of what may hold
 //! one, only what is known to hold none.
 
-use std::{collections::BTreeMap, os::unix::fs::MetadataExt};
+use std::os::unix::fs::MetadataExt;
+
+use litemap::LiteMap;
 
 use super::system::System;
 use crate::{
@@ -89,7 +91,7 @@ const FACTS_MAX: usize = 400;
 const NAMES_BYTES_MAX: usize = 4096;
 
 /// Facts by name; `None` where the file is missing.
-type FactTexts = BTreeMap<String, Option<String>>;
+type FactTexts = LiteMap<String, Option<String>>;
 
 pub(super) fn facts(system: &System) -> FactTexts {
     let mut found = FactTexts::new();
@@ -219,7 +221,7 @@ fn iptables(system: &System, found: &mut FactTexts) {
 
 /// Rules that are there already, in the same chain of the same table.
 fn duplicates(rules: &str) -> usize {
-    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut counts: LiteMap<(&str, &str), usize> = LiteMap::new();
     let mut table = "";
     for line in rules.lines() {
         if line.starts_with('*') {

@@ -5,12 +5,12 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
     io::{Read as _, Write as _},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
+use litemap::LiteMap;
 use serde_json::{Value, json};
 
 use super::{
@@ -44,7 +44,7 @@ const UNPACKED_BYTES_MAX: u64 = 16 << 20;
 pub struct Stored {
     /// Its head, with the resource version that a write must know.
     pub metadata: Metadata,
-    data: BTreeMap<String, String>,
+    data: LiteMap<String, String>,
 }
 fields!(Stored { metadata, data });
 
@@ -245,11 +245,11 @@ struct RevisionShape {
     number: u64,
     at: i64,
     by: String,
-    scaled: BTreeMap<String, u64>,
+    scaled: LiteMap<String, u64>,
     restarted: i64,
-    digests: BTreeMap<String, String>,
+    digests: LiteMap<String, String>,
     pinned: Vec<String>,
-    sized: BTreeMap<String, String>,
+    sized: LiteMap<String, String>,
     verdict: String,
     cause: String,
     object: String,
@@ -574,11 +574,11 @@ mod tests {
 
     fn every_overlay() -> Overlay {
         Overlay {
-            scaled: BTreeMap::from([("Deployment/web".to_owned(), 3)]),
+            scaled: LiteMap::from_iter([("Deployment/web".to_owned(), 3)]),
             restarted: Wall::from_millis(6),
-            digests: BTreeMap::from([("web:1".to_owned(), "local".to_owned())]),
+            digests: LiteMap::from_iter([("web:1".to_owned(), "local".to_owned())]),
             pinned: vec!["Deployment/web".to_owned()],
-            sized: BTreeMap::from([(
+            sized: LiteMap::from_iter([(
                 "Deployment/web/a".to_owned(),
                 "- - - - > 60m - - -".to_owned(),
             )]),
@@ -660,7 +660,7 @@ mod tests {
         let old = json!({"app": "web", "good": 1, "revisions": [{"number": 1, "verdict": "good", "scaled": {"Deployment/web": 2}}]});
         let data = json!({RECORD: STANDARD.encode(old.to_string())});
         let app = read_record(&stored(&secret("pipeops-app.web", "x", "", &data))).unwrap();
-        let scaled = BTreeMap::from([("Deployment/web".to_owned(), 2)]);
+        let scaled = LiteMap::from_iter([("Deployment/web".to_owned(), 2)]);
         let overlay = Overlay {
             scaled,
             ..Overlay::default()
@@ -719,7 +719,12 @@ mod tests {
             "metadata": {"name": "c"}});
         let key = ("example.com/v1".to_owned(), "Service".to_owned());
         let kind = Kind::custom("example.com/v1", "services.example.com").unwrap();
-        let custom = judged(vec![object], Some("shop"), &[(key, kind)].into()).unwrap();
+        let custom = judged(
+            vec![object],
+            Some("shop"),
+            &[(key, kind)].into_iter().collect(),
+        )
+        .unwrap();
         let kept = packed("web", 3, "pipeops-system", &custom).unwrap();
         assert_eq!(unpacked(&stored(&kept)).unwrap(), custom);
         let mut damaged = secret;

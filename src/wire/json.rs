@@ -7,7 +7,7 @@
 //!
 //! Structs with required fields are derived, and read by the same byte reader.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use litemap::LiteMap;
 use serde::{
@@ -192,18 +192,6 @@ impl<T: Shape + Default> List for Vec<T> {
     fn add(&mut self) -> Place<'_> {
         self.push(T::default());
         self.last_mut().map_or(Place::Nowhere, T::place)
-    }
-}
-
-impl<T: Shape + Default> Shape for BTreeMap<String, T> {
-    fn place(&mut self) -> Place<'_> {
-        Place::Object(self)
-    }
-}
-
-impl<T: Shape + Default> Fields for BTreeMap<String, T> {
-    fn field(&mut self, name: &str) -> Place<'_> {
-        self.entry(name.to_owned()).or_default().place()
     }
 }
 
@@ -415,7 +403,7 @@ mod tests {
         share: Option<f64>,
         inner: Option<Box<Inner>>,
         list: Vec<Inner>,
-        map: BTreeMap<String, Option<u32>>,
+        map: LiteMap<String, Option<u32>>,
     }
     fields!(All {
         text,
@@ -461,7 +449,7 @@ mod tests {
             share: Some(1.0),
             inner: Some(Box::new(inner("x"))),
             list: vec![inner("a"), inner("b"), Inner::default()],
-            map: BTreeMap::from([("k".to_owned(), Some(1)), ("none".to_owned(), None)]),
+            map: LiteMap::from_iter([("k".to_owned(), Some(1)), ("none".to_owned(), None)]),
         };
         assert_eq!(all, wanted);
     }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -39,7 +40,7 @@ fields!(Ask {
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Inspection {
     /// A text for each name; `null`: there is no such thing. What could not be read is absent.
-    pub facts: BTreeMap<String, Option<String>>,
+    pub facts: LiteMap<String, Option<String>>,
 }
 fields!(Inspection { facts });
 

@@ -4,8 +4,9 @@
 //! they come from wall clocks. Everything that has no field is in two annotations, as JSON. Foreign
 //! text is shortened and freed of control characters here.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
+use litemap::LiteMap;
 use serde::Serialize;
 
 use super::json::{self, fields};
@@ -35,7 +36,7 @@ fields!(Lease { metadata, spec });
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct Head {
     resource_version: String,
-    annotations: BTreeMap<String, String>,
+    annotations: LiteMap<String, String>,
 }
 fields!(Head {
     resource_version: "resourceVersion",
@@ -157,7 +158,7 @@ struct WrittenHead {
     name: &'static str,
     #[serde(skip_serializing_if = "String::is_empty")]
     resource_version: String,
-    annotations: BTreeMap<&'static str, String>,
+    annotations: LiteMap<&'static str, String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -188,7 +189,7 @@ impl Write {
         });
         let standby: Vec<_> = standby.collect();
         let standby = (STANDBY, serde_json::to_string(&standby)?);
-        let mut annotations: BTreeMap<_, _> = std::iter::once(standby).gather();
+        let mut annotations: LiteMap<_, _> = std::iter::once(standby).gather();
         let mut spec = None;
         if change != Change::Standby {
             let holder = record.holder.clone().unwrap_or_default();

@@ -5,14 +5,13 @@
 //! without a tree of messages. Field numbers are those of Prometheus' `remote.proto` and
 //! `types.proto`.
 
-use std::collections::BTreeMap;
-
 use crate::core::{
     bisect::Piece,
     order::GatherExt as _,
     outbox::Samples,
     series::{Series, block::Column, float},
 };
+use litemap::LiteMap;
 
 /// Content type of a request.
 pub const CONTENT_TYPE: &str = "application/x-protobuf";
@@ -56,8 +55,8 @@ struct Timeseries<'a> {
 impl<'a> Requests<'a> {
     /// Requests with these samples. `labels` are added to every series that has none of the same
     /// name.
-    pub fn new(samples: &'a Samples, labels: &BTreeMap<String, String>) -> Self {
-        let series: BTreeMap<u32, &Series> = samples
+    pub fn new(samples: &'a Samples, labels: &LiteMap<String, String>) -> Self {
+        let series: LiteMap<u32, &Series> = samples
             .series
             .iter()
             .map(|(number, series)| (*number, series))
@@ -123,8 +122,8 @@ pub fn empty_body() -> Vec<u8> {
 }
 
 /// Labels in the order of their names, as receivers want them; the metric's name is one of them.
-fn labels_of(series: &Series, more: &BTreeMap<String, String>) -> Vec<u8> {
-    let mut labels: BTreeMap<&str, &str> = more
+fn labels_of(series: &Series, more: &LiteMap<String, String>) -> Vec<u8> {
+    let mut labels: LiteMap<&str, &str> = more
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_str()))
         .gather();
@@ -269,7 +268,7 @@ mod tests {
     #[test]
     fn another_reader_of_protobuf_finds_labels_in_order_and_samples_in_time() {
         let samples = samples();
-        let more = BTreeMap::from([
+        let more = LiteMap::from_iter([
             ("agent_id".to_owned(), "a-1".to_owned()),
             ("instance".to_owned(), "edge".to_owned()),
             ("none".to_owned(), String::new()),
@@ -304,7 +303,7 @@ mod tests {
     #[test]
     fn a_part_has_only_its_own_samples() {
         let samples = samples();
-        let requests = Requests::new(&samples, &BTreeMap::new());
+        let requests = Requests::new(&samples, &LiteMap::new());
         let body = |columns, ticks| read(&requests.body(&piece(columns, ticks)));
         let one = body(0..1, 2..3);
         assert_eq!(one.len(), 1);
@@ -326,7 +325,7 @@ mod tests {
             samples.block.wall_offset_ms = offset;
             samples.block.ticks = vec![tick];
             samples.block.columns = vec![(9, vec![Some(value)])];
-            let requests = Requests::new(&samples, &BTreeMap::new());
+            let requests = Requests::new(&samples, &LiteMap::new());
             let read = read(&requests.body(&piece(0..1, 0..1)));
             let wanted = Sample { value: float(value, digits), timestamp: samples.block.wall_ms(tick) };
             prop_assert_eq!(&read[0].samples, &[wanted]);

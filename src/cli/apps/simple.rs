@@ -1,7 +1,8 @@
 //! `apps deploy`.
 
-use std::{collections::BTreeMap, io, path::Path};
+use std::{io, path::Path};
 
+use litemap::LiteMap;
 use serde_json::json;
 
 use super::{
@@ -110,7 +111,7 @@ fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
         return Err(Error::new("standard input has one secret value")
             .fix("name a file for each of the others: --env-secret KEY=FILE"));
     }
-    let mut secret_env = BTreeMap::new();
+    let mut secret_env = LiteMap::new_vec();
     for (key, file) in secrets {
         secret_env.insert(key, secret(Path::new(&file))?);
     }
@@ -131,7 +132,7 @@ fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
 }
 
 /// The pairs of an option that may be given many times.
-fn pairs(args: &Args, (name, separator): (&str, char)) -> Result<BTreeMap<String, String>> {
+fn pairs(args: &Args, (name, separator): (&str, char)) -> Result<LiteMap<String, String>> {
     let pair = |text: String| {
         let pair = text
             .split_once(separator)

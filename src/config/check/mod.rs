@@ -388,7 +388,7 @@ impl Merged {
         self.warn_of_unused();
         let labels = match self.entry(&keys::LABELS).map(|entry| &entry.value) {
             Some(Value::Labels(labels)) => labels.clone(),
-            _ => std::collections::BTreeMap::new(),
+            _ => litemap::LiteMap::new(),
         };
         Some(Agent {
             state_dir: self.path(&keys::STATE_DIR)?,

@@ -1,7 +1,5 @@
 //! The settings of `[telemetry.remote_write]`.
 
-use std::collections::BTreeMap;
-
 use super::super::{
     keys,
     layers::Merged,
@@ -13,6 +11,7 @@ use crate::{
     core::url::{Security, Url, is_loopback},
     error::Error,
 };
+use litemap::LiteMap;
 
 impl Merged {
     /// A receiver of samples; `None` where none is set, or where `problems` says what is wrong with
@@ -27,7 +26,7 @@ impl Merged {
         let labels = self.entry(&keys::REMOTE_WRITE_LABELS);
         let labels = match labels.map(|entry| &entry.value) {
             Some(Value::Labels(labels)) => labels.clone(),
-            _ => BTreeMap::new(),
+            _ => LiteMap::new(),
         };
         for name in labels.keys().filter(|name| !is_label(name)) {
             let what = self.about(&keys::REMOTE_WRITE_LABELS, "cannot be used");

@@ -1,6 +1,8 @@
 //! Manifests: YAML or JSON read into objects, each judged before anything is asked of the cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+
+use litemap::LiteMap;
 
 use crate::core::order::{GatherExt as _, OrderExt as _};
 
@@ -61,7 +63,7 @@ pub(super) fn problem(
 }
 
 /// Custom resources, by `apiVersion` and `kind` of their manifests.
-pub type Customs = BTreeMap<(String, String), Kind>;
+pub type Customs = LiteMap<(String, String), Kind>;
 
 /// Reads manifests of kinds that are built in.
 ///

@@ -1,8 +1,7 @@
 //! Overlay of a revision: wishes that were made beside its manifests, and that stay when the
 //! manifests are deployed again.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use serde_json::{Map, Value};
 
 use super::{
@@ -21,17 +20,17 @@ const BECOMES: &str = " > ";
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Overlay {
     /// Numbers of Pods, by workload: `Deployment/web`.
-    pub scaled: BTreeMap<String, u64>,
+    pub scaled: LiteMap<String, u64>,
     /// Time of the last restart; the beginning of time where there was none.
     pub restarted: Wall,
     /// Digests that its Pods ran when the revision became good, by the names of its images; for an
     /// image without one a word that [`super::unpinned`] knows.
-    pub digests: BTreeMap<String, String>,
+    pub digests: LiteMap<String, String>,
     /// Workloads that are deployed by these digests, because they went back: `Deployment/web`.
     pub pinned: Vec<String>,
     /// Requests and limits by container, `Deployment/web/app`: those of the manifest, and those
     /// that take their place for as long as it says the same.
-    pub sized: BTreeMap<String, String>,
+    pub sized: LiteMap<String, String>,
 }
 
 impl Overlay {
@@ -180,7 +179,7 @@ mod tests {
             apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: web}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n";
         let manifests = parse(text, Some("shop")).unwrap();
         let mut overlay = Overlay {
-            scaled: BTreeMap::from([
+            scaled: LiteMap::from_iter([
                 ("Deployment/web".to_owned(), 3),
                 ("Deployment/old".to_owned(), 2),
                 ("DaemonSet/web".to_owned(), 2),

@@ -1,8 +1,7 @@
 //! Manifests of an app of one container, made from a few words; and the same changed by a few
 //! words, where only what is named changes.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use serde_json::{Value, json};
 
 use super::{
@@ -28,11 +27,11 @@ pub struct Simple {
     /// Name of the host under which it is reached.
     pub host: Option<String>,
     /// Environment variables.
-    pub env: BTreeMap<String, String>,
+    pub env: LiteMap<String, String>,
     /// Environment variables with values that go into a Secret.
-    pub secret_env: BTreeMap<String, String>,
+    pub secret_env: LiteMap<String, String>,
     /// Sizes of volumes by the path where they are mounted: `/data`, `1Gi`.
-    pub volumes: BTreeMap<String, String>,
+    pub volumes: LiteMap<String, String>,
     /// Name of the Secret with the credentials of the registry.
     pub pull_secret: Option<String>,
 }
@@ -249,7 +248,7 @@ mod tests {
         manifests.iter().map(Manifest::in_words).collect()
     }
 
-    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    fn map(pairs: &[(&str, &str)]) -> LiteMap<String, String> {
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         pairs.iter().map(owned).collect()
     }

@@ -1,9 +1,8 @@
 //! Kubernetes that was installed by other means: the service of a k3s, and the distributions that
 //! are connected and never managed.
 
-use std::collections::BTreeMap;
-
 use crate::core::order::GatherExt as _;
+use litemap::LiteMap;
 
 use super::{BINARY, Role, setting, texts::Init};
 
@@ -82,7 +81,7 @@ pub struct Service {
     /// Part of k3s that it runs.
     pub role: Role,
     flags: Vec<(String, String)>,
-    variables: BTreeMap<String, String>,
+    variables: LiteMap<String, String>,
 }
 
 impl Service {

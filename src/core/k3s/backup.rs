@@ -1,7 +1,9 @@
 //! Backups of k3s: their names, which of them are kept, and the machines that one may be restored
 //! to.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
+
+use litemap::LiteMap;
 
 use super::{Change, Version, change, is_node_name};
 use crate::core::{
@@ -50,7 +52,7 @@ impl Limits {
 /// a line for each directory, in fields that tabs part. A backup that nobody asked for keeps to
 /// them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct NamedLimits(BTreeMap<String, Limits>);
+pub struct NamedLimits(LiteMap<String, Limits>);
 
 /// Directories that are remembered.
 const NAMED_MAX: usize = 32;

@@ -4,7 +4,9 @@
 //! It remembers from look to look, in one small file in memory; [`Memory::look`] is all there is to
 //! decide.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::fmt::Write as _;
+
+use litemap::LiteMap;
 
 use super::{
     Role, connect,
@@ -148,7 +150,7 @@ pub struct Memory {
     /// Change that was interrupted and that nobody goes on with.
     unfinished: Option<Unfinished>,
     /// Faults by id.
-    entries: BTreeMap<String, SeenFault>,
+    entries: LiteMap<String, SeenFault>,
 }
 
 /// A change that was interrupted.
@@ -279,8 +281,10 @@ impl Memory {
                 entry.handed = None;
             }
         }
-        self.entries.retain(|_, entry| {
+        for (_, entry) in &mut self.entries {
             entry.tries.retain(|at| now_s.saturating_sub(*at) < DAY_S);
+        }
+        self.entries.retain(|_, entry| {
             entry.is_there
                 || !entry.tries.is_empty()
                 || now_s.saturating_sub(entry.seen_s) < FORGOTTEN_S

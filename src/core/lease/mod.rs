@@ -37,10 +37,9 @@
 //! the next look, 4 s at most; else 16 s and two round trips at most: the holder's last write is
 //! seen 4 s late, and is waited for 12 s.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
+
+use litemap::LiteMap;
 
 use crate::core::time::Mono;
 
@@ -220,7 +219,7 @@ pub struct Election {
     announced: Option<(u64, Mono)>,
     next_beat: u64,
     /// Time when each rival's announcement was first seen as it is.
-    ages: BTreeMap<String, (u64, Mono)>,
+    ages: LiteMap<String, (u64, Mono)>,
     /// Time when the last confirmed write of this holder began.
     renewed: Option<Mono>,
     /// The fence that the Lease gives.
@@ -253,7 +252,7 @@ impl Election {
             watched: None,
             announced: None,
             next_beat: 1,
-            ages: BTreeMap::new(),
+            ages: LiteMap::new(),
             renewed: None,
             fence: None,
             grace: None,

@@ -7,6 +7,8 @@
 //! agent that never knew of a rival and was not told whose the Lease is for as long as its fence.
 //! After any history a working API brings exactly one link, and its loss is made good in time.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 /// Longer than any promise and any call; a run is at rest after it.

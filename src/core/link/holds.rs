@@ -45,7 +45,7 @@ impl Link {
     }
 
     fn held_why(&self) -> String {
-        let why = self.holds.first_key_value().map(|(_, why)| why.clone());
+        let why = self.holds.first().map(|(_, why)| why.clone());
         why.unwrap_or_default()
     }
 

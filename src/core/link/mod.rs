@@ -8,8 +8,10 @@
 //! registers, a server that accepts and drops connections is met with a growing back-off, and a
 //! refusal of the registration ends the wait for it at once.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
+
+use litemap::LiteMap;
 
 use crate::core::{
     backoff::Backoff,
@@ -339,7 +341,7 @@ pub struct Link {
     /// True if `why` is the failed dial of a gateway.
     why_is_gateway: bool,
     /// Empty in every state but [`State::Held`].
-    holds: BTreeMap<Holder, String>,
+    holds: LiteMap<Holder, String>,
     unknown_types: BTreeSet<String>,
     outages: VecDeque<Outage>,
     losses: u64,
@@ -377,7 +379,7 @@ impl Link {
             failures: 0,
             why: outage.why.clone(),
             why_is_gateway: false,
-            holds: BTreeMap::new(),
+            holds: LiteMap::new(),
             unknown_types: BTreeSet::new(),
             outages: VecDeque::from([outage]),
             losses: 0,
@@ -449,7 +451,7 @@ impl Link {
             next_attempt: until.map(|until| until.since(now.mono)),
             failures: self.failures,
             is_refused: self.refused.failures() > 0,
-            held_by: self.holds.first_key_value().map(|(holder, _)| *holder),
+            held_by: self.holds.first().map(|(holder, _)| *holder),
             is_about_gateway: self.why_is_gateway,
         }
     }

@@ -5,7 +5,9 @@
 //! decision, takes in later observations, and turns into a refusal once the call would no longer be
 //! admitted. [`Rounds`] says what to check and when.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
+
+use litemap::LiteMap;
 
 use super::{Attributes, Level, Namespace, Rules, Terms, decide, settle};
 use crate::core::{
@@ -268,7 +270,7 @@ pub fn first_look_at_grant(admitted: Mono) -> Mono {
 /// each.
 #[derive(Debug, Default)]
 pub struct Rounds {
-    looks: BTreeMap<Subject, Look>,
+    looks: LiteMap<Subject, Look>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -280,7 +282,7 @@ struct Look {
 impl Rounds {
     /// Begins the looks that are due and returns their subjects. `relied_on` has every subject that
     /// running calls rely on, with the moment from which another look is wanted.
-    pub fn begin(&mut self, relied_on: &BTreeMap<Subject, Mono>, now: Mono) -> Vec<Subject> {
+    pub fn begin(&mut self, relied_on: &LiteMap<Subject, Mono>, now: Mono) -> Vec<Subject> {
         self.looks
             .retain(|subject, look| look.is_under_way || relied_on.contains_key(subject));
         let due: Vec<Subject> = relied_on
@@ -306,7 +308,7 @@ impl Rounds {
     }
 
     /// Moment of the next look; `None` where nothing is relied on, or all looks are under way.
-    pub fn next(&self, relied_on: &BTreeMap<Subject, Mono>) -> Option<Mono> {
+    pub fn next(&self, relied_on: &LiteMap<Subject, Mono>) -> Option<Mono> {
         let all = relied_on.iter();
         all.filter_map(|(subject, wanted)| self.due(subject, *wanted))
             .min()
@@ -433,9 +435,9 @@ mod tests {
     #[test]
     fn nothing_is_looked_at_that_nobody_relies_on_and_never_twice_at_once() {
         let mut rounds = Rounds::default();
-        assert_eq!(rounds.next(&BTreeMap::new()), None);
+        assert_eq!(rounds.next(&LiteMap::new()), None);
         let (subject, due) = in_shop().next_look().unwrap();
-        let relied_on = BTreeMap::from([(subject.clone(), due)]);
+        let relied_on = LiteMap::from_iter([(subject.clone(), due)]);
         assert_eq!(rounds.begin(&relied_on, at(104)), Vec::<Subject>::new());
         assert_eq!(rounds.next(&relied_on), Some(at(105)));
         assert_eq!(
@@ -447,7 +449,7 @@ mod tests {
         rounds.end(&subject);
         // It failed: again, but not in a loop.
         assert_eq!(rounds.next(&relied_on), Some(at(106)));
-        assert_eq!(rounds.begin(&BTreeMap::new(), at(107)), Vec::new());
+        assert_eq!(rounds.begin(&LiteMap::new(), at(107)), Vec::new());
         assert!(rounds.looks.is_empty());
     }
 
@@ -504,9 +506,9 @@ mod tests {
     fn a_look_under_way_is_not_begun_again_by_a_call_that_comes_back() {
         let mut rounds = Rounds::default();
         let (subject, due) = in_shop().next_look().unwrap();
-        let relied_on = BTreeMap::from([(subject.clone(), due)]);
+        let relied_on = LiteMap::from_iter([(subject.clone(), due)]);
         assert_eq!(rounds.begin(&relied_on, at(105)), [subject]);
-        assert_eq!(rounds.begin(&BTreeMap::new(), at(106)), Vec::new());
+        assert_eq!(rounds.begin(&LiteMap::new(), at(106)), Vec::new());
         assert_eq!(rounds.begin(&relied_on, at(120)), Vec::new());
     }
 }

@@ -16,16 +16,14 @@ mod machine;
 mod network;
 mod resolver;
 
-use std::collections::BTreeMap;
-
-use crate::core::order::OrderExt as _;
-
 use self::facts::{Fact, Facts};
 pub use self::{
     agent::{CERTIFICATE, SECRETS, UPDATE_TAKEN_BACK},
     clock::is_behind,
 };
 use super::{environment::Environment, health::Severity, repair::Recipe};
+use crate::core::order::OrderExt as _;
+use litemap::LiteMap;
 
 /// One thing that can be wrong.
 #[derive(Debug)]
@@ -201,7 +199,7 @@ pub fn checks() -> impl Iterator<Item = &'static Check> {
 pub fn judge(facts: &Facts, environment: &Environment) -> Vec<CheckResult> {
     let mut verdicts: Vec<CheckResult> = Vec::new();
     // The problem that a check has or waits for.
-    let mut causes: BTreeMap<&str, &'static str> = BTreeMap::new();
+    let mut causes: LiteMap<&str, &'static str> = LiteMap::new();
     for check in checks() {
         let cause = check.after.iter().find_map(|id| causes.get(id).copied());
         let verdict = verdict(check, cause, facts, environment);

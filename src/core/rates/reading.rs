@@ -1,7 +1,9 @@
 //! Raw counters of the machine at one moment, as the kernel keeps them. Values that could not be
 //! read are `None` or absent.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
+
+use litemap::LiteMap;
 
 use super::{DiskSpace, Memory};
 use crate::core::time::Now;
@@ -36,7 +38,7 @@ pub struct Reading {
     pub forks: Option<u64>,
     /// Pressure by resource (`cpu`, `memory`, `io`) and kind (`some`, `full`): stalled time since
     /// boot, in microseconds.
-    pub stalled_us: BTreeMap<(&'static str, &'static str), u64>,
+    pub stalled_us: LiteMap<(&'static str, &'static str), u64>,
     /// Use of the memory.
     pub memory: MemoryUse,
     /// Processes that were killed for want of memory since boot.
@@ -46,17 +48,17 @@ pub struct Reading {
     /// The file system at the root.
     pub root: Option<DiskSpace>,
     /// File systems on disks of this machine, by the path where they are mounted.
-    pub file_systems: BTreeMap<String, FileSystem>,
+    pub file_systems: LiteMap<String, FileSystem>,
     /// Compressed memory by device.
-    pub zram: BTreeMap<String, Zram>,
+    pub zram: LiteMap<String, Zram>,
     /// Whole disks by name.
-    pub disks: BTreeMap<String, Disk>,
+    pub disks: LiteMap<String, Disk>,
     /// Network interfaces by name, without those of Pods.
-    pub networks: BTreeMap<String, Network>,
+    pub networks: LiteMap<String, Network>,
     /// Temperatures by sensor, in thousandths of a degree Celsius.
-    pub temperatures_milli: BTreeMap<String, i64>,
+    pub temperatures_milli: LiteMap<String, i64>,
     /// Fans by sensor, in turns a minute.
-    pub fans_rpm: BTreeMap<String, u64>,
+    pub fans_rpm: LiteMap<String, u64>,
     /// State of a Raspberry Pi's supply: below 4.63 V right now.
     pub is_under_voltage: Option<bool>,
     /// State of a Raspberry Pi's processor: throttled right now.
@@ -64,7 +66,7 @@ pub struct Reading {
     /// This program.
     pub own: Own,
     /// Values that every machine should have and that could not be read, with the reason.
-    pub unread: BTreeMap<&'static str, String>,
+    pub unread: LiteMap<&'static str, String>,
 }
 
 /// Ticks of the processors since boot, by what they were spent on.

@@ -1,8 +1,7 @@
 //! Joins and splits blocks, minute by minute.
 
-use std::collections::BTreeMap;
-
 use super::block::{Block, Column};
+use litemap::LiteMap;
 
 /// Offsets of the clock that differ by less are the same one: clocks are slewed a little all the
 /// time.
@@ -24,7 +23,7 @@ impl Block {
             (whole.boot, whole.wall_offset_ms, whole.clock_is_set) =
                 (first.boot, first.wall_offset_ms, first.clock_is_set);
         }
-        let mut columns: BTreeMap<u32, Column> = BTreeMap::new();
+        let mut columns: LiteMap<u32, Column> = LiteMap::new();
         for block in blocks {
             for (series, values) in &block.columns {
                 let column = columns.entry(*series).or_default();

@@ -1,8 +1,7 @@
 //! Downsampling: minimum, mean, maximum and count per step of time.
 
-use std::collections::BTreeMap;
-
 use super::block::Column;
+use litemap::LiteMap;
 
 /// Values of a series over one step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -48,7 +47,7 @@ impl Cell {
 /// Cells of one series by the beginning of their step, in milliseconds since 1970.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Steps {
-    cells: BTreeMap<i64, Cell>,
+    cells: LiteMap<i64, Cell>,
 }
 
 impl Steps {
@@ -69,10 +68,7 @@ impl Steps {
 
     /// The beginning of the first and of the last step.
     pub fn bounds(&self) -> Option<(i64, i64)> {
-        Some((
-            *self.cells.first_key_value()?.0,
-            *self.cells.last_key_value()?.0,
-        ))
+        Some((*self.cells.first()?.0, *self.cells.last()?.0))
     }
 
     /// `count` steps from `begin` on as columns: how many values, mean, and how far the smallest

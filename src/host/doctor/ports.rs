@@ -1,6 +1,8 @@
 //! Programs that listen on ports. Only root can see those of other users.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{fs, path::Path};
+
+use litemap::LiteMap;
 
 use crate::core::{preflight::facts::Fact, procfs::net::listeners};
 
@@ -49,15 +51,17 @@ fn socket(link: &str) -> Option<&str> {
 }
 
 /// Ports that are listened on, by the inode of the socket.
-fn sockets(root: &Path) -> BTreeMap<String, u16> {
-    let mut ports = BTreeMap::new();
+fn sockets(root: &Path) -> LiteMap<String, u16> {
+    let mut ports = LiteMap::new();
     for table in ["proc/self/net/tcp", "proc/self/net/tcp6"] {
         let Fact::Text(text) = super::text(&root.join(table)) else {
             continue;
         };
-        let sockets =
-            listeners(&text).filter_map(|socket| Some((socket.inode?.to_owned(), socket.port)));
-        ports.extend(sockets);
+        for socket in listeners(&text) {
+            if let Some(inode) = socket.inode {
+                ports.insert(inode.to_owned(), socket.port);
+            }
+        }
     }
     ports
 }

@@ -1,12 +1,11 @@
 //! Disks and interfaces that are worth measuring.
 
-use std::collections::BTreeMap;
-
 use crate::core::{
     order::GatherExt as _,
     procfs,
     rates::{Disk, Network},
 };
+use litemap::LiteMap;
 
 /// Disks and interfaces that are kept. A box with more has its first ones in the order of the
 /// kernel.
@@ -14,7 +13,7 @@ const DEVICES_MAX: usize = 64;
 
 /// The lines of `/proc/diskstats` about whole disks, which are those in `/sys/block`; not what is
 /// made of memory or of files.
-pub(super) fn disks(diskstats: &str, whole: &[String]) -> BTreeMap<String, Disk> {
+pub(super) fn disks(diskstats: &str, whole: &[String]) -> LiteMap<String, Disk> {
     let is_wanted = |name: &str| {
         let is_made_up = ["loop", "ram", "zram"].iter().any(|kind| {
             let number = name.strip_prefix(kind);
@@ -31,7 +30,7 @@ pub(super) fn disks(diskstats: &str, whole: &[String]) -> BTreeMap<String, Disk>
 }
 
 /// The interfaces of `/proc/net/dev` through which the machine speaks with others.
-pub(super) fn networks(dev: &str) -> BTreeMap<String, Network> {
+pub(super) fn networks(dev: &str) -> LiteMap<String, Network> {
     procfs::net::interfaces(dev)
         .filter(|(name, _)| !procfs::net::is_inner(name))
         .take(DEVICES_MAX)

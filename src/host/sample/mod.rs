@@ -4,7 +4,9 @@
 //! cap, every folder to a bound. What cannot be read, or is not what the kernel documents, is not
 //! there; and where every machine has it, the reading says why not.
 
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
+
+use litemap::LiteMap;
 
 use super::{
     clock,
@@ -53,7 +55,7 @@ pub fn read_below(root: &Path, space: &dyn Fn(&str) -> Option<Space>) -> Reading
     };
     let mut tree = Tree {
         root,
-        unread: BTreeMap::new(),
+        unread: LiteMap::new(),
     };
     from_proc(&mut tree, &mut reading);
     from_mounts(&mut tree, space, &mut reading);
@@ -187,7 +189,7 @@ fn is_clock_synchronised(tree: &mut Tree<'_>) -> Option<bool> {
 /// The root path, and what could not be read below it.
 struct Tree<'a> {
     root: &'a Path,
-    unread: BTreeMap<&'static str, String>,
+    unread: LiteMap<&'static str, String>,
 }
 
 impl Tree<'_> {

@@ -1,7 +1,9 @@
 //! Mounts from `/proc/self/mountinfo` (proc_pid_mountinfo(5)): file systems that are worth
 //! measuring and can be queried without blocking.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+
+use litemap::LiteMap;
 
 use crate::core::{
     order::{GatherExt as _, OrderExt as _},
@@ -63,7 +65,7 @@ const PLUMBING: [&str; 8] = [
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
     /// The file systems, by the path where they are mounted, not asked yet.
-    pub(super) file_systems: BTreeMap<String, FileSystem>,
+    pub(super) file_systems: LiteMap<String, FileSystem>,
     /// True if `/proc` shows not all processes.
     pub(super) hides_processes: bool,
 }
@@ -94,8 +96,8 @@ pub(super) fn read(mountinfo: &str) -> Option<Mounts> {
     // both have their turn, and the second replaces the first.
     mounts.retain(|mount| is_wanted(mount) && !is_behind(&mount.point, &risky));
     mounts.order_by_key(|mount| mount.point.len());
-    let mut seen = BTreeMap::new();
-    let mut file_systems = BTreeMap::new();
+    let mut seen = LiteMap::new_vec();
+    let mut file_systems = LiteMap::new();
     for mount in mounts {
         let path = mount.point.clone().into_owned();
         let first = seen.entry(mount.number).or_insert_with(|| path.clone());
@@ -143,7 +145,11 @@ mod tests {
 
     fn kept(mountinfo: &str) -> Vec<String> {
         let mounts = read(mountinfo).unwrap();
-        mounts.file_systems.into_keys().collect()
+        mounts
+            .file_systems
+            .into_iter()
+            .map(|(key, _)| key)
+            .collect()
     }
 
     #[test]
@@ -167,8 +173,8 @@ mod tests {
         );
         let mounts = read(mountinfo).unwrap().file_systems;
         // The mount is read-only to us alone; the file system is not.
-        assert!(!mounts["/boot/firmware"].is_read_only);
-        assert!(mounts["/media/My Disk"].is_read_only);
+        assert!(!mounts.get("/boot/firmware").unwrap().is_read_only);
+        assert!(mounts.get("/media/My Disk").unwrap().is_read_only);
     }
 
     #[test]
@@ -196,7 +202,10 @@ mod tests {
             22 21 8:2 / / rw - ext4 /dev/old rw\n\
             23 22 8:3 / / ro - ext4 /dev/new ro\n";
         let mounts = read(mountinfo).unwrap().file_systems;
-        assert_eq!((mounts.len(), mounts["/"].device.as_str()), (1, "/dev/new"));
+        assert_eq!(
+            (mounts.len(), mounts.get("/").unwrap().device.as_str()),
+            (1, "/dev/new")
+        );
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! The files of `/sys`: the kernel's `sysfs-class-hwmon`, `sysfs-class-thermal`, `mmc-dev-attrs`
 //! and `zram`, and the Raspberry Pi's firmware.
 
-use std::collections::BTreeMap;
-
 use super::Tree;
 use crate::core::rates::{Reading, Zram};
+use litemap::LiteMap;
 
 /// Sensors that are kept.
 const SENSORS_MAX: usize = 64;
@@ -126,7 +125,7 @@ fn chip(tree: &Tree<'_>, path: &str, name: &str, reading: &mut Reading) {
 
 /// Keeps a value under its name; the second of the same name, as that of a second disk, under one
 /// with a number.
-fn keep<T>(sensors: &mut BTreeMap<String, T>, name: &str, value: T) {
+fn keep<T>(sensors: &mut LiteMap<String, T>, name: &str, value: T) {
     if sensors.len() >= SENSORS_MAX {
         return;
     }

@@ -7,11 +7,9 @@
 //! Errors say by [`Retry`] what they are: `Soon`, the API server does not answer; `Later`, somebody
 //! has to let the account in first; `Never`, it refuses this.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
+use litemap::LiteMap;
 use serde_json::{Value, json};
 
 use super::{super::link::lease_gate::LeaseGate, account::Account, cut, observe::observe};
@@ -52,7 +50,7 @@ fields!(LiveObject { metadata });
 struct LiveMetadata {
     uid: String,
     resource_version: String,
-    annotations: BTreeMap<String, String>,
+    annotations: LiteMap<String, String>,
     finalizers: Vec<String>,
     owner_references: Vec<Value>,
     managed_fields: Vec<Value>,
@@ -113,7 +111,7 @@ pub struct Drifted {
 }
 
 /// Generations of the objects of a version.
-pub type Targets = BTreeMap<Key, u64>;
+pub type Targets = std::collections::BTreeMap<Key, u64>;
 
 /// Key of a manifest's object in an observation.
 pub fn key(manifest: &Manifest) -> Key {

@@ -6,11 +6,12 @@
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     rc::Rc,
     time::Duration,
 };
 
+use litemap::LiteMap;
 use serde_json::{Value, json};
 use smol::{
     Task, Timer,
@@ -63,11 +64,11 @@ type Name = (String, String, String);
 #[derive(Debug)]
 pub(super) struct Drift {
     stirred: (Sender<()>, Receiver<()>),
-    watches: RefCell<BTreeMap<(String, String), Watched>>,
-    seen: RefCell<BTreeMap<Name, ObjectFingerprint>>,
+    watches: RefCell<LiteMap<(String, String), Watched>>,
+    seen: RefCell<LiteMap<Name, ObjectFingerprint>>,
     /// Objects as they were when nothing was to be put back.
-    verified: RefCell<BTreeMap<Name, ObjectFingerprint>>,
-    by_app: RefCell<BTreeMap<String, AppDrift>>,
+    verified: RefCell<LiteMap<Name, ObjectFingerprint>>,
+    by_app: RefCell<LiteMap<String, AppDrift>>,
 }
 
 /// Version of an object, as far as drift depends on it.
@@ -91,7 +92,7 @@ struct Watched {
 #[derive(Debug, Default)]
 struct AppDrift {
     repairs: VecDeque<Repair>,
-    counts: BTreeMap<(String, String), (u32, Mono)>,
+    counts: LiteMap<(String, String), (u32, Mono)>,
     missing: Vec<String>,
 }
 
@@ -246,7 +247,7 @@ impl Apps {
                 .collect();
             kinds
         };
-        let mut wanted = BTreeMap::<_, (_, BTreeSet<String>)>::new();
+        let mut wanted = LiteMap::<_, (_, BTreeSet<String>)>::new();
         for (namespace, kind, name) in apps.iter().flat_map(kinds) {
             let key = (namespace, kind.name.to_string());
             let (_, names) = wanted.entry(key).or_insert((kind, BTreeSet::new()));

@@ -3,12 +3,12 @@
 //! What is gone from there stays in the cluster: an empty folder may be one that is not mounted.
 
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     rc::Rc,
     time::Duration,
 };
 
+use litemap::LiteMap;
 use serde_json::Value;
 use smol::Timer;
 
@@ -53,7 +53,7 @@ impl Apps {
         let Some(folder) = self.sources.folder.clone() else {
             return std::future::pending().await;
         };
-        let mut seen = BTreeMap::new();
+        let mut seen = LiteMap::new();
         loop {
             Timer::after(LOOK_EVERY).await;
             if !self.is_in_charge() {
@@ -82,8 +82,8 @@ impl Apps {
     /// Deploys what is as it was at the last look and not done yet.
     async fn compare(
         self: &Rc<Self>,
-        seen: &mut BTreeMap<String, TrackedEntry>,
-        found: BTreeMap<String, FolderEntry>,
+        seen: &mut LiteMap<String, TrackedEntry>,
+        found: LiteMap<String, FolderEntry>,
     ) {
         seen.retain(|app, _| found.contains_key(app));
         for (app, entry) in found {

@@ -50,12 +50,12 @@ mod watched;
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
     path::PathBuf,
     rc::Rc,
     time::Duration,
 };
 
+use litemap::LiteMap;
 use smol::lock::Semaphore;
 
 use self::{
@@ -97,12 +97,12 @@ pub struct Apps {
     now: fn() -> Now,
     has_ended: Box<dyn Fn()>,
     /// Changes under way, by app.
-    running: RefCell<BTreeMap<String, Running>>,
+    running: RefCell<LiteMap<String, Running>>,
     /// Apps whose next change is being accepted.
-    beginning: RefCell<BTreeMap<String, Beginning>>,
+    beginning: RefCell<LiteMap<String, Beginning>>,
     turns: Semaphore,
     /// Records as they were read or written last, for the time when the API server is away.
-    known: RefCell<BTreeMap<String, App>>,
+    known: RefCell<LiteMap<String, App>>,
 }
 
 impl std::fmt::Debug for Apps {

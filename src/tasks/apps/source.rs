@@ -1,8 +1,9 @@
 //! Apps that have a source: set up, asked for at once, and kept up to date; and what is wrong with
 //! sources of all kinds.
 
-use std::{cell::RefCell, collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
+use std::{cell::RefCell, path::PathBuf, rc::Rc, time::Duration};
 
+use litemap::LiteMap;
 use serde_json::{Value, json};
 use smol::{Timer, lock::Mutex};
 
@@ -51,7 +52,7 @@ pub(super) struct Sources {
     git_hosts: Vec<GitHost>,
     /// Memory is small: one git at a time.
     one: Mutex<()>,
-    failed: RefCell<BTreeMap<String, Failed>>,
+    failed: RefCell<LiteMap<String, Failed>>,
 }
 
 /// Latest failure of a source.

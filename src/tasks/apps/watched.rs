@@ -1,13 +1,9 @@
 //! Namespace that is watched while a change is judged: lists once, then only what changes. A look
 //! costs the API server nothing.
 
-use std::{
-    cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
-    rc::Rc,
-    time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeSet, rc::Rc, time::Duration};
 
+use litemap::LiteMap;
 use serde_json::Value;
 use smol::{Task, Timer};
 
@@ -39,7 +35,7 @@ pub(super) struct Watched {
 #[derive(Default)]
 struct State {
     seen: Observation,
-    kinds: BTreeMap<String, Part>,
+    kinds: LiteMap<String, Part>,
 }
 
 /// Watch of one kind.

@@ -1,12 +1,11 @@
 //! Shared state in the format of Prometheus.
 
-use std::collections::BTreeMap;
-
 use crate::{
     core::{health::Severity, order::GatherExt as _, outbox::Backlog, rates::Reading},
     tasks::{proxy::Load, state::SharedState},
     wire::exposition::{self, Agent, Cluster, Link},
 };
+use litemap::LiteMap;
 
 /// The page of this moment.
 pub fn page(
@@ -58,7 +57,7 @@ pub fn page(
 /// Number of conditions of each severity, zero included.
 fn conditions(shared_state: &SharedState) -> Vec<(&'static str, u64)> {
     let each = [Severity::Note, Severity::Warning, Severity::Critical];
-    let mut counts: BTreeMap<Severity, u64> =
+    let mut counts: LiteMap<Severity, u64> =
         each.map(|severity| (severity, 0)).into_iter().gather();
     shared_state.with_conditions(|list| {
         for condition in list.worst_first() {

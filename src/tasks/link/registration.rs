@@ -4,12 +4,13 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
     net::IpAddr,
     path::PathBuf,
     rc::Rc,
     time::Duration,
 };
+
+use litemap::LiteMap;
 
 use crate::{
     core::{
@@ -51,7 +52,7 @@ pub struct Profile {
     /// Free text.
     pub cloud_provider: String,
     /// The user's labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: LiteMap<String, String>,
     /// True if unencrypted links to other machines are allowed.
     pub allows_plaintext: bool,
 }

@@ -3,7 +3,6 @@
 
 use std::{
     cell::{OnceCell, RefCell},
-    collections::BTreeMap,
     convert::Infallible,
     pin::Pin,
     rc::Rc,
@@ -222,8 +221,8 @@ impl AdmissionQueue {
     }
 
     /// Subjects outside this machine that running calls depend on, and the time of the next look.
-    pub(super) fn relied_on(&self) -> BTreeMap<Subject, Mono> {
-        let mut all: BTreeMap<Subject, Mono> = BTreeMap::new();
+    pub(super) fn relied_on(&self) -> LiteMap<Subject, Mono> {
+        let mut all: LiteMap<Subject, Mono> = LiteMap::new();
         let state = self.state.borrow();
         let alive = state.running_calls.values();
         for running_call in alive.filter(|running_call| running_call.withdrawal.get().is_none()) {

@@ -1,9 +1,10 @@
 //! The agent's messages of proxied exchanges. Every function returns one whole message, ready to be
 //! sent as text.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::fmt::Write as _;
 
 use base64::Engine;
+use litemap::LiteMap;
 use serde::Serialize;
 
 use super::{fields::BASE64, outbound::message};
@@ -81,12 +82,12 @@ pub fn proxy_response_end(request_id: &str, now: Wall) -> String {
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Headers {
-    by_name: Option<BTreeMap<String, Vec<String>>>,
+    by_name: Option<LiteMap<String, Vec<String>>>,
 }
 
 impl Headers {
     fn new(list: &HeaderList) -> Self {
-        let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut by_name: LiteMap<String, Vec<String>> = LiteMap::new();
         for (name, values) in list {
             by_name
                 .entry(canonical(name))

@@ -1,7 +1,6 @@
 //! Messages of the agent. Every function returns one whole message, ready to be sent as text.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use serde::{Serialize, Serializer};
 
 use crate::core::{secret::Secret, time::Wall};
@@ -73,10 +72,10 @@ pub struct Registration {
     /// `gitVersion` of the API server.
     pub k8s_version: String,
     /// Configured labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: LiteMap<String, String>,
     /// `agent_mode`, `registration_mode`, `registration_timestamp`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub metadata: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "LiteMap::is_empty")]
+    pub metadata: LiteMap<String, String>,
     /// The configured cluster name.
     pub name: String,
     /// Configured or detected; `unknown-country` where unknown.
@@ -339,8 +338,8 @@ mod tests {
             hostname: "box".to_owned(),
             k8s_service_token: Some(Secret::new("handle")),
             k8s_version: "v1.31.4+k3s1".to_owned(),
-            labels: BTreeMap::from([("env".to_owned(), "prod".to_owned())]),
-            metadata: BTreeMap::from([("agent_mode".to_owned(), "vm-agent".to_owned())]),
+            labels: LiteMap::from_iter([("env".to_owned(), "prod".to_owned())]),
+            metadata: LiteMap::from_iter([("agent_mode".to_owned(), "vm-agent".to_owned())]),
             name: "edge-1".to_owned(),
             region: "DE".to_owned(),
             server_ip: "203.0.113.7".to_owned(),

@@ -48,16 +48,21 @@ fn reading() -> Reading {
             available: Some(u64::from(u32::MAX) * 1024),
             ..MemoryUse::default()
         },
-        stalled_us: [(("io", "full"), 1_500_000)].into(),
-        file_systems: [("/a \"b\"\n\\".to_owned(), file_system)].into(),
-        zram: [("zram0".to_owned(), Zram::default())].into(),
-        disks: [("sda".to_owned(), disk)].into(),
-        networks: [("eth0".to_owned(), network)].into(),
+        stalled_us: [(("io", "full"), 1_500_000)].into_iter().collect(),
+        file_systems: [("/a \"b\"\n\\".to_owned(), file_system)]
+            .into_iter()
+            .collect(),
+        zram: [("zram0".to_owned(), Zram::default())]
+            .into_iter()
+            .collect(),
+        disks: [("sda".to_owned(), disk)].into_iter().collect(),
+        networks: [("eth0".to_owned(), network)].into_iter().collect(),
         temperatures_milli: [
             ("nvme/Composite".to_owned(), -5500),
             ("acpitz".to_owned(), 40_000),
         ]
-        .into(),
+        .into_iter()
+        .collect(),
         is_under_voltage: Some(true),
         own: Own {
             cpu_us: Some(1_234_567),

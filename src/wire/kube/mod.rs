@@ -9,9 +9,10 @@ pub mod rights;
 pub mod shown;
 pub mod summary;
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 use base64::Engine;
+use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
 
 pub use pod::{ContainerStatus, Pod, PodStatus};
@@ -35,8 +36,8 @@ pub struct Metadata {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// Labels.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "LiteMap::is_empty")]
+    pub labels: LiteMap<String, String>,
     /// Time when it was made.
     #[serde(skip_serializing)]
     pub creation_timestamp: Option<String>,
@@ -373,7 +374,7 @@ pub struct ConfigMap {
     /// The head.
     pub metadata: Metadata,
     /// The texts.
-    pub data: BTreeMap<String, String>,
+    pub data: LiteMap<String, String>,
 }
 fields!(ConfigMap {
     api_version: "apiVersion",
@@ -512,7 +513,7 @@ mod tests {
                 name: "a".to_owned(),
                 ..Metadata::default()
             },
-            data: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
+            data: LiteMap::from_iter([("k".to_owned(), "v".to_owned())]),
         };
         let text = serde_json::to_string(&map).unwrap();
         assert_eq!(

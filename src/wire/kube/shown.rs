@@ -19,7 +19,7 @@ struct Head {
     namespace: String,
     creation_timestamp: Option<String>,
     deletion_timestamp: Option<String>,
-    labels: std::collections::BTreeMap<String, String>,
+    labels: litemap::LiteMap<String, String>,
 }
 fields!(Head {
     name,
@@ -333,7 +333,7 @@ fn thousandths(milli: u64) -> f64 {
     f64::from(u32::try_from(milli).unwrap_or(u32::MAX)) / 1000.0
 }
 
-fn roles(labels: &std::collections::BTreeMap<String, String>) -> String {
+fn roles(labels: &litemap::LiteMap<String, String>) -> String {
     let names = labels.iter().filter_map(|(label, value)| {
         let role = label.strip_prefix("node-role.kubernetes.io/")?;
         (value != "false").then_some(role)

@@ -53,9 +53,9 @@ fn devices(seconds: u64) -> Reading {
         written: some,
     };
     Reading {
-        file_systems: [("/".to_owned(), file_system)].into(),
-        disks: [("sda".to_owned(), disk)].into(),
-        networks: [("eth0".to_owned(), network)].into(),
+        file_systems: [("/".to_owned(), file_system)].into_iter().collect(),
+        disks: [("sda".to_owned(), disk)].into_iter().collect(),
+        networks: [("eth0".to_owned(), network)].into_iter().collect(),
         own,
         ..Reading::default()
     }
@@ -96,9 +96,11 @@ fn reading(seconds: u64) -> Reading {
         },
         oom_kills: some,
         files: Some((1, 2)),
-        zram: [("zram0".to_owned(), Zram::default())].into(),
-        temperatures_milli: [("nvme/Composite".to_owned(), 1)].into(),
-        fans_rpm: [("fan/1".to_owned(), 1)].into(),
+        zram: [("zram0".to_owned(), Zram::default())]
+            .into_iter()
+            .collect(),
+        temperatures_milli: [("nvme/Composite".to_owned(), 1)].into_iter().collect(),
+        fans_rpm: [("fan/1".to_owned(), 1)].into_iter().collect(),
         is_under_voltage: Some(false),
         is_throttled: Some(false),
         ..devices(seconds)

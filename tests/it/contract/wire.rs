@@ -1,6 +1,6 @@
 //! Messages between agent and control plane, byte by byte where the agent writes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use pipeops_agent::{
     core::{
@@ -35,8 +35,8 @@ fn registration() -> Registration {
         hostname: text("box"),
         k8s_service_token: Some(Secret::new("token")),
         k8s_version: text("v1.31.4+k3s1"),
-        labels: BTreeMap::from([(text("label"), text("value"))]),
-        metadata: BTreeMap::from([(text("name"), text("value"))]),
+        labels: [(text("label"), text("value"))].into_iter().collect(),
+        metadata: [(text("name"), text("value"))].into_iter().collect(),
         name: text("edge"),
         region: text("DE"),
         server_ip: text("203.0.113.7"),

@@ -1,8 +1,7 @@
 //! Digests of images: those that the Pods of a good revision run, its manifests with them on the
 //! way back, and images without which its Pods do not start while their registry is away.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use serde_json::{Value, json};
 
 use super::{Manifest, Overlay, place};
@@ -117,14 +116,14 @@ pub fn workload(manifest: &Manifest) -> String {
 
 /// Digests that the Pods of a version run, by the names of its images. An image that its manifest
 /// names by digest is left out.
-pub fn digests(manifests: &[Manifest], seen: &Observation) -> BTreeMap<String, String> {
+pub fn digests(manifests: &[Manifest], seen: &Observation) -> LiteMap<String, String> {
     let is_kept = |image: &&str| {
         let is_plain = image
             .bytes()
             .all(|byte| byte.is_ascii_graphic() && byte != b'@');
         (1..=IMAGE_BYTES_MAX).contains(&image.len()) && is_plain
     };
-    let mut found = BTreeMap::new();
+    let mut found = LiteMap::new();
     for image in manifests.iter().flat_map(images).filter(is_kept) {
         if found.len() < IMAGES_MAX || found.contains_key(image) {
             found.insert(image.to_owned(), UNSEEN.to_owned());
@@ -161,7 +160,7 @@ impl Overlay {
 
     /// Keeps the digests of a version that has become good. A digest that is known stays: that is
     /// what it was good with first.
-    pub fn keep_digests(&mut self, found: BTreeMap<String, String>) {
+    pub fn keep_digests(&mut self, found: LiteMap<String, String>) {
         for (image, digest) in found {
             if self.digest(&image).is_none() {
                 self.digests.insert(image, digest);
@@ -181,7 +180,7 @@ impl Overlay {
     pub fn to_pin(
         &self,
         (version, current): (&[Manifest], &[Manifest]),
-        running: &BTreeMap<String, String>,
+        running: &LiteMap<String, String>,
     ) -> Vec<String> {
         let goes = |manifest: &&Manifest| {
             let is_same = current.contains(manifest);

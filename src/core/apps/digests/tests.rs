@@ -54,7 +54,7 @@ fn kept(image: &str, ids: &[&str]) -> String {
 
 fn overlay(image: &str, digest: &str) -> Overlay {
     Overlay {
-        digests: BTreeMap::from([(image.to_owned(), digest.to_owned())]),
+        digests: LiteMap::from_iter([(image.to_owned(), digest.to_owned())]),
         ..Overlay::default()
     }
 }
@@ -129,7 +129,10 @@ fn only_pods_of_the_version_count() {
         all.add(Object::reduced("Pod", &pod));
     }
     let found = digests(&[web(image)], &all);
-    assert_eq!(found, BTreeMap::from([(image.to_owned(), A.to_owned())]));
+    assert_eq!(
+        found,
+        LiteMap::from_iter([(image.to_owned(), A.to_owned())])
+    );
 }
 
 #[test]
@@ -139,7 +142,7 @@ fn digests_take_a_bounded_part_of_a_record() {
     for image in ["", "a b", "a\u{0}", "ä", long.as_str(), by_digest.as_str()] {
         assert_eq!(
             digests(&[web(image)], &Observation::default()),
-            BTreeMap::new(),
+            LiteMap::new(),
             "{image:?}"
         );
     }
@@ -161,7 +164,7 @@ fn digests_take_a_bounded_part_of_a_record() {
             )
         })
         .collect();
-    let pinned = overlay("web:1", A).to_pin((&version, &[]), &BTreeMap::new());
+    let pinned = overlay("web:1", A).to_pin((&version, &[]), &LiteMap::new());
     assert_eq!(pinned.len(), IMAGES_MAX);
 }
 
@@ -170,30 +173,30 @@ fn a_workload_goes_back_by_digest_unless_it_still_runs_the_same() {
     let local = overlay("web:1", LOCAL);
     let overlay = overlay("web:1", A);
     let (version, other) = ([web("web:1")], [web("web:2")]);
-    let running = |digest: &str| BTreeMap::from([("web:1".to_owned(), digest.to_owned())]);
+    let running = |digest: &str| LiteMap::from_iter([("web:1".to_owned(), digest.to_owned())]);
     let wanted = vec!["Deployment/web".to_owned()];
     assert_eq!(overlay.to_pin((&version, &other), &running(A)), wanted);
-    assert_eq!(overlay.to_pin((&version, &[]), &BTreeMap::new()), wanted);
+    assert_eq!(overlay.to_pin((&version, &[]), &LiteMap::new()), wanted);
     assert_eq!(overlay.to_pin((&version, &version), &running(B)), wanted);
     assert_eq!(
         overlay.to_pin((&version, &version), &running(SEVERAL)),
         wanted
     );
     assert_eq!(
-        overlay.to_pin((&version, &version), &BTreeMap::new()),
+        overlay.to_pin((&version, &version), &LiteMap::new()),
         wanted
     );
     let nothing: [String; 0] = [];
     assert_eq!(overlay.to_pin((&version, &version), &running(A)), nothing);
     // Without a digest, or without the image, there is nothing to go back by.
-    assert_eq!(overlay.to_pin((&other, &[]), &BTreeMap::new()), nothing);
+    assert_eq!(overlay.to_pin((&other, &[]), &LiteMap::new()), nothing);
     assert_eq!(local.to_pin((&version, &other), &running(A)), nothing);
     let job = [workload_of(
         "Job",
         "web",
         &json!({"containers": [{"image": "web:1"}]}),
     )];
-    assert_eq!(overlay.to_pin((&job, &[]), &BTreeMap::new()), nothing);
+    assert_eq!(overlay.to_pin((&job, &[]), &LiteMap::new()), nothing);
 }
 
 #[test]
@@ -204,7 +207,7 @@ fn a_pinned_workload_names_the_tag_and_the_digest() {
         ["Deployment", "CronJob", "Job"].map(|kind| workload_of(kind, "web", &containers));
     let before = laid.clone();
     let mut overlay = overlay("web:1", A);
-    overlay.keep_digests(BTreeMap::from([
+    overlay.keep_digests(LiteMap::from_iter([
         ("web:1".to_owned(), B.to_owned()),
         ("db:1".to_owned(), B.to_owned()),
         ("local:1".to_owned(), LOCAL.to_owned()),
@@ -227,7 +230,8 @@ fn a_pinned_workload_names_the_tag_and_the_digest() {
     // What runs by digest is as it was judged.
     assert_eq!(
         digests(&laid[..1], &Observation::default())
-            .into_keys()
+            .into_iter()
+            .map(|(key, _)| key)
             .collect::<Vec<_>>(),
         ["local:1"]
     );

@@ -35,7 +35,7 @@ fn after(seconds: u64) -> Reading {
         cpu: Some(Cpu {
             ticks: [25 * seconds, 0, 0, 75 * seconds, 0, 0, 0, 0],
         }),
-        stalled_us: [(("io", "some"), 100_000 * seconds)].into(),
+        stalled_us: [(("io", "some"), 100_000 * seconds)].into_iter().collect(),
         oom_kills: Some(seconds / 100),
         forks: Some(3 * seconds),
         own: Own {
@@ -44,8 +44,8 @@ fn after(seconds: u64) -> Reading {
             written: Some(100 * seconds),
             ..Own::default()
         },
-        disks: [("mmcblk0".to_owned(), disk)].into(),
-        networks: [("eth0".to_owned(), network)].into(),
+        disks: [("mmcblk0".to_owned(), disk)].into_iter().collect(),
+        networks: [("eth0".to_owned(), network)].into_iter().collect(),
         ..Reading::default()
     }
 }
@@ -227,7 +227,7 @@ fn a_file_system_has_its_levels_and_one_without_inodes_has_none_of_those() {
         ..FileSystem::default()
     };
     boot.space.size = 512;
-    now.file_systems = [("/boot".to_owned(), boot)].into();
+    now.file_systems = [("/boot".to_owned(), boot)].into_iter().collect();
     let keys = |key: &str| {
         value(
             &now,

@@ -1,7 +1,8 @@
 //! Judging of a version: watches it until it is good or bad.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::rc::Rc;
 
+use litemap::LiteMap;
 use smol::Timer;
 
 use super::{
@@ -27,7 +28,7 @@ impl Work {
     pub(super) async fn judge(
         &self,
         version: &Version,
-    ) -> Result<(JudgedRollout, BTreeMap<String, String>)> {
+    ) -> Result<(JudgedRollout, LiteMap<String, String>)> {
         let read = self.record().await?;
         let is_judged = |manifest: &&Manifest| version.is_judged(manifest);
         let judged: Vec<_> = version.manifests.iter().filter(is_judged).collect();
@@ -58,7 +59,7 @@ impl Work {
                 if judgement.verdict.is_final() {
                     let digests = watched.look(|sight| match sight {
                         Sight::Seen(seen) => digests(&version.manifests, seen),
-                        Sight::Refused(_) | Sight::Blind => BTreeMap::new(),
+                        Sight::Refused(_) | Sight::Blind => LiteMap::new(),
                     });
                     break (judgement, digests.unwrap_or_default());
                 }

@@ -9,7 +9,7 @@ mod remove;
 mod version;
 mod write;
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::rc::Rc;
 
 use self::patience::{AGAIN, AGAIN_MAX};
 pub(super) use self::plan::{Plan, Verb, is_ours};
@@ -29,6 +29,7 @@ use crate::{
     },
     error::{Error, Result},
 };
+use litemap::LiteMap;
 
 /// Steps of a change.
 const WRITE: u32 = 0;
@@ -297,7 +298,7 @@ impl Work {
         &self,
         number: u64,
         judged: &JudgedRollout,
-        good_with: Option<BTreeMap<String, String>>,
+        good_with: Option<LiteMap<String, String>>,
     ) -> Result<()> {
         let mut read = self.record().await?;
         let mut stage = Stage::Back;

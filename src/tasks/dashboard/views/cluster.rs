@@ -1,7 +1,5 @@
 //! View of the cluster: nodes and namespaces, Pods and workloads page by page, queried on demand.
 
-use std::collections::BTreeMap;
-
 use super::{ViewResult, newest};
 use crate::{
     core::{order::GatherExt as _, series::float, time::Wall},
@@ -17,6 +15,7 @@ use crate::{
         kube::{List, shown},
     },
 };
+use litemap::LiteMap;
 
 /// Objects of a page that is shown.
 const SHOWN_MAX: usize = 200;
@@ -120,7 +119,7 @@ impl View<'_> {
     }
 
     /// Usage of each node, by its name.
-    async fn used(&self, metric: &str, now: Wall) -> BTreeMap<String, f64> {
+    async fn used(&self, metric: &str, now: Wall) -> LiteMap<String, f64> {
         let found = newest(self.samples, metric, now, FRESH_MS).await;
         let values = found.into_iter().filter_map(|(known, spot)| {
             let series = known.series;

@@ -9,9 +9,9 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+use litemap::LiteMap;
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
     fmt,
     future::Future,
     rc::Rc,
@@ -86,7 +86,7 @@ struct Shared {
     /// Acknowledgements that were ignored since one was not.
     ignored: Cell<u32>,
     /// Number of batches of a stream since the last acknowledgement.
-    in_vain: RefCell<BTreeMap<Stream, u32>>,
+    in_vain: RefCell<LiteMap<Stream, u32>>,
 }
 
 impl Shared {

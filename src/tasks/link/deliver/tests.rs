@@ -11,7 +11,10 @@ use crate::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use smol::{block_on, future::poll_fn};
-use std::{collections::BTreeSet, io::Read};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Read,
+};
 
 const EPOCH: u64 = 77;
 

@@ -4,8 +4,9 @@
 //! It wakes up when there is new data on disk, and not before. Refused samples are found by
 //! [`crate::core::bisect`], counted and settled with the rest: no sample delays those after it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
+use litemap::LiteMap;
 use smol::{Timer, channel};
 
 use crate::{
@@ -56,7 +57,7 @@ pub struct DeliveryDependencies<'a> {
     /// Credentials; read again for each delivery.
     pub authorization: &'a dyn Fn() -> Authorization,
     /// Labels of every series; `None` while it is not known yet who this agent is.
-    pub labels: &'a dyn Fn() -> Option<BTreeMap<String, String>>,
+    pub labels: &'a dyn Fn() -> Option<LiteMap<String, String>>,
     /// Something new may be on disk.
     pub flushed: channel::Receiver<()>,
     /// State for conditions.
@@ -226,7 +227,7 @@ impl<'a> Delivery<'a> {
     async fn send(
         &mut self,
         samples: &Samples,
-        labels: &BTreeMap<String, String>,
+        labels: &LiteMap<String, String>,
         authorization: Option<&Secret>,
     ) -> Result<(), Stop> {
         let requests = Requests::new(samples, labels);

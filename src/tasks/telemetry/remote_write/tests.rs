@@ -301,7 +301,12 @@ impl Agent {
         let authorization = || -> Authorization {
             Box::pin(std::future::ready(self.authorization.borrow().clone()))
         };
-        let labels = || Some(BTreeMap::from([("site".to_owned(), "berlin".to_owned())]));
+        let labels = || {
+            Some(LiteMap::from_iter([(
+                "site".to_owned(),
+                "berlin".to_owned(),
+            )]))
+        };
         let (_flushed, flushed) = channel::bounded(1);
         let mut delivery = Delivery::new(DeliveryDependencies {
             samples: self.telemetry.handle(),
@@ -579,7 +584,7 @@ fn a_receiver_that_is_away_is_worth_a_condition_at_the_second_try() {
     let port = gone.local_addr().unwrap().port();
     drop(gone);
     let authorization = || -> Authorization { Box::pin(std::future::ready(Ok(None))) };
-    let labels = || Some(BTreeMap::new());
+    let labels = || Some(LiteMap::new());
     let (_flushed, flushed) = channel::bounded(1);
     let mut delivery = Delivery::new(DeliveryDependencies {
         samples: agent.telemetry.handle(),

@@ -3,8 +3,9 @@
 //! One reading at a time, in the blocking pool. A kernel that does not answer (a sensor that hangs,
 //! a dying disk) blocks that one reading and nothing else.
 
-use std::{collections::BTreeMap, fmt, rc::Rc, time::Duration};
+use std::{fmt, rc::Rc, time::Duration};
 
+use litemap::LiteMap;
 use smol::{
     Timer,
     channel::{Receiver, Sender, bounded},
@@ -170,7 +171,7 @@ impl Sampler {
     }
 
     /// Says what is not measured on this machine, all of it in one condition.
-    fn report_unread(&self, unread: &BTreeMap<&'static str, String>) {
+    fn report_unread(&self, unread: &LiteMap<&'static str, String>) {
         if unread.is_empty() {
             return self.parts.shared_state.clear(UNREAD);
         }
