@@ -3,6 +3,7 @@
 //! and judges them live.
 
 mod live;
+mod perturbed;
 mod rivals;
 
 use std::{
