@@ -189,33 +189,119 @@ fn a_blind_hour_does_not_count_against_the_deadline() {
     );
 }
 
+/// A container in this state that was restarted so often, and ended last in this way.
+fn restarted(restarts: u64, state: &serde_json::Value, (reason, code): (&str, u64)) -> Observation {
+    let mut seen = seen(false, restarts, state);
+    let mut pod = seen.get(&key("Pod", "web-1-a")).unwrap().value().clone();
+    pod["status"]["containerStatuses"][0]["lastState"] =
+        json!({"terminated": {"exitCode": code, "reason": reason}});
+    seen.add(Object::recorded(&pod));
+    seen
+}
+
+fn backs_off() -> serde_json::Value {
+    json!({"waiting": {"reason": "CrashLoopBackOff"}})
+}
+
 #[test]
 fn three_restarts_are_a_loop_and_two_are_not() {
-    let crashed = |count| {
-        seen(
-            false,
-            count,
-            &json!({"waiting": {"reason": "CrashLoopBackOff"}}),
-        )
-    };
-    let with_last = |count| {
-        let mut seen = crashed(count);
-        let mut pod = seen.get(&key("Pod", "web-1-a")).unwrap().value().clone();
-        pod["status"]["containerStatuses"][0]["lastState"] =
-            json!({"terminated": {"exitCode": 3, "reason": "Error"}});
-        seen.add(Object::recorded(&pod));
-        seen
-    };
+    let crashed = |count| restarted(count, &backs_off(), ("Error", 3));
     let mut rollout = rollout();
+    rollout.observe(Sight::Seen(&starting()), at(0));
     assert_eq!(
-        rollout.observe(Sight::Seen(&with_last(2)), at(0)).verdict,
+        rollout.observe(Sight::Seen(&crashed(2)), at(1)).verdict,
         Progressing
     );
-    let bad = rollout.observe(Sight::Seen(&with_last(3)), at(1));
+    let bad = rollout.observe(Sight::Seen(&crashed(3)), at(2));
     assert_eq!(bad.verdict, RolloutVerdict::Bad);
     assert_eq!(
         bad.sentence,
         "container c ends again and again, last with exit code 3 (a failure of the program)"
+    );
+}
+
+#[test]
+fn restarts_from_before_the_change_count_neither_as_a_loop_nor_as_lack_of_memory() {
+    let runs = json!({"running": {}});
+    for (reason, code, more) in [("Error", 1, 3), ("OOMKilled", 137, 1), ("Unknown", 255, 9)] {
+        let end = (reason, code);
+        let mut rollout = rollout();
+        for second in 0..100 {
+            let judged = rollout.observe(Sight::Seen(&restarted(7, &runs, end)), at(second));
+            assert_eq!(
+                (judged.verdict, judged.finding),
+                (Progressing, None),
+                "{reason}"
+            );
+        }
+        // It goes on as it was: still within what a node does to it.
+        let waits = restarted(6 + more, &backs_off(), end);
+        assert_eq!(
+            rollout.observe(Sight::Seen(&waits), at(101)).verdict,
+            Progressing,
+            "{reason}"
+        );
+        let last = rollout.observe(
+            Sight::Seen(&restarted(7 + more, &backs_off(), end)),
+            at(102),
+        );
+        let is_lost = reason == "Unknown";
+        assert_eq!(last.verdict == RolloutVerdict::Bad, !is_lost, "{reason}");
+    }
+}
+
+#[test]
+fn a_container_that_waits_after_an_end_of_before_shows_it_and_is_not_bad() {
+    let mut rollout = rollout();
+    let waits = restarted(9, &backs_off(), ("StartError", 128));
+    let first = rollout.observe(Sight::Seen(&waits), at(0));
+    assert_eq!(
+        (first.verdict, first.finding.unwrap().cause),
+        (Progressing, Cause::ContainerStart)
+    );
+    // The end of before has its restart, and that one the next two.
+    for (second, restarts) in [(1, 10), (2, 11), (3, 12)] {
+        let crashed = restarted(restarts, &backs_off(), ("Error", 1));
+        let judged = rollout.observe(Sight::Seen(&crashed), at(second));
+        assert_eq!(judged.verdict, Progressing, "{restarts}");
+    }
+    let crashed = restarted(13, &backs_off(), ("Error", 1));
+    let judged = rollout.observe(Sight::Seen(&crashed), at(4));
+    assert_eq!(judged.verdict, RolloutVerdict::Bad);
+}
+
+#[test]
+fn what_ended_while_nothing_was_seen_proves_nothing() {
+    let mut rollout = rollout();
+    rollout.observe(Sight::Seen(&starting()), at(0));
+    rollout.observe(Sight::Blind, at(1));
+    let runs = restarted(4, &json!({"running": {}}), ("Error", 137));
+    let judged = rollout.observe(Sight::Seen(&runs), at(2));
+    assert_eq!(judged.verdict, Progressing);
+    let judged = rollout.observe(
+        Sight::Seen(&restarted(7, &backs_off(), ("Error", 1))),
+        at(3),
+    );
+    assert_eq!(judged.verdict, RolloutVerdict::Bad);
+}
+
+#[test]
+fn a_pod_that_takes_the_place_of_an_earlier_one_has_no_earlier_ends() {
+    let crashed = restarted(5, &backs_off(), ("Error", 1));
+    let mut earlier = Earlier::of(&crashed);
+    let mut pod = crashed.get(&key("Pod", "web-1-a")).unwrap().value().clone();
+    assert_eq!(earlier.ends(&Object::recorded(&pod), "c"), 6);
+    assert_eq!(earlier.ends(&Object::recorded(&pod), "other"), 0);
+    pod["metadata"]["uid"] = json!("q");
+    let pod = Object::recorded(&pod);
+    assert_eq!(earlier.ends(&pod, "c"), 0);
+    let mut seen = Observation::default();
+    seen.add(pod);
+    earlier.keep_those_of(&seen);
+    // Also where the first one came back.
+    assert_eq!(
+        earlier.ends(crashed.get(&key("Pod", "web-1-a")).unwrap(), "c"),
+        0
     );
 }
 

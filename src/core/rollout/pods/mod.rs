@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{
     Cause, Finding, Key, Object, Observation,
+    earlier::{Earlier, ends_of},
     evidence::{FOREIGN_PROGRAM, Words, spoken_of},
     messages::{config, container_of, evidence, exit_code, newest, pull, start, unschedulable},
     object::{list, text},
@@ -34,7 +35,7 @@ pub(super) fn count_of(status: &Value) -> u64 {
 }
 
 /// Reasons why a Pod is not ready; none where it is.
-pub(super) fn findings(pod: &Object, seen: &Observation) -> Vec<Finding> {
+pub(super) fn findings(pod: &Object, seen: &Observation, earlier: &Earlier) -> Vec<Finding> {
     if is_ready(pod) || pod.text("/status/phase") == "Succeeded" {
         return Vec::new();
     }
@@ -42,7 +43,8 @@ pub(super) fn findings(pod: &Object, seen: &Observation) -> Vec<Finding> {
     found.extend(scheduling(pod, seen));
     found.extend(node(pod, seen));
     for (status, part) in statuses(pod) {
-        found.extend(container(pod, status, part, seen));
+        let before = earlier.ends(pod, text(status, "/name"));
+        found.extend(container(pod, (status, part), before, seen));
     }
     if found.is_empty() {
         found.extend(mounts(pod, seen));
@@ -52,7 +54,7 @@ pub(super) fn findings(pod: &Object, seen: &Observation) -> Vec<Finding> {
 
 /// Part of a Pod that a container plays.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum ContainerRole {
+pub(super) enum ContainerRole {
     Init,
     /// An init container that goes on beside the others (`restartPolicy: Always`).
     Sidecar,
@@ -60,7 +62,7 @@ enum ContainerRole {
 }
 
 /// Statuses of all containers of a Pod, in the order in which they start.
-fn statuses(pod: &Object) -> impl Iterator<Item = (&Value, ContainerRole)> {
+pub(super) fn statuses(pod: &Object) -> impl Iterator<Item = (&Value, ContainerRole)> {
     let inits = pod.list("/status/initContainerStatuses").map(|status| {
         let mut inits = pod.list("/spec/initContainers");
         let init = inits.find(|init| text(init, "/name") == text(status, "/name"));
@@ -316,11 +318,11 @@ fn node(pod: &Object, seen: &Observation) -> Option<Finding> {
     })
 }
 
-/// Reasons of one container.
+/// Reasons of one container that had ended `before` times when the change was first seen.
 fn container(
     pod: &Object,
-    status: &Value,
-    part: ContainerRole,
+    (status, part): (&Value, ContainerRole),
+    before: u64,
     seen: &Observation,
 ) -> Option<Finding> {
     let name = text(status, "/name");
@@ -366,7 +368,9 @@ fn container(
         "CreateContainerError" | "RunContainerError" | "StartError" => {
             Some(start_error(pod, name, message))
         }
-        _ => ended(pod, status, part, seen).or_else(|| not_ready(pod, status, part, seen)),
+        _ => {
+            ended(pod, (status, part), before, seen).or_else(|| not_ready(pod, status, part, seen))
+        }
     }
 }
 
@@ -468,6 +472,13 @@ pub(super) struct ContainerEnd<'a> {
 fn end<'a>(pod: &Object, status: &'a Value, part: ContainerRole) -> Option<ContainerEnd<'a>> {
     let now = status.pointer("/state/terminated");
     let terminated = now.or_else(|| status.pointer("/lastState/terminated"))?;
+    // The node lost it, by a reboot for example: that says nothing about the program.
+    if matches!(
+        text(terminated, "/reason"),
+        "Unknown" | "ContainerStatusUnknown"
+    ) {
+        return None;
+    }
     let code = code_of(terminated);
     let goes_on = pod.text("/spec/restartPolicy") == "Always";
     let is_meant = match part {
@@ -509,60 +520,100 @@ pub(super) fn ends<'a>(pod: &'a Object, seen: &Observation) -> Vec<(&'a Value, C
 }
 
 /// A container that ended, and one that ends again and again.
-fn ended(pod: &Object, status: &Value, part: ContainerRole, seen: &Observation) -> Option<Finding> {
+fn ended(
+    pod: &Object,
+    (status, part): (&Value, ContainerRole),
+    before: u64,
+    seen: &Observation,
+) -> Option<Finding> {
     let name = text(status, "/name");
     let count = count_of(status);
-    let last = end(pod, status, part)?.terminated;
+    let end = end(pod, status, part)?;
+    let last = end.terminated;
+    // An end of before the change proves nothing. It is shown while the kubelet waits because of it.
+    let is_new = ends_of(status) > before;
+    let backs_off = text(status, "/state/waiting/reason") == "CrashLoopBackOff";
+    if !is_new && end.is_previous && !backs_off {
+        return None;
+    }
+    let again = count.saturating_sub(before);
     let (reason, message) = (text(last, "/reason"), text(last, "/message"));
     if reason == "StartError" || reason == "ContainerCannotRun" {
-        return Some(start_error(pod, name, message));
+        let found = start_error(pod, name, message);
+        return Some(Finding {
+            is_definite: found.is_definite && is_new,
+            ..found
+        });
     }
-    let code = code_of(last);
     let restarts = if count == 1 { "restart" } else { "restarts" };
     let seen_of_it = evidence(
         reason,
-        &format!("{count} {restarts}, exit code {code} {message}"),
+        &format!("{count} {restarts}, exit code {} {message}", code_of(last)),
     );
-    let is_definite = count >= LOOP;
     if reason == "OOMKilled" {
         // Killed once for its memory it will be killed again.
-        let is_definite = count >= 1;
+        let is_definite = again >= 1;
         let found = (out_of_memory(pod, name), seen_of_it, MEMORY_FIX);
         return Some(Finding {
             is_definite,
             ..definite(pod, Cause::Oom, found)
         });
     }
-    if let Some(killed) = killed_by(pod, name, seen) {
+    let found = if let Some(killed) = killed_by(pod, name, seen) {
         let (cause, found) = probed(name, killed);
-        return Some(Finding {
-            is_definite,
-            ..definite(pod, cause, found)
-        });
-    }
-    let words = Words::of(pod, name, last, seen);
-    let (cause, kind) = match part {
+        definite(pod, cause, found)
+    } else {
+        let words = Words::of(pod, name, last, seen);
+        if words.speak_of_a_foreign_program() {
+            let found = foreign(pod, (name, part), words.below(seen_of_it));
+            return Some(Finding {
+                is_definite: is_new,
+                ..found
+            });
+        }
+        failed(
+            pod,
+            (name, part),
+            (code_of(last), seen_of_it),
+            (&words, seen),
+        )
+    };
+    Some(Finding {
+        is_definite: again >= LOOP,
+        ..found
+    })
+}
+
+/// Cause of a container that ends by itself, and its words.
+const fn kind_of(part: ContainerRole) -> (Cause, &'static str) {
+    match part {
         ContainerRole::Init => (Cause::InitCrash, "init container"),
         ContainerRole::Sidecar => (Cause::CrashLoop, "sidecar"),
         ContainerRole::Main => (Cause::CrashLoop, "container"),
-    };
-    if words.speak_of_a_foreign_program() {
-        let (cause, because, fix) = start(FOREIGN_PROGRAM);
-        let sentence = format!("{kind} {name} cannot be started: {because}");
-        return Some(definite(
-            pod,
-            cause,
-            (sentence, words.below(seen_of_it), fix),
-        ));
     }
+}
+
+/// A container whose program the kernel does not start.
+fn foreign(pod: &Object, (name, part): (&str, ContainerRole), evidence: String) -> Finding {
+    let (cause, because, fix) = start(FOREIGN_PROGRAM);
+    let (_, kind) = kind_of(part);
+    let sentence = format!("{kind} {name} cannot be started: {because}");
+    definite(pod, cause, (sentence, evidence, fix))
+}
+
+/// A container whose program ends by itself, or whose hook has it ended.
+fn failed(
+    pod: &Object,
+    (name, part): (&str, ContainerRole),
+    (code, seen_of_it): (u64, String),
+    (words, seen): (&Words<'_>, &Observation),
+) -> Finding {
+    let (cause, kind) = kind_of(part);
     if hook_failed(pod, name, seen) {
         let sentence =
             format!("{kind} {name} is ended again and again because its postStart hook fails");
         let fix = "correct lifecycle.postStart in the manifest; what it writes is in no log";
-        return Some(Finding {
-            is_definite,
-            ..definite(pod, cause, (sentence, words.below(seen_of_it), fix))
-        });
+        return definite(pod, cause, (sentence, words.below(seen_of_it), fix));
     }
     let trouble = words.speak_of();
     let sentence = format!(
@@ -571,10 +622,7 @@ fn ended(pod: &Object, status: &Value, part: ContainerRole, seen: &Observation) 
         spoken_of(trouble)
     );
     let fix = trouble.map_or_else(|| read_log(pod, name), |trouble| trouble.fix.to_owned());
-    Some(Finding {
-        is_definite,
-        ..definite(pod, cause, (sentence, words.below(seen_of_it), &fix))
-    })
+    definite(pod, cause, (sentence, words.below(seen_of_it), &fix))
 }
 
 fn read_log(pod: &Object, name: &str) -> String {

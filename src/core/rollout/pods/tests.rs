@@ -67,7 +67,9 @@ fn a_sidecar_goes_on_and_is_judged_like_a_container() {
             "message": "Readiness probe failed: refused", "involvedObject": {"kind": "Pod", "namespace": "shop",
             "name": "p", "uid": "p", "fieldPath": "spec.initContainers{proxy}"}}),
         ));
-        let found = findings(&pod, &seen).into_iter().next();
+        let found = findings(&pod, &seen, &Earlier::default())
+            .into_iter()
+            .next();
         found.map(|found| (found.cause, found.sentence, found.is_definite))
     };
     let ended =
@@ -115,7 +117,7 @@ fn a_hook_and_a_port_that_is_not_there_are_named() {
             "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "p", "uid": "p",
             "fieldPath": "spec.containers{web}"}}),
         ));
-        let found = findings(&pod, &seen).remove(0);
+        let found = findings(&pod, &seen, &Earlier::default()).remove(0);
         (found.cause, found.sentence, found.is_definite)
     };
     let ended = json!({"name": "web", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
@@ -144,7 +146,12 @@ fn a_hook_and_a_port_that_is_not_there_are_named() {
 fn a_node_that_lacks_memory_is_not_the_fault_of_the_pod() {
     let found = |message: &str| {
         let status = json!({"phase": "Failed", "reason": "Evicted", "message": message});
-        findings(&pod(&json!({}), &status), &Observation::default())[0].cause
+        findings(
+            &pod(&json!({}), &status),
+            &Observation::default(),
+            &Earlier::default(),
+        )[0]
+        .cause
     };
     for (message, wanted) in [
         (
