@@ -131,6 +131,8 @@ causes! {
     NodeCordoned = "node.cordoned", Outside, 0;
     /// The node cannot make the network or the sandbox of the Pod.
     NodeSandbox = "node.sandbox", Outside, 0;
+    /// The container runtime of the node does not make the container.
+    NodeRuntime = "node.runtime", Outside, 0;
     /// The account that deploys may not do what the change needs.
     AccessRefused = "access.refused", Outside, 0;
     /// An object that is being deleted is kept by a finalizer.

@@ -81,7 +81,7 @@ pub(super) fn spoken_of(trouble: Option<&Trouble>) -> String {
 }
 
 /// Words of the kernel about a program of another processor.
-pub(super) const FOREIGN_PROGRAM: &str = "exec format error";
+const FOREIGN_PROGRAM: &str = "exec format error";
 
 /// Trouble that programs of all languages name in the same words.
 #[derive(Debug, Eq, PartialEq)]

@@ -98,37 +98,129 @@ pub(super) fn pull(message: &str) -> Cause {
     }
 }
 
-/// Cause of a container that cannot be started, by the words of runc and the kubelet: the
-/// explanation, and the fix.
-pub(super) fn start(message: &str) -> (Cause, &'static str, &'static str) {
-    if message.contains("exec format error") {
-        return (
-            Cause::ImagePlatform,
-            "its program is built for another processor, or is a script without #!",
-            "use an image for this node's processor: kubectl get nodes -L kubernetes.io/arch; a script needs a first line such as #!/bin/sh",
-        );
+/// A cause, its explanation, and the fix.
+pub(super) type Explained = (Cause, &'static str, &'static str);
+
+/// A program that is built for another processor.
+pub(super) const FOREIGN: Explained = (
+    Cause::ImagePlatform,
+    "its program is built for another processor, or is a script without #!",
+    "use an image for this node's processor: kubectl get nodes -L kubernetes.io/arch; a script needs a first line such as #!/bin/sh",
+);
+
+/// Cause of a container that cannot be made or started, by the words of runc, containerd and the
+/// kubelet; `None` where they do not say for certain on which side it lies.
+pub(super) fn start(message: &str) -> Option<Explained> {
+    let lower = message.to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    if has(&["exec format error"]) {
+        return Some(FOREIGN);
     }
-    if message.contains("permission denied") {
-        return (
+    // Before the words of the node: the app's own paths stand in these.
+    if has(&[
+        "exec: \"",
+        "executable file",
+        "exec container process",
+        "chdir to cwd",
+    ]) {
+        return program(&lower);
+    }
+    let is_misfit = has(&["not a directory", "onto a file", "read-only file system"]);
+    if has(&["error mounting \"/"]) && is_misfit {
+        return Some((
+            Cause::ContainerStart,
+            "a volume cannot be mounted where the manifest wants it",
+            "correct mountPath or subPath: a file goes where a file is, and nothing into a volume that is read-only",
+        ));
+    }
+    if let Some(trouble) = of_node(&lower) {
+        return Some(trouble);
+    }
+    has(&[
+        "no command specified",
+        "unable to find user",
+        "absolute path",
+    ])
+    .then_some((
+        Cause::ContainerStart,
+        "its image or its manifest lacks a command, a user or a path",
+        "correct command, runAsUser or workingDir in the manifest, or the image",
+    ))
+}
+
+/// Cause of a program that is not executed.
+fn program(lower: &str) -> Option<Explained> {
+    if lower.contains("permission denied") {
+        return Some((
             Cause::ContainerStart,
             "its program may not be executed",
             "make the file executable in the image (chmod +x), or correct command in the manifest",
-        );
+        ));
     }
-    if message.contains("executable file not found")
-        || message.contains("no such file or directory")
-    {
-        return (
+    let is_absent = [
+        "not found",
+        "no such file or directory",
+        "is a directory",
+        "not a directory",
+    ];
+    is_absent
+        .iter()
+        .any(|word| lower.contains(word))
+        .then_some((
             Cause::ContainerStart,
             "its command, or a file that it names, is not in the image",
             "correct command, args or workingDir in the manifest, or add the file to the image",
-        );
+        ))
+}
+
+/// Trouble of a node that makes no containers now.
+fn of_node(lower: &str) -> Option<Explained> {
+    const LACKS: &[&str] = &[
+        "no space left on device",
+        "disk quota exceeded",
+        "too many open files",
+        "cannot allocate memory",
+        "resource temporarily unavailable",
+    ];
+    const RUNTIME: &[&str] = &[
+        "deadline exceeded",
+        "deadlineexceeded",
+        "context canceled",
+        "timed out",
+        "failed to reserve",
+        "is reserved for",
+        "cgroup",
+        "sandbox",
+        "snapshot",
+        "failed to start shim",
+        "shim disconnected",
+        "rootfs component",
+        "mount rootfs",
+        "connection refused",
+        "connection error",
+        "transport is closing",
+        "ttrpc",
+        "code = unavailable",
+        "no running task",
+        "input/output error",
+        "device or resource busy",
+        "read-only file system",
+        "from pipe: eof",
+        "failed to sync ",
+    ];
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    if has(LACKS) {
+        return Some((
+            Cause::NodePressure,
+            "its node lacks disk, memory, process ids or open files",
+            "free space or memory on the node: sudo pipeops-agent doctor; it goes on by itself",
+        ));
     }
-    (
-        Cause::ContainerStart,
-        "the container runtime cannot start it",
-        "read the evidence; it names what the container runtime refuses",
-    )
+    has(RUNTIME).then_some((
+        Cause::NodeRuntime,
+        "the container runtime of its node does not manage to",
+        "sudo pipeops-agent doctor on that machine; journalctl -u k3s -n 50; the kubelet tries again by itself",
+    ))
 }
 
 /// Cause of a container whose settings the kubelet refuses, and the fix. One that it does not name
@@ -145,6 +237,9 @@ pub(super) fn config(message: &str) -> (Cause, &'static str) {
             Cause::ConfigMissing,
             "create what is missing, or correct its name or key in the manifest",
         )
+    } else if let Some((cause, _, fix)) = of_node(&message.to_lowercase()) {
+        // After a start of the node, for example: it could not read a ConfigMap in time.
+        (cause, fix)
     } else {
         (
             Cause::ContainerStart,
@@ -332,7 +427,7 @@ mod tests {
     #[test]
     fn a_refused_setting_has_the_cause_that_the_kubelet_names() {
         for (message, wanted) in [
-            ("secret \"creds\" not found", Cause::ConfigMissing),
+            ("secret \"sandbox\" not found", Cause::ConfigMissing),
             (
                 "couldn't find key nope in ConfigMap shop/settings",
                 Cause::ConfigMissing,
@@ -345,13 +440,69 @@ mod tests {
                 "container has runAsNonRoot and image will run as root (pod: \"a_shop(1)\", container: web)",
                 Cause::ContainerUser,
             ),
-            // After a start of the node; it goes on by itself.
             (
                 "failed to sync configmap cache: timed out waiting for the condition",
+                Cause::NodeRuntime,
+            ),
+            (
+                "failed to prepare subPath for volumeMount \"a\"",
                 Cause::ContainerStart,
             ),
         ] {
             assert_eq!(config(message).0, wanted, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_container_that_its_node_cannot_make_is_not_the_fault_of_the_app() {
+        const RUNC: &str = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: ";
+        let cause = |message: &str| start(message).map(|(cause, ..)| cause);
+        for message in [
+            "exec: \"/app/cgroup-sandbox\": stat /app/cgroup-sandbox: no such file or directory: unknown",
+            "error during container init: exec: \"serve\": executable file not found in $PATH: unknown",
+            "exec: \"/config/run.txt\": permission denied: unknown",
+            "exec: \"/app\": is a directory: unknown",
+            "chdir to cwd (\"/srv\") set in config.json failed: no such file or directory: unknown",
+            "error mounting \"/var/lib/kubelet/pods/u/volumes/v\" to rootfs at \"/etc/hosts.d\": mount src=/v, dst=/etc/hosts.d: not a directory: unknown: Are you trying to mount a directory onto a file (or vice-versa)?",
+        ] {
+            let message = format!("{RUNC}{message}");
+            assert_eq!(cause(&message), Some(Cause::ContainerStart), "{message}");
+        }
+        assert_eq!(
+            cause(
+                "failed to generate container \"c\" spec: failed to generate spec: no command specified"
+            ),
+            Some(Cause::ContainerStart)
+        );
+        assert_eq!(
+            cause(&format!(
+                "{RUNC}exec /app/server: exec format error: unknown"
+            )),
+            Some(Cause::ImagePlatform)
+        );
+        for message in [
+            "context deadline exceeded",
+            "rpc error: code = DeadlineExceeded desc = context deadline exceeded",
+            "failed to reserve container name \"web_web-1_shop_u_0\": name \"web_web-1_shop_u_0\" is reserved for \"69b7\"",
+            "rpc error: code = Unavailable desc = connection error: desc = \"transport: error while dialing: dial unix /run/k3s/containerd/containerd.sock: connect: connection refused\"",
+            "failed to create containerd task: failed to start shim: start failed: fork/exec: no such file or directory",
+            "failed to create containerd task: failed to mount rootfs component: input/output error",
+            "failed to get sandbox container task: no running task found: task 69b7 not found: not found",
+        ] {
+            assert_eq!(cause(message), Some(Cause::NodeRuntime), "{message}");
+        }
+        let message = format!(
+            "{RUNC}unable to apply cgroup configuration: mkdir /sys/fs/cgroup/kubepods: no such file or directory: unknown"
+        );
+        assert_eq!(cause(&message), Some(Cause::NodeRuntime));
+        for message in [
+            "failed to create containerd container: write /var/lib/rancher/k3s: no space left on device",
+            "failed to create containerd container: open /run/x: too many open files",
+        ] {
+            assert_eq!(cause(message), Some(Cause::NodePressure), "{message}");
+        }
+        for unknown in ["", "something new"] {
+            assert_eq!(start(unknown), None, "{unknown}");
         }
     }
 

@@ -165,6 +165,36 @@ fn a_registry_that_is_away_for_an_hour_makes_nothing_bad() {
 }
 
 #[test]
+fn a_node_that_makes_no_containers_for_an_hour_makes_nothing_bad() {
+    for message in [
+        "context deadline exceeded",
+        "write /x: no space left on device",
+    ] {
+        let mut rollout = rollout();
+        let state = json!({"waiting": {"reason": "CreateContainerError", "message": message}});
+        let (away, lost) = (seen(false, 0, &state), restarted(9, &state, ("Error", 1)));
+        for second in 0..3600 {
+            let judged = rollout.observe(Sight::Seen(&away), at(second));
+            assert_eq!(judged.verdict, RolloutVerdict::Waiting, "{message}");
+        }
+        let judged = rollout.observe(Sight::Seen(&lost), at(3600));
+        assert_eq!(judged.verdict, RolloutVerdict::Waiting, "{message}");
+    }
+    // What nobody knows is left to the deadline.
+    let mut rollout = rollout();
+    let state = json!({"waiting": {"reason": "RunContainerError", "message": "something new"}});
+    for second in 0..600 {
+        let judged = rollout.observe(Sight::Seen(&seen(false, 0, &state)), at(second));
+        assert_eq!(judged.verdict, Progressing);
+    }
+    let late = rollout.observe(Sight::Seen(&seen(false, 0, &state)), at(600));
+    assert_eq!(
+        (late.verdict, late.finding.unwrap().cause),
+        (RolloutVerdict::Bad, Cause::ContainerStart)
+    );
+}
+
+#[test]
 fn a_blind_hour_does_not_count_against_the_deadline() {
     let mut rollout = rollout();
     rollout.observe(Sight::Seen(&starting()), at(0));

@@ -5,8 +5,10 @@ use serde_json::Value;
 use super::{
     Cause, Finding, Key, Object, Observation,
     earlier::{Earlier, ends_of},
-    evidence::{FOREIGN_PROGRAM, Words, spoken_of},
-    messages::{config, container_of, evidence, exit_code, newest, pull, start, unschedulable},
+    evidence::{Words, spoken_of},
+    messages::{
+        FOREIGN, config, container_of, evidence, exit_code, newest, pull, start, unschedulable,
+    },
     object::{list, text},
 };
 
@@ -359,8 +361,7 @@ fn container(
             let sentence = format!("container {name} cannot be made: {}", said(message));
             let evidence = evidence(reason, message);
             Some(Finding {
-                // The kubelet also says it of a ConfigMap that it could not read in time, and tries
-                // again.
+                // What it does not name may pass.
                 is_definite: cause != Cause::ContainerStart,
                 ..definite(pod, cause, (sentence, evidence, fix))
             })
@@ -398,9 +399,18 @@ fn said(message: &str) -> String {
 }
 
 fn start_error(pod: &Object, name: &str, message: &str) -> Finding {
-    let (cause, because, fix) = start(message);
+    let known = start(message);
+    let (cause, because, fix) = known.unwrap_or((
+        Cause::ContainerStart,
+        "the container runtime cannot start it",
+        "read the evidence; it names what the container runtime refuses",
+    ));
     let sentence = format!("container {name} cannot be started: {because}");
-    definite(pod, cause, (sentence, evidence("", message), fix))
+    Finding {
+        // What nobody knows may pass: the deadline decides.
+        is_definite: known.is_some(),
+        ..definite(pod, cause, (sentence, evidence("", message), fix))
+    }
 }
 
 fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
@@ -595,7 +605,7 @@ const fn kind_of(part: ContainerRole) -> (Cause, &'static str) {
 
 /// A container whose program the kernel does not start.
 fn foreign(pod: &Object, (name, part): (&str, ContainerRole), evidence: String) -> Finding {
-    let (cause, because, fix) = start(FOREIGN_PROGRAM);
+    let (cause, because, fix) = FOREIGN;
     let (_, kind) = kind_of(part);
     let sentence = format!("{kind} {name} cannot be started: {because}");
     definite(pod, cause, (sentence, evidence, fix))
