@@ -133,6 +133,8 @@ causes! {
     NodeSandbox = "node.sandbox", Outside, 0;
     /// The container runtime of the node does not make the container.
     NodeRuntime = "node.runtime", Outside, 0;
+    /// The API server, its datastore or a webhook does not answer.
+    ApiTrouble = "api.unavailable", Outside, 0;
     /// The account that deploys may not do what the change needs.
     AccessRefused = "access.refused", Outside, 0;
     /// An object that is being deleted is kept by a finalizer.

@@ -248,13 +248,36 @@ pub(super) fn config(message: &str) -> (Cause, &'static str) {
     }
 }
 
-/// Finding for Pods that the API server refuses to have made for `target`.
+/// Finding for Pods that the API server does not let `target` make.
 pub(super) fn refused(target: &Object, message: &str) -> Finding {
+    let (is_decided, object) = (has_decided(message), target.in_words());
+    let who = unanswered(message).filter(|_| !is_decided);
+    let (cause, sentence, fix) = who.map_or_else(
+        || refusal(target, message),
+        |who| {
+            (
+                Cause::ApiTrouble,
+                format!("{object} can make no Pods now: {who}"),
+                "it goes on by itself; the API server and its webhooks: pipeops-agent doctor, kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations".to_owned(),
+            )
+        },
+    );
+    Finding {
+        cause,
+        object,
+        sentence,
+        evidence: evidence("FailedCreate", message),
+        fix,
+        // What nobody knows may pass: the deadline decides.
+        is_definite: is_decided || cause != Cause::Admission,
+    }
+}
+
+/// Cause, sentence and fix of a refusal of Pods.
+fn refusal(target: &Object, message: &str) -> (Cause, String, String) {
     let namespace = target.text("/metadata/namespace");
     let object = target.in_words();
-    let (cause, sentence, fix) = if message.contains("exceeded quota")
-        || message.contains("failed quota")
-    {
+    if message.contains("exceeded quota") || message.contains("failed quota") {
         (
             Cause::Quota,
             format!(
@@ -311,15 +334,67 @@ pub(super) fn refused(target: &Object, message: &str) -> Finding {
             format!("{object} can make no Pods: a policy or a webhook of the cluster refuses them"),
             "change what the evidence names, or ask the owner of the policy".to_owned(),
         )
-    };
-    Finding {
-        cause,
-        object,
-        sentence,
-        evidence: evidence("FailedCreate", message),
-        fix,
-        is_definite: true,
     }
+}
+
+/// Returns whether the API server has looked at an object and refuses it. The words of a policy or
+/// webhook stand behind these, and may be any.
+fn has_decided(message: &str) -> bool {
+    // A quota that was made a moment ago is not counted yet.
+    let is_counted = !message.contains("status unknown for quota");
+    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    is_counted
+        && has(&[
+            "is forbidden: ",
+            "\" is invalid: ",
+            "denied the request",
+            "denied request",
+        ])
+}
+
+/// The part of the API that did not answer for a Pod, or did so with another one.
+fn unanswered(message: &str) -> Option<&'static str> {
+    const TROUBLES: [(&[&str], &str); 3] = [
+        (
+            &["failed calling webhook", "failed to call webhook"],
+            "a webhook of the cluster does not answer",
+        ),
+        (
+            &[
+                "status unknown for quota",
+                "object has been modified",
+                "already exists",
+                "being deleted",
+            ],
+            "something else of the cluster has to be done first",
+        ),
+        (
+            &[
+                "etcdserver",
+                "Internal error",
+                "connection refused",
+                "connection reset",
+                "connection lost",
+                "timeout",
+                "timed out",
+                "Timeout",
+                "deadline exceeded",
+                "context canceled",
+                "too many requests",
+                "unable to handle the request",
+                "ServiceUnavailable",
+                "rpc error",
+                "database is locked",
+                "EOF",
+            ],
+            "the API server does not manage to answer",
+        ),
+    ];
+    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    TROUBLES
+        .iter()
+        .find(|(words, _)| has(words))
+        .map(|(_, who)| *who)
 }
 
 /// Cause of a Pod that no node takes, by the words of the scheduler. The first that fits: they
@@ -504,6 +579,44 @@ mod tests {
         for unknown in ["", "something new"] {
             assert_eq!(start(unknown), None, "{unknown}");
         }
+    }
+
+    #[test]
+    fn an_api_server_that_does_not_answer_has_refused_nothing() {
+        let target = serde_json::json!({"metadata": {"name": "web", "namespace": "shop"}});
+        let target = Object::reduced("ReplicaSet", &target);
+        let found = |message: &str| {
+            let found = refused(&target, message);
+            (found.cause, found.is_definite)
+        };
+        for message in [
+            "Error creating: Internal error occurred: failed calling webhook \"a.example\": failed to call webhook: Post \"https://a.shop.svc:443/?timeout=10s\": dial tcp 10.43.0.9:443: connect: connection refused",
+            "Error creating: Internal error occurred: failed calling webhook \"serviceaccount.example\": failed to call webhook: service \"serviceaccount\" not found",
+            "Error creating: etcdserver: request timed out",
+            "Error creating: Internal error occurred: resource quota evaluation timed out",
+            "Error creating: Post \"https://127.0.0.1:6444/api/v1/namespaces/shop/pods\": dial tcp 127.0.0.1:6444: connect: connection refused",
+            "Error creating: Timeout: request did not complete within requested timeout - context deadline exceeded",
+            "Error creating: pods \"web-1\" is forbidden: status unknown for quota: one, resources: pods",
+            "create Pod db-0 in StatefulSet db failed error: pods \"db-0\" already exists",
+            "Error creating: Operation cannot be fulfilled on resourcequotas \"one\": the object has been modified; please apply your changes to the latest version and try again",
+        ] {
+            assert_eq!(found(message).0, Cause::ApiTrouble, "{message}");
+        }
+        for message in [
+            "Error creating: admission webhook \"a.example\" denied the request: the registry gave a timeout: connection refused",
+            "Error creating: pods \"timeout-web-1\" is forbidden: violates PodSecurity \"baseline:latest\"",
+            "Error creating: pods \"web-1\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: Internal error",
+        ] {
+            assert_eq!(found(message), (Cause::Admission, true), "{message}");
+        }
+        assert_eq!(
+            found("Error creating: pods \"timeout-1\" is forbidden: exceeded quota: one"),
+            (Cause::Quota, true)
+        );
+        assert_eq!(
+            found("Error creating: something new"),
+            (Cause::Admission, false)
+        );
     }
 
     #[test]
