@@ -452,6 +452,53 @@ fn a_daemon_set_that_fits_no_node_is_good_with_a_doubt() {
     );
 }
 
+/// An object of this kind whose newest event says that the quota refuses a Pod.
+fn without_room(
+    kind: &str,
+    spec: &serde_json::Value,
+    status: &serde_json::Value,
+) -> RolloutVerdict {
+    let mut seen = Observation::default();
+    seen.add(Object::reduced(
+        kind,
+        &json!({"metadata": {"name": "db", "namespace": "shop", "uid": "s", "generation": 1},
+            "spec": spec, "status": status}),
+    ));
+    for (name, reason) in [("e1", "SuccessfulCreate"), ("e2", "FailedCreate")] {
+        seen.add(Object::reduced(
+            "Event",
+            &json!({"metadata": {"name": name, "namespace": "shop"}, "reason": reason,
+            "lastTimestamp": "2026-01-01T00:00:00Z", "message": "pods \"db-2\" is forbidden: exceeded quota: one",
+            "involvedObject": {"kind": kind, "namespace": "shop", "name": "db", "uid": "s"}}),
+        ));
+    }
+    let scope = Scope {
+        targets: BTreeMap::from([(key(kind, "db"), 1)]),
+        deadline: DEADLINE,
+        soak: SOAK,
+    };
+    standing(&scope, Sight::Seen(&seen)).0
+}
+
+#[test]
+fn a_refused_pod_that_is_not_wanted_any_more_says_nothing() {
+    let of_set = |wanted: u64| {
+        let status = json!({"observedGeneration": 1, "replicas": 2, "readyReplicas": 2, "updatedReplicas": 2});
+        without_room("StatefulSet", &json!({"replicas": wanted}), &status)
+    };
+    let of_daemons = |wanted: u64| {
+        let status = json!({"observedGeneration": 1, "desiredNumberScheduled": wanted,
+            "updatedNumberScheduled": 2, "numberAvailable": 2});
+        without_room("DaemonSet", &json!({}), &status)
+    };
+    let of_job = |status: &serde_json::Value| without_room("Job", &json!({}), status);
+    let done = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+    assert_eq!([of_set(2), of_daemons(2), of_job(&done)], [Good; 3]);
+    assert_eq!(of_job(&json!({"active": 1})), Progressing);
+    let bad = RolloutVerdict::Bad;
+    assert_eq!([of_set(3), of_daemons(3), of_job(&json!({}))], [bad; 3]);
+}
+
 #[test]
 fn an_ingress_that_names_a_port_its_service_has_not_leads_nowhere() {
     let judged = |port: &serde_json::Value| {
