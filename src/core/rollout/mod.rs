@@ -39,6 +39,11 @@ pub const SOAK: Duration = Duration::from_secs(60);
 /// default of Kubernetes.
 pub const DEADLINE: Duration = Duration::from_secs(600);
 
+/// Time between two looks after which the machine slept, or this process was stopped: nobody knows
+/// what happened meanwhile, and what is seen may be of before. A look that asks for the last lines
+/// of some containers takes 5 s for each at most.
+const GAP: Duration = Duration::from_secs(30);
+
 /// Verdict on a change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RolloutVerdict {
@@ -159,6 +164,7 @@ pub struct Rollout {
     progressed: Mono,
     /// Most that was ready at once.
     best: u64,
+    looked: Mono,
     blind_since: Option<Mono>,
     soak: Option<Soak>,
     /// Number of times that everything was ready and something was not any more.
@@ -186,6 +192,7 @@ impl Rollout {
             scope,
             progressed: now,
             best: 0,
+            looked: now,
             blind_since: None,
             soak: None,
             flaps: 0,
@@ -201,6 +208,10 @@ impl Rollout {
         if let Some(last) = self.last.as_ref().filter(|last| last.verdict.is_final()) {
             return last.clone();
         }
+        if now.since(self.looked) >= GAP {
+            self.blind_since.get_or_insert(self.looked);
+        }
+        self.looked = now;
         let (verdict, sentence, finding) = match sight {
             Sight::Seen(seen) => {
                 self.sees_again(now);

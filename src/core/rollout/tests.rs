@@ -71,11 +71,18 @@ fn pulling(message: &str) -> Observation {
     )
 }
 
+/// Verdicts at these moments, with a look every second from each to the next.
 fn verdicts(rollout: &mut Rollout, times: &[(u64, Option<Observation>)]) -> Vec<RolloutVerdict> {
-    let judge = |(time, seen): &(u64, Option<Observation>)| {
-        rollout.observe(seen.as_ref().into(), at(*time)).verdict
-    };
-    times.iter().map(judge).collect()
+    let mut verdicts = Vec::new();
+    for (number, (time, seen)) in times.iter().enumerate() {
+        let until = times.get(number + 1).map_or(time + 1, |(next, _)| *next);
+        let mut judge = |second| rollout.observe(seen.as_ref().into(), at(second)).verdict;
+        verdicts.push(judge(*time));
+        for second in time + 1..until {
+            judge(second);
+        }
+    }
+    verdicts
 }
 
 #[test]
@@ -135,13 +142,14 @@ fn a_missing_image_is_bad_after_a_minute_not_at_once() {
         (first.verdict, first.finding.unwrap().cause),
         (Progressing, Cause::ImageNotFound)
     );
+    let times = [
+        (1, Some(missing.clone())),
+        (59, Some(missing.clone())),
+        (60, Some(missing)),
+    ];
     assert_eq!(
-        rollout.observe(Sight::Seen(&missing), at(59)).verdict,
-        Progressing
-    );
-    assert_eq!(
-        rollout.observe(Sight::Seen(&missing), at(60)).verdict,
-        RolloutVerdict::Bad
+        verdicts(&mut rollout, &times),
+        [Progressing, Progressing, RolloutVerdict::Bad]
     );
     // It stays so, whatever comes later.
     assert_eq!(
@@ -204,19 +212,34 @@ fn a_blind_hour_does_not_count_against_the_deadline() {
             RolloutVerdict::Blind
         );
     }
-    assert_eq!(
-        rollout.observe(Sight::Seen(&starting()), at(3600)).verdict,
-        Progressing
-    );
-    assert_eq!(
-        rollout.observe(Sight::Seen(&starting()), at(4199)).verdict,
-        Progressing
-    );
+    let times = [(3600, Some(starting())), (4199, Some(starting()))];
+    assert_eq!(verdicts(&mut rollout, &times), [Progressing, Progressing]);
     let late = rollout.observe(Sight::Seen(&starting()), at(4200));
     assert_eq!(
         (late.verdict, late.finding.unwrap().cause),
         (RolloutVerdict::Bad, Cause::Deadline)
     );
+}
+
+#[test]
+fn a_night_in_which_the_machine_slept_counts_neither_as_a_deadline_nor_as_a_soak() {
+    let missing = || pulling("rpc error: code = NotFound desc = not found");
+    let mut waits = rollout();
+    let times = [(0, Some(starting())), (590, Some(starting()))];
+    verdicts(&mut waits, &times);
+    let mut lacks = rollout();
+    verdicts(&mut lacks, &[(0, Some(missing())), (50, Some(missing()))]);
+    let mut soaks = rollout();
+    verdicts(&mut soaks, &[(0, Some(ready())), (50, Some(ready()))]);
+    // What is seen first is of before; the watches bring the rest.
+    let night = 30_000;
+    let times = |seen: Observation| [(night, Some(seen.clone())), (night + 59, Some(seen))];
+    let progressing = [Progressing, Progressing];
+    assert_eq!(verdicts(&mut waits, &times(starting())), progressing);
+    assert_eq!(verdicts(&mut lacks, &times(missing())), progressing);
+    assert_eq!(verdicts(&mut soaks, &times(ready())), [Soaking, Soaking]);
+    let last = [(night + 60, Some(ready()))];
+    assert_eq!(verdicts(&mut soaks, &last), [Good]);
 }
 
 /// A container in this state that was restarted so often, and ended last in this way.
