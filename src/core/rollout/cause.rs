@@ -131,6 +131,14 @@ causes! {
     NodeCordoned = "node.cordoned", Outside, 0;
     /// The node cannot make the network or the sandbox of the Pod.
     NodeSandbox = "node.sandbox", Outside, 0;
+    /// The container runtime of the node does not make the container.
+    NodeRuntime = "node.runtime", Outside, 0;
+    /// The API server, its datastore or a webhook does not answer.
+    ApiTrouble = "api.unavailable", Outside, 0;
+    /// A volume, its node or its provisioner is not there now.
+    StorageUnavailable = "storage.unavailable", Outside, 0;
+    /// Programs say that DNS does not answer.
+    DnsUnavailable = "dns.unavailable", Outside, 0;
     /// The account that deploys may not do what the change needs.
     AccessRefused = "access.refused", Outside, 0;
     /// An object that is being deleted is kept by a finalizer.

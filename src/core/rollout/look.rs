@@ -1,6 +1,8 @@
 //! One observation, judged by itself: what is ready, what is missing, what keeps it from being so.
 
-use super::{Finding, Observation, Scope, pods, routes, state::Readiness, workloads};
+use super::{
+    Finding, Observation, Scope, earlier::Earlier, pods, routes, state::Readiness, workloads,
+};
 
 /// Result of looking at one observation.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -35,6 +37,11 @@ impl RolloutProgress {
 
 /// Judges an observation.
 pub fn look(scope: &Scope, seen: &Observation) -> RolloutProgress {
+    look_since(scope, seen, &Earlier::default())
+}
+
+/// Judges an observation by what has ended since a change was first seen.
+pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -> RolloutProgress {
     let mut look = RolloutProgress {
         is_complete: true,
         is_seen: true,
@@ -67,7 +74,7 @@ pub fn look(scope: &Scope, seen: &Observation) -> RolloutProgress {
         look.findings.extend(state.findings);
         for pod in &state.pods {
             look.restarts = look.restarts.saturating_add(pods::restarts(pod));
-            look.findings.extend(pods::findings(pod, seen));
+            look.findings.extend(pods::findings(pod, seen, earlier));
         }
     }
     if look.is_complete {

@@ -7,7 +7,7 @@ const EVIDENCE_CHARS_MAX: usize = 400;
 
 /// A line of evidence: a reason and a message, on one line and not too long.
 pub(super) fn evidence(reason: &str, message: &str) -> String {
-    let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = on_one_line(message);
     let line = match (reason, message.as_str()) {
         ("", message) => message.to_owned(),
         (reason, "") => reason.to_owned(),
@@ -18,6 +18,11 @@ pub(super) fn evidence(reason: &str, message: &str) -> String {
         Some((at, _)) => format!("{}…", line.get(..at).unwrap_or_default()),
         None => line,
     }
+}
+
+/// A text with one space in the place of each white space.
+pub(super) fn on_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Events about an object; one of an earlier object of the same name is not.
@@ -98,37 +103,135 @@ pub(super) fn pull(message: &str) -> Cause {
     }
 }
 
-/// Cause of a container that cannot be started, by the words of runc and the kubelet: the
-/// explanation, and the fix.
-pub(super) fn start(message: &str) -> (Cause, &'static str, &'static str) {
-    if message.contains("exec format error") {
-        return (
-            Cause::ImagePlatform,
-            "its program is built for another processor, or is a script without #!",
-            "use an image for this node's processor: kubectl get nodes -L kubernetes.io/arch; a script needs a first line such as #!/bin/sh",
-        );
+/// The platform for which an image is built, where the message of another one says so.
+pub(super) fn platform_of(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once("but its platform (")?;
+    rest.split_once(')').map(|(platform, _)| platform)
+}
+
+/// A cause, its explanation, and the fix.
+pub(super) type Explained = (Cause, &'static str, &'static str);
+
+/// A program that is built for another processor.
+pub(super) const FOREIGN: Explained = (
+    Cause::ImagePlatform,
+    "its program is built for another processor, or is a script without #!",
+    "use an image for this node's processor: kubectl get nodes -L kubernetes.io/arch; a script needs a first line such as #!/bin/sh",
+);
+
+/// Cause of a container that cannot be made or started, by the words of runc, containerd and the
+/// kubelet; `None` where they do not say for certain on which side it lies.
+pub(super) fn start(message: &str) -> Option<Explained> {
+    let lower = message.to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    if has(&["exec format error"]) {
+        return Some(FOREIGN);
     }
-    if message.contains("permission denied") {
-        return (
+    // Before the words of the node: the app's own paths stand in these.
+    if has(&[
+        "exec: \"",
+        "executable file",
+        "exec container process",
+        "chdir to cwd",
+    ]) {
+        return program(&lower);
+    }
+    let is_misfit = has(&["not a directory", "onto a file", "read-only file system"]);
+    if has(&["error mounting \"/"]) && is_misfit {
+        return Some((
+            Cause::ContainerStart,
+            "a volume cannot be mounted where the manifest wants it",
+            "correct mountPath or subPath: a file goes where a file is, and nothing into a volume that is read-only",
+        ));
+    }
+    if let Some(trouble) = of_node(&lower) {
+        return Some(trouble);
+    }
+    has(&[
+        "no command specified",
+        "unable to find user",
+        "absolute path",
+    ])
+    .then_some((
+        Cause::ContainerStart,
+        "its image or its manifest lacks a command, a user or a path",
+        "correct command, runAsUser or workingDir in the manifest, or the image",
+    ))
+}
+
+/// Cause of a program that is not executed.
+fn program(lower: &str) -> Option<Explained> {
+    if lower.contains("permission denied") {
+        return Some((
             Cause::ContainerStart,
             "its program may not be executed",
             "make the file executable in the image (chmod +x), or correct command in the manifest",
-        );
+        ));
     }
-    if message.contains("executable file not found")
-        || message.contains("no such file or directory")
-    {
-        return (
+    let is_absent = [
+        "not found",
+        "no such file or directory",
+        "is a directory",
+        "not a directory",
+    ];
+    is_absent
+        .iter()
+        .any(|word| lower.contains(word))
+        .then_some((
             Cause::ContainerStart,
             "its command, or a file that it names, is not in the image",
             "correct command, args or workingDir in the manifest, or add the file to the image",
-        );
+        ))
+}
+
+/// Trouble of a node that makes no containers now.
+fn of_node(lower: &str) -> Option<Explained> {
+    const LACKS: &[&str] = &[
+        "no space left on device",
+        "disk quota exceeded",
+        "too many open files",
+        "cannot allocate memory",
+        "resource temporarily unavailable",
+    ];
+    const RUNTIME: &[&str] = &[
+        "deadline exceeded",
+        "deadlineexceeded",
+        "context canceled",
+        "timed out",
+        "failed to reserve",
+        "is reserved for",
+        "cgroup",
+        "sandbox",
+        "snapshot",
+        "failed to start shim",
+        "shim disconnected",
+        "rootfs component",
+        "mount rootfs",
+        "connection refused",
+        "connection error",
+        "transport is closing",
+        "ttrpc",
+        "code = unavailable",
+        "no running task",
+        "input/output error",
+        "device or resource busy",
+        "read-only file system",
+        "from pipe: eof",
+        "failed to sync ",
+    ];
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    if has(LACKS) {
+        return Some((
+            Cause::NodePressure,
+            "its node lacks disk, memory, process ids or open files",
+            "free space or memory on the node: sudo pipeops-agent doctor; it goes on by itself",
+        ));
     }
-    (
-        Cause::ContainerStart,
-        "the container runtime cannot start it",
-        "read the evidence; it names what the container runtime refuses",
-    )
+    has(RUNTIME).then_some((
+        Cause::NodeRuntime,
+        "the container runtime of its node does not manage to",
+        "sudo pipeops-agent doctor on that machine; journalctl -u k3s -n 50; the kubelet tries again by itself",
+    ))
 }
 
 /// Cause of a container whose settings the kubelet refuses, and the fix. One that it does not name
@@ -145,6 +248,9 @@ pub(super) fn config(message: &str) -> (Cause, &'static str) {
             Cause::ConfigMissing,
             "create what is missing, or correct its name or key in the manifest",
         )
+    } else if let Some((cause, _, fix)) = of_node(&message.to_lowercase()) {
+        // After a start of the node, for example: it could not read a ConfigMap in time.
+        (cause, fix)
     } else {
         (
             Cause::ContainerStart,
@@ -153,13 +259,36 @@ pub(super) fn config(message: &str) -> (Cause, &'static str) {
     }
 }
 
-/// Finding for Pods that the API server refuses to have made for `target`.
+/// Finding for Pods that the API server does not let `target` make.
 pub(super) fn refused(target: &Object, message: &str) -> Finding {
+    let (is_decided, object) = (has_decided(message), target.in_words());
+    let who = unanswered(message).filter(|_| !is_decided);
+    let (cause, sentence, fix) = who.map_or_else(
+        || refusal(target, message),
+        |who| {
+            (
+                Cause::ApiTrouble,
+                format!("{object} can make no Pods now: {who}"),
+                "it goes on by itself; the API server and its webhooks: pipeops-agent doctor, kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations".to_owned(),
+            )
+        },
+    );
+    Finding {
+        cause,
+        object,
+        sentence,
+        evidence: evidence("FailedCreate", message),
+        fix,
+        // What nobody knows may pass: the deadline decides.
+        is_definite: is_decided || cause != Cause::Admission,
+    }
+}
+
+/// Cause, sentence and fix of a refusal of Pods.
+fn refusal(target: &Object, message: &str) -> (Cause, String, String) {
     let namespace = target.text("/metadata/namespace");
     let object = target.in_words();
-    let (cause, sentence, fix) = if message.contains("exceeded quota")
-        || message.contains("failed quota")
-    {
+    if message.contains("exceeded quota") || message.contains("failed quota") {
         (
             Cause::Quota,
             format!(
@@ -216,30 +345,117 @@ pub(super) fn refused(target: &Object, message: &str) -> Finding {
             format!("{object} can make no Pods: a policy or a webhook of the cluster refuses them"),
             "change what the evidence names, or ask the owner of the policy".to_owned(),
         )
-    };
-    Finding {
-        cause,
-        object,
-        sentence,
-        evidence: evidence("FailedCreate", message),
-        fix,
-        is_definite: true,
+    }
+}
+
+/// Returns whether the API server has looked at an object and refuses it. The words of a policy or
+/// webhook stand behind these, and may be any.
+fn has_decided(message: &str) -> bool {
+    // A quota that was made a moment ago is not counted yet.
+    let is_counted = !message.contains("status unknown for quota");
+    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    is_counted
+        && has(&[
+            "is forbidden: ",
+            "\" is invalid: ",
+            "denied the request",
+            "denied request",
+        ])
+}
+
+/// The part of the API that did not answer for a Pod, or did so with another one.
+fn unanswered(message: &str) -> Option<&'static str> {
+    const TROUBLES: [(&[&str], &str); 3] = [
+        (
+            &["failed calling webhook", "failed to call webhook"],
+            "a webhook of the cluster does not answer",
+        ),
+        (
+            &[
+                "status unknown for quota",
+                "object has been modified",
+                "already exists",
+                "being deleted",
+            ],
+            "something else of the cluster has to be done first",
+        ),
+        (
+            &[
+                "etcdserver",
+                "Internal error",
+                "connection refused",
+                "connection reset",
+                "connection lost",
+                "timeout",
+                "timed out",
+                "Timeout",
+                "deadline exceeded",
+                "context canceled",
+                "too many requests",
+                "unable to handle the request",
+                "ServiceUnavailable",
+                "rpc error",
+                "database is locked",
+                "EOF",
+            ],
+            "the API server does not manage to answer",
+        ),
+    ];
+    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    TROUBLES
+        .iter()
+        .find(|(words, _)| has(words))
+        .map(|(_, who)| *who)
+}
+
+/// Taints that Kubernetes and cloud providers put on a node in trouble. Whoever deploys an app sets
+/// none of these.
+pub(super) const NODE_TAINTS: [&str; 2] =
+    ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
+
+/// Trouble of nodes for which a Pod may have to wait, by the words of the scheduler.
+pub(super) fn node_trouble(message: &str) -> Option<(Cause, &'static str)> {
+    const PRESSURE: [&str; 3] = [
+        "node.kubernetes.io/disk-pressure",
+        "node.kubernetes.io/memory-pressure",
+        "node.kubernetes.io/pid-pressure",
+    ];
+    const CORDONED: [&str; 2] = [
+        "node(s) were unschedulable",
+        "node.kubernetes.io/unschedulable",
+    ];
+    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if has(&PRESSURE) {
+        Some((
+            Cause::NodePressure,
+            "the node lacks disk, memory or process ids and takes no new Pods",
+        ))
+    } else if has(&CORDONED) {
+        Some((
+            Cause::NodeCordoned,
+            "the node is cordoned and takes no Pods",
+        ))
+    } else if has(&NODE_TAINTS) || has(&["no nodes available"]) {
+        Some((Cause::NodeNotReady, "no node is ready to take it"))
+    } else {
+        None
     }
 }
 
 /// Cause of a Pod that no node takes, by the words of the scheduler. The first that fits: they
 /// stand in the order in which a person would have to act.
 pub(super) fn unschedulable(message: &str) -> (Cause, &'static str) {
-    const NODE_TAINTS: [&str; 2] = [
-        "node.kubernetes.io/not-ready",
-        "node.kubernetes.io/unreachable",
-    ];
-    const PRESSURE_TAINTS: [&str; 3] = [
-        "node.kubernetes.io/disk-pressure",
-        "node.kubernetes.io/memory-pressure",
-        "node.kubernetes.io/pid-pressure",
-    ];
     let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    let is_volume = has(&["volume node affinity conflict"]);
+    let is_selector = has(&[
+        "node affinity/selector",
+        "node selector",
+        "pod affinity",
+        "pod anti-affinity",
+        "topology spread",
+    ]) || message
+        .replace("volume node affinity", "")
+        .contains("node affinity");
     if has(&["unbound immediate PersistentVolumeClaims"])
         || (has(&["persistentvolumeclaim"]) && has(&["not found"]))
     {
@@ -257,38 +473,29 @@ pub(super) fn unschedulable(message: &str) -> (Cause, &'static str) {
             Cause::ScheduleMemory,
             "no node has as much memory left as it requests",
         )
+    } else if let Some(trouble) = node_trouble(message) {
+        trouble
     } else if has(&["free ports"]) {
         (
             Cause::SchedulePorts,
             "the hostPort that it wants is taken on every node",
         )
-    } else if has(&NODE_TAINTS) {
-        (Cause::NodeNotReady, "no node is ready to take it")
-    } else if has(&PRESSURE_TAINTS) {
+    } else if is_volume && is_selector {
         (
-            Cause::NodePressure,
-            "the node lacks disk, memory or process ids and takes no new Pods",
+            Cause::ScheduleAffinity,
+            "its volume lies on a node, or in a zone, that its nodeSelector or affinity excludes",
         )
-    } else if has(&[
-        "node(s) were unschedulable",
-        "node.kubernetes.io/unschedulable",
-    ]) {
+    } else if is_volume {
         (
-            Cause::NodeCordoned,
-            "the node is cordoned and takes no Pods",
+            Cause::StorageUnavailable,
+            "its volume lies on a node, or in a zone, where no node can take it now",
         )
     } else if has(&["untolerated taint"]) {
         (
             Cause::ScheduleTaint,
             "every node has a taint that it does not tolerate",
         )
-    } else if has(&[
-        "node affinity",
-        "node selector",
-        "pod affinity",
-        "pod anti-affinity",
-        "topology spread",
-    ]) {
+    } else if is_selector {
         (
             Cause::ScheduleAffinity,
             "no node matches its nodeSelector or affinity",
@@ -332,7 +539,7 @@ mod tests {
     #[test]
     fn a_refused_setting_has_the_cause_that_the_kubelet_names() {
         for (message, wanted) in [
-            ("secret \"creds\" not found", Cause::ConfigMissing),
+            ("secret \"sandbox\" not found", Cause::ConfigMissing),
             (
                 "couldn't find key nope in ConfigMap shop/settings",
                 Cause::ConfigMissing,
@@ -345,14 +552,186 @@ mod tests {
                 "container has runAsNonRoot and image will run as root (pod: \"a_shop(1)\", container: web)",
                 Cause::ContainerUser,
             ),
-            // After a start of the node; it goes on by itself.
             (
                 "failed to sync configmap cache: timed out waiting for the condition",
+                Cause::NodeRuntime,
+            ),
+            (
+                "failed to prepare subPath for volumeMount \"a\"",
                 Cause::ContainerStart,
             ),
         ] {
             assert_eq!(config(message).0, wanted, "{message}");
         }
+    }
+
+    #[test]
+    fn a_container_that_its_node_cannot_make_is_not_the_fault_of_the_app() {
+        const RUNC: &str = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: ";
+        let cause = |message: &str| start(message).map(|(cause, ..)| cause);
+        for message in [
+            "exec: \"/app/cgroup-sandbox\": stat /app/cgroup-sandbox: no such file or directory: unknown",
+            "error during container init: exec: \"serve\": executable file not found in $PATH: unknown",
+            "exec: \"/config/run.txt\": permission denied: unknown",
+            "exec: \"/app\": is a directory: unknown",
+            "chdir to cwd (\"/srv\") set in config.json failed: no such file or directory: unknown",
+            "error mounting \"/var/lib/kubelet/pods/u/volumes/v\" to rootfs at \"/etc/hosts.d\": mount src=/v, dst=/etc/hosts.d: not a directory: unknown: Are you trying to mount a directory onto a file (or vice-versa)?",
+        ] {
+            let message = format!("{RUNC}{message}");
+            assert_eq!(cause(&message), Some(Cause::ContainerStart), "{message}");
+        }
+        assert_eq!(
+            cause(
+                "failed to generate container \"c\" spec: failed to generate spec: no command specified"
+            ),
+            Some(Cause::ContainerStart)
+        );
+        assert_eq!(
+            cause(&format!(
+                "{RUNC}exec /app/server: exec format error: unknown"
+            )),
+            Some(Cause::ImagePlatform)
+        );
+        for message in [
+            "context deadline exceeded",
+            "rpc error: code = DeadlineExceeded desc = context deadline exceeded",
+            "failed to reserve container name \"web_web-1_shop_u_0\": name \"web_web-1_shop_u_0\" is reserved for \"69b7\"",
+            "rpc error: code = Unavailable desc = connection error: desc = \"transport: error while dialing: dial unix /run/k3s/containerd/containerd.sock: connect: connection refused\"",
+            "failed to create containerd task: failed to start shim: start failed: fork/exec: no such file or directory",
+            "failed to create containerd task: failed to mount rootfs component: input/output error",
+            "failed to get sandbox container task: no running task found: task 69b7 not found: not found",
+        ] {
+            assert_eq!(cause(message), Some(Cause::NodeRuntime), "{message}");
+        }
+        let message = format!(
+            "{RUNC}unable to apply cgroup configuration: mkdir /sys/fs/cgroup/kubepods: no such file or directory: unknown"
+        );
+        assert_eq!(cause(&message), Some(Cause::NodeRuntime));
+        for message in [
+            "failed to create containerd container: write /var/lib/rancher/k3s: no space left on device",
+            "failed to create containerd container: open /run/x: too many open files",
+        ] {
+            assert_eq!(cause(message), Some(Cause::NodePressure), "{message}");
+        }
+        for unknown in ["", "something new"] {
+            assert_eq!(start(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn an_api_server_that_does_not_answer_has_refused_nothing() {
+        let target = serde_json::json!({"metadata": {"name": "web", "namespace": "shop"}});
+        let target = Object::reduced("ReplicaSet", &target);
+        let found = |message: &str| {
+            let found = refused(&target, message);
+            (found.cause, found.is_definite)
+        };
+        for message in [
+            "Error creating: Internal error occurred: failed calling webhook \"a.example\": failed to call webhook: Post \"https://a.shop.svc:443/?timeout=10s\": dial tcp 10.43.0.9:443: connect: connection refused",
+            "Error creating: Internal error occurred: failed calling webhook \"serviceaccount.example\": failed to call webhook: service \"serviceaccount\" not found",
+            "Error creating: etcdserver: request timed out",
+            "Error creating: Internal error occurred: resource quota evaluation timed out",
+            "Error creating: Post \"https://127.0.0.1:6444/api/v1/namespaces/shop/pods\": dial tcp 127.0.0.1:6444: connect: connection refused",
+            "Error creating: Timeout: request did not complete within requested timeout - context deadline exceeded",
+            "Error creating: pods \"web-1\" is forbidden: status unknown for quota: one, resources: pods",
+            "create Pod db-0 in StatefulSet db failed error: pods \"db-0\" already exists",
+            "Error creating: Operation cannot be fulfilled on resourcequotas \"one\": the object has been modified; please apply your changes to the latest version and try again",
+        ] {
+            assert_eq!(found(message).0, Cause::ApiTrouble, "{message}");
+        }
+        for message in [
+            "Error creating: admission webhook \"a.example\" denied the request: the registry gave a timeout: connection refused",
+            "Error creating: pods \"timeout-web-1\" is forbidden: violates PodSecurity \"baseline:latest\"",
+            "Error creating: pods \"web-1\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: Internal error",
+        ] {
+            assert_eq!(found(message), (Cause::Admission, true), "{message}");
+        }
+        assert_eq!(
+            found("Error creating: pods \"timeout-1\" is forbidden: exceeded quota: one"),
+            (Cause::Quota, true)
+        );
+        assert_eq!(
+            found("Error creating: something new"),
+            (Cause::Admission, false)
+        );
+    }
+
+    #[test]
+    fn a_pod_that_no_node_takes_is_blamed_on_what_the_scheduler_names() {
+        let taint = |taint: &str| format!("1 node(s) had untolerated taint {{{taint}: }}");
+        for (reasons, wanted) in [
+            (taint("node.kubernetes.io/not-ready"), Cause::NodeNotReady),
+            (taint("node.kubernetes.io/unreachable"), Cause::NodeNotReady),
+            (
+                taint("node.kubernetes.io/network-unavailable"),
+                Cause::NodeNotReady,
+            ),
+            (
+                taint("node.cloudprovider.kubernetes.io/uninitialized"),
+                Cause::NodeNotReady,
+            ),
+            (taint("node.kubernetes.io/disk-pressure"), Cause::NodePressure),
+            (taint("node.kubernetes.io/memory-pressure"), Cause::NodePressure),
+            (taint("node.kubernetes.io/pid-pressure"), Cause::NodePressure),
+            ("1 node(s) were unschedulable".to_owned(), Cause::NodeCordoned),
+            (
+                format!(
+                    "1 node(s) didn't have free ports for the requested pod ports, {}",
+                    taint("node.kubernetes.io/unreachable")
+                ),
+                Cause::NodeNotReady,
+            ),
+            (
+                taint("node-role.kubernetes.io/control-plane"),
+                Cause::ScheduleTaint,
+            ),
+            (
+                "1 node(s) didn't match Pod's node affinity/selector".to_owned(),
+                Cause::ScheduleAffinity,
+            ),
+            (
+                "1 node(s) had volume node affinity conflict".to_owned(),
+                Cause::StorageUnavailable,
+            ),
+            (
+                "1 node(s) didn't match Pod's node affinity/selector, 1 node(s) had volume node affinity conflict".to_owned(),
+                Cause::ScheduleAffinity,
+            ),
+            ("1 Too many pods".to_owned(), Cause::Schedule),
+        ] {
+            let message = format!("0/2 nodes are available: {reasons}. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.");
+            assert_eq!(unschedulable(&message).0, wanted, "{message}");
+        }
+        let none = "no nodes available to schedule pods";
+        assert_eq!(unschedulable(none).0, Cause::NodeNotReady);
+    }
+
+    #[test]
+    fn a_pull_that_fails_has_the_cause_that_the_registry_or_the_node_names() {
+        for (message, wanted) in [
+            (
+                "failed to copy: httpReadSeeker: failed open: unexpected status code https://registry.example/v2/a/manifests/1: 429 Too Many Requests - Server message: toomanyrequests: You have reached your unauthenticated pull rate limit.",
+                Cause::ImageRateLimited,
+            ),
+            (
+                "failed to pull and unpack image \"a:1\": failed to extract layer: write /var/lib/rancher/k3s/agent/containerd: no space left on device",
+                Cause::ImageDisk,
+            ),
+            (
+                "no match for platform in manifest: not found",
+                Cause::ImagePlatform,
+            ),
+            (
+                "no matching manifest for linux/arm64/v8 in the manifest list entries",
+                Cause::ImagePlatform,
+            ),
+        ] {
+            assert_eq!(pull(message), wanted, "{message}");
+            assert_eq!(platform_of(message), None);
+        }
+        let other = "image with reference a:1 was found but its platform (linux/amd64) does not match the specified platform (linux/arm64/v8)";
+        assert_eq!(pull(other), Cause::ImagePlatform);
+        assert_eq!(platform_of(other), Some("linux/amd64"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod cause;
 mod charts;
 mod custom;
+mod earlier;
 mod evidence;
 mod last_lines;
 mod look;
@@ -23,11 +24,13 @@ use std::{collections::BTreeMap, time::Duration};
 pub use cause::{Blame, Cause};
 pub use evidence::LAST_LINES;
 pub use last_lines::{Died, LINES_MAX, died, last_lines};
+use look::look_since;
 pub use look::{RolloutProgress, look};
 pub use object::{Key, Object, Observation};
 pub use related::{EventLine, PodLine, events_of, images_of, owned, pods_of};
 pub use workloads::{JobEnd, job_end};
 
+use self::earlier::Earlier;
 use super::time::{Mono, in_words};
 
 /// Time for which everything must stay ready before a version is good.
@@ -35,6 +38,11 @@ pub const SOAK: Duration = Duration::from_secs(60);
 /// Time without progress after which a rollout is bad, unless the Deployment says otherwise: the
 /// default of Kubernetes.
 pub const DEADLINE: Duration = Duration::from_secs(600);
+
+/// Time between two looks after which the machine slept, or this process was stopped: nobody knows
+/// what happened meanwhile, and what is seen may be of before. A look that asks for the last lines
+/// of some containers takes 5 s for each at most.
+const GAP: Duration = Duration::from_secs(30);
 
 /// Verdict on a change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -156,6 +164,7 @@ pub struct Rollout {
     progressed: Mono,
     /// Most that was ready at once.
     best: u64,
+    looked: Mono,
     blind_since: Option<Mono>,
     soak: Option<Soak>,
     /// Number of times that everything was ready and something was not any more.
@@ -164,6 +173,8 @@ pub struct Rollout {
     found: Option<Finding>,
     /// Causes that are seen, with their first moment.
     held: BTreeMap<Cause, Mono>,
+    /// Ends of containers from before the first look, or the first one after blindness.
+    earlier: Option<Earlier>,
     last: Option<JudgedRollout>,
 }
 
@@ -181,11 +192,13 @@ impl Rollout {
             scope,
             progressed: now,
             best: 0,
+            looked: now,
             blind_since: None,
             soak: None,
             flaps: 0,
             found: None,
             held: BTreeMap::new(),
+            earlier: None,
             last: None,
         }
     }
@@ -195,10 +208,17 @@ impl Rollout {
         if let Some(last) = self.last.as_ref().filter(|last| last.verdict.is_final()) {
             return last.clone();
         }
+        if now.since(self.looked) >= GAP {
+            self.blind_since.get_or_insert(self.looked);
+        }
+        self.looked = now;
         let (verdict, sentence, finding) = match sight {
             Sight::Seen(seen) => {
                 self.sees_again(now);
-                self.judge(look(&self.scope, seen), now)
+                let earlier = self.earlier.get_or_insert_with(|| Earlier::of(seen));
+                earlier.keep_those_of(seen);
+                let look = look_since(&self.scope, seen, earlier);
+                self.judge(look, now)
             }
             Sight::Refused(_) | Sight::Blind => {
                 self.blind_since.get_or_insert(now);
@@ -224,12 +244,14 @@ impl Rollout {
         judgement
     }
 
-    /// Deadlines, holds and the soak begin again: nobody knows what happened meanwhile.
+    /// Deadlines, holds, the soak and the count of restarts begin again: nobody knows what happened
+    /// meanwhile.
     fn sees_again(&mut self, now: Mono) {
         if self.blind_since.take().is_some() {
             self.progressed = now;
             self.held.clear();
             self.soak = None;
+            self.earlier = None;
         }
     }
 

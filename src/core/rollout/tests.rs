@@ -44,7 +44,8 @@ fn seen(ready: bool, restarts: u64, state: &serde_json::Value) -> Observation {
     seen.add(Object::reduced("Pod", &json!({
         "metadata": {"name": "web-1-a", "namespace": "shop", "uid": "p",
             "ownerReferences": [{"kind": "ReplicaSet", "name": "web-1", "uid": "r"}]},
-        "spec": {"restartPolicy": "Always", "nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
+        "spec": {"restartPolicy": "Always", "nodeName": "n", "containers": [
+            {"name": "c", "image": "i", "resources": {"limits": {"memory": "8Mi"}}}]},
         "status": {"phase": "Running",
             "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
             "containerStatuses": [{"name": "c", "image": "i", "ready": ready, "restartCount": restarts, "state": state}]}})));
@@ -71,11 +72,18 @@ fn pulling(message: &str) -> Observation {
     )
 }
 
+/// Verdicts at these moments, with a look every second from each to the next.
 fn verdicts(rollout: &mut Rollout, times: &[(u64, Option<Observation>)]) -> Vec<RolloutVerdict> {
-    let judge = |(time, seen): &(u64, Option<Observation>)| {
-        rollout.observe(seen.as_ref().into(), at(*time)).verdict
-    };
-    times.iter().map(judge).collect()
+    let mut verdicts = Vec::new();
+    for (number, (time, seen)) in times.iter().enumerate() {
+        let until = times.get(number + 1).map_or(time + 1, |(next, _)| *next);
+        let mut judge = |second| rollout.observe(seen.as_ref().into(), at(second)).verdict;
+        verdicts.push(judge(*time));
+        for second in time + 1..until {
+            judge(second);
+        }
+    }
+    verdicts
 }
 
 #[test]
@@ -135,13 +143,14 @@ fn a_missing_image_is_bad_after_a_minute_not_at_once() {
         (first.verdict, first.finding.unwrap().cause),
         (Progressing, Cause::ImageNotFound)
     );
+    let times = [
+        (1, Some(missing.clone())),
+        (59, Some(missing.clone())),
+        (60, Some(missing)),
+    ];
     assert_eq!(
-        rollout.observe(Sight::Seen(&missing), at(59)).verdict,
-        Progressing
-    );
-    assert_eq!(
-        rollout.observe(Sight::Seen(&missing), at(60)).verdict,
-        RolloutVerdict::Bad
+        verdicts(&mut rollout, &times),
+        [Progressing, Progressing, RolloutVerdict::Bad]
     );
     // It stays so, whatever comes later.
     assert_eq!(
@@ -165,6 +174,36 @@ fn a_registry_that_is_away_for_an_hour_makes_nothing_bad() {
 }
 
 #[test]
+fn a_node_that_makes_no_containers_for_an_hour_makes_nothing_bad() {
+    for message in [
+        "context deadline exceeded",
+        "write /x: no space left on device",
+    ] {
+        let mut rollout = rollout();
+        let state = json!({"waiting": {"reason": "CreateContainerError", "message": message}});
+        let (away, lost) = (seen(false, 0, &state), restarted(9, &state, ("Error", 1)));
+        for second in 0..3600 {
+            let judged = rollout.observe(Sight::Seen(&away), at(second));
+            assert_eq!(judged.verdict, RolloutVerdict::Waiting, "{message}");
+        }
+        let judged = rollout.observe(Sight::Seen(&lost), at(3600));
+        assert_eq!(judged.verdict, RolloutVerdict::Waiting, "{message}");
+    }
+    // What nobody knows is left to the deadline.
+    let mut rollout = rollout();
+    let state = json!({"waiting": {"reason": "RunContainerError", "message": "something new"}});
+    for second in 0..600 {
+        let judged = rollout.observe(Sight::Seen(&seen(false, 0, &state)), at(second));
+        assert_eq!(judged.verdict, Progressing);
+    }
+    let late = rollout.observe(Sight::Seen(&seen(false, 0, &state)), at(600));
+    assert_eq!(
+        (late.verdict, late.finding.unwrap().cause),
+        (RolloutVerdict::Bad, Cause::ContainerStart)
+    );
+}
+
+#[test]
 fn a_blind_hour_does_not_count_against_the_deadline() {
     let mut rollout = rollout();
     rollout.observe(Sight::Seen(&starting()), at(0));
@@ -174,14 +213,8 @@ fn a_blind_hour_does_not_count_against_the_deadline() {
             RolloutVerdict::Blind
         );
     }
-    assert_eq!(
-        rollout.observe(Sight::Seen(&starting()), at(3600)).verdict,
-        Progressing
-    );
-    assert_eq!(
-        rollout.observe(Sight::Seen(&starting()), at(4199)).verdict,
-        Progressing
-    );
+    let times = [(3600, Some(starting())), (4199, Some(starting()))];
+    assert_eq!(verdicts(&mut rollout, &times), [Progressing, Progressing]);
     let late = rollout.observe(Sight::Seen(&starting()), at(4200));
     assert_eq!(
         (late.verdict, late.finding.unwrap().cause),
@@ -190,32 +223,173 @@ fn a_blind_hour_does_not_count_against_the_deadline() {
 }
 
 #[test]
+fn a_night_in_which_the_machine_slept_counts_neither_as_a_deadline_nor_as_a_soak() {
+    let missing = || pulling("rpc error: code = NotFound desc = not found");
+    let mut waits = rollout();
+    let times = [(0, Some(starting())), (590, Some(starting()))];
+    verdicts(&mut waits, &times);
+    let mut lacks = rollout();
+    verdicts(&mut lacks, &[(0, Some(missing())), (50, Some(missing()))]);
+    let mut soaks = rollout();
+    verdicts(&mut soaks, &[(0, Some(ready())), (50, Some(ready()))]);
+    // What is seen first is of before; the watches bring the rest.
+    let night = 30_000;
+    let times = |seen: Observation| [(night, Some(seen.clone())), (night + 59, Some(seen))];
+    let progressing = [Progressing, Progressing];
+    assert_eq!(verdicts(&mut waits, &times(starting())), progressing);
+    assert_eq!(verdicts(&mut lacks, &times(missing())), progressing);
+    assert_eq!(verdicts(&mut soaks, &times(ready())), [Soaking, Soaking]);
+    let last = [(night + 60, Some(ready()))];
+    assert_eq!(verdicts(&mut soaks, &last), [Good]);
+}
+
+/// A container in this state that was restarted so often, and ended last in this way.
+fn restarted(restarts: u64, state: &serde_json::Value, (reason, code): (&str, u64)) -> Observation {
+    let mut seen = seen(false, restarts, state);
+    let mut pod = seen.get(&key("Pod", "web-1-a")).unwrap().value().clone();
+    pod["status"]["containerStatuses"][0]["lastState"] =
+        json!({"terminated": {"exitCode": code, "reason": reason}});
+    seen.add(Object::recorded(&pod));
+    seen
+}
+
+fn backs_off() -> serde_json::Value {
+    json!({"waiting": {"reason": "CrashLoopBackOff"}})
+}
+
+#[test]
 fn three_restarts_are_a_loop_and_two_are_not() {
-    let crashed = |count| {
-        seen(
-            false,
-            count,
-            &json!({"waiting": {"reason": "CrashLoopBackOff"}}),
-        )
-    };
-    let with_last = |count| {
-        let mut seen = crashed(count);
-        let mut pod = seen.get(&key("Pod", "web-1-a")).unwrap().value().clone();
-        pod["status"]["containerStatuses"][0]["lastState"] =
-            json!({"terminated": {"exitCode": 3, "reason": "Error"}});
-        seen.add(Object::recorded(&pod));
-        seen
-    };
+    let crashed = |count| restarted(count, &backs_off(), ("Error", 3));
     let mut rollout = rollout();
+    rollout.observe(Sight::Seen(&starting()), at(0));
     assert_eq!(
-        rollout.observe(Sight::Seen(&with_last(2)), at(0)).verdict,
+        rollout.observe(Sight::Seen(&crashed(2)), at(1)).verdict,
         Progressing
     );
-    let bad = rollout.observe(Sight::Seen(&with_last(3)), at(1));
+    let bad = rollout.observe(Sight::Seen(&crashed(3)), at(2));
     assert_eq!(bad.verdict, RolloutVerdict::Bad);
     assert_eq!(
         bad.sentence,
         "container c ends again and again, last with exit code 3 (a failure of the program)"
+    );
+}
+
+#[test]
+fn restarts_from_before_the_change_count_neither_as_a_loop_nor_as_lack_of_memory() {
+    let runs = json!({"running": {}});
+    for (reason, code, more) in [("Error", 1, 3), ("OOMKilled", 137, 1), ("Unknown", 255, 9)] {
+        let end = (reason, code);
+        let mut rollout = rollout();
+        for second in 0..100 {
+            let judged = rollout.observe(Sight::Seen(&restarted(7, &runs, end)), at(second));
+            assert_eq!(
+                (judged.verdict, judged.finding),
+                (Progressing, None),
+                "{reason}"
+            );
+        }
+        // It goes on as it was: still within what a node does to it.
+        let waits = restarted(6 + more, &backs_off(), end);
+        assert_eq!(
+            rollout.observe(Sight::Seen(&waits), at(101)).verdict,
+            Progressing,
+            "{reason}"
+        );
+        let last = rollout.observe(
+            Sight::Seen(&restarted(7 + more, &backs_off(), end)),
+            at(102),
+        );
+        let is_lost = reason == "Unknown";
+        assert_eq!(last.verdict == RolloutVerdict::Bad, !is_lost, "{reason}");
+    }
+}
+
+#[test]
+fn a_program_that_lacks_dns_or_disk_waits_and_one_that_asks_for_a_wrong_name_is_bad() {
+    for (line, wanted, cause) in [
+        (
+            "EAI_AGAIN db",
+            RolloutVerdict::Waiting,
+            Cause::DnsUnavailable,
+        ),
+        (
+            "write /x: no space left on device",
+            RolloutVerdict::Waiting,
+            Cause::NodePressure,
+        ),
+        (
+            "lookup db: no such host",
+            RolloutVerdict::Bad,
+            Cause::CrashLoop,
+        ),
+    ] {
+        let mut rollout = rollout();
+        rollout.observe(Sight::Seen(&starting()), at(0));
+        let mut crashed = restarted(5, &backs_off(), ("Error", 1));
+        crashed.add(Object::reduced(
+            LAST_LINES,
+            &json!({"metadata": {"name": "web-1-a/c", "namespace": "shop"}, "id": "", "lines": [line]}),
+        ));
+        let judged = rollout.observe(Sight::Seen(&crashed), at(1));
+        assert_eq!(
+            (judged.verdict, judged.finding.unwrap().cause),
+            (wanted, cause)
+        );
+    }
+}
+
+#[test]
+fn a_container_that_waits_after_an_end_of_before_shows_it_and_is_not_bad() {
+    let mut rollout = rollout();
+    let waits = restarted(9, &backs_off(), ("StartError", 128));
+    let first = rollout.observe(Sight::Seen(&waits), at(0));
+    assert_eq!(
+        (first.verdict, first.finding.unwrap().cause),
+        (Progressing, Cause::ContainerStart)
+    );
+    // The end of before has its restart, and that one the next two.
+    for (second, restarts) in [(1, 10), (2, 11), (3, 12)] {
+        let crashed = restarted(restarts, &backs_off(), ("Error", 1));
+        let judged = rollout.observe(Sight::Seen(&crashed), at(second));
+        assert_eq!(judged.verdict, Progressing, "{restarts}");
+    }
+    let crashed = restarted(13, &backs_off(), ("Error", 1));
+    let judged = rollout.observe(Sight::Seen(&crashed), at(4));
+    assert_eq!(judged.verdict, RolloutVerdict::Bad);
+}
+
+#[test]
+fn what_ended_while_nothing_was_seen_proves_nothing() {
+    let mut rollout = rollout();
+    rollout.observe(Sight::Seen(&starting()), at(0));
+    rollout.observe(Sight::Blind, at(1));
+    let runs = restarted(4, &json!({"running": {}}), ("Error", 137));
+    let judged = rollout.observe(Sight::Seen(&runs), at(2));
+    assert_eq!(judged.verdict, Progressing);
+    let judged = rollout.observe(
+        Sight::Seen(&restarted(7, &backs_off(), ("Error", 1))),
+        at(3),
+    );
+    assert_eq!(judged.verdict, RolloutVerdict::Bad);
+}
+
+#[test]
+fn a_pod_that_takes_the_place_of_an_earlier_one_has_no_earlier_ends() {
+    let crashed = restarted(5, &backs_off(), ("Error", 1));
+    let mut earlier = Earlier::of(&crashed);
+    let mut pod = crashed.get(&key("Pod", "web-1-a")).unwrap().value().clone();
+    assert_eq!(earlier.ends(&Object::recorded(&pod), "c"), 6);
+    assert_eq!(earlier.ends(&Object::recorded(&pod), "other"), 0);
+    pod["metadata"]["uid"] = json!("q");
+    let pod = Object::recorded(&pod);
+    assert_eq!(earlier.ends(&pod, "c"), 0);
+    let mut seen = Observation::default();
+    seen.add(pod);
+    earlier.keep_those_of(&seen);
+    // Also where the first one came back.
+    assert_eq!(
+        earlier.ends(crashed.get(&key("Pod", "web-1-a")).unwrap(), "c"),
+        0
     );
 }
 
@@ -334,6 +508,53 @@ fn a_daemon_set_that_fits_no_node_is_good_with_a_doubt() {
         (found.cause, found.evidence.as_str()),
         (Cause::ScheduleAffinity, "nodeSelector: disk=ssd")
     );
+}
+
+/// An object of this kind whose newest event says that the quota refuses a Pod.
+fn without_room(
+    kind: &str,
+    spec: &serde_json::Value,
+    status: &serde_json::Value,
+) -> RolloutVerdict {
+    let mut seen = Observation::default();
+    seen.add(Object::reduced(
+        kind,
+        &json!({"metadata": {"name": "db", "namespace": "shop", "uid": "s", "generation": 1},
+            "spec": spec, "status": status}),
+    ));
+    for (name, reason) in [("e1", "SuccessfulCreate"), ("e2", "FailedCreate")] {
+        seen.add(Object::reduced(
+            "Event",
+            &json!({"metadata": {"name": name, "namespace": "shop"}, "reason": reason,
+            "lastTimestamp": "2026-01-01T00:00:00Z", "message": "pods \"db-2\" is forbidden: exceeded quota: one",
+            "involvedObject": {"kind": kind, "namespace": "shop", "name": "db", "uid": "s"}}),
+        ));
+    }
+    let scope = Scope {
+        targets: BTreeMap::from([(key(kind, "db"), 1)]),
+        deadline: DEADLINE,
+        soak: SOAK,
+    };
+    standing(&scope, Sight::Seen(&seen)).0
+}
+
+#[test]
+fn a_refused_pod_that_is_not_wanted_any_more_says_nothing() {
+    let of_set = |wanted: u64| {
+        let status = json!({"observedGeneration": 1, "replicas": 2, "readyReplicas": 2, "updatedReplicas": 2});
+        without_room("StatefulSet", &json!({"replicas": wanted}), &status)
+    };
+    let of_daemons = |wanted: u64| {
+        let status = json!({"observedGeneration": 1, "desiredNumberScheduled": wanted,
+            "updatedNumberScheduled": 2, "numberAvailable": 2});
+        without_room("DaemonSet", &json!({}), &status)
+    };
+    let of_job = |status: &serde_json::Value| without_room("Job", &json!({}), status);
+    let done = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+    assert_eq!([of_set(2), of_daemons(2), of_job(&done)], [Good; 3]);
+    assert_eq!(of_job(&json!({"active": 1})), Progressing);
+    let bad = RolloutVerdict::Bad;
+    assert_eq!([of_set(3), of_daemons(3), of_job(&json!({}))], [bad; 3]);
 }
 
 #[test]

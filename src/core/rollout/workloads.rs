@@ -136,7 +136,10 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
             .unwrap_or(u64::MAX),
         wanted,
         missing,
-        findings: refused_creation(target, seen).into_iter().collect(),
+        findings: refused_creation(target, seen)
+            .filter(|_| target.count("/status/replicas") < wanted)
+            .into_iter()
+            .collect(),
         pods,
     }
 }
@@ -176,7 +179,10 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         ready: updated.min(available),
         wanted,
         missing,
-        findings: refused_creation(target, seen).into_iter().collect(),
+        findings: refused_creation(target, seen)
+            .filter(|_| updated < wanted)
+            .into_iter()
+            .collect(),
         pods,
     }
 }
@@ -244,10 +250,11 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
     let is_suspended = target.is("/spec/suspend");
     // The first sign comes before its Pods have ended.
     let failed = is_true("Failed").or_else(|| is_true("FailureTarget"));
-    let mut findings: Vec<_> = refused_creation(target, seen).into_iter().collect();
-    if let Some(failed) = failed {
-        findings.push(job_failed(target, failed, seen));
-    }
+    let lacks_pods = !is_done && !is_suspended && target.count("/status/active") == 0;
+    let finding = match failed {
+        Some(failed) => Some(job_failed(target, failed, seen)),
+        None => refused_creation(target, seen).filter(|_| lacks_pods),
+    };
     ObjectState {
         is_complete: is_done || is_suspended,
         is_seen: true,
@@ -256,7 +263,7 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
         ready: u64::from(is_done),
         wanted: 1,
         missing: format!("{} has not finished", target.in_words()),
-        findings,
+        findings: finding.into_iter().collect(),
         pods: if is_done {
             Vec::new()
         } else {
@@ -334,7 +341,8 @@ fn failure_of(target: &Object, set: &Object, seen: &Observation) -> Option<Findi
 }
 
 /// Other controllers say so in events only; one that is followed by a success says nothing any
-/// more.
+/// more. Nor does one of a controller that needs no more Pods: the events of an hour are kept, and
+/// scaling down makes none that would follow.
 fn refused_creation(target: &Object, seen: &Observation) -> Option<Finding> {
     let about = messages::events_about(target, seen);
     let last = about

@@ -4,8 +4,12 @@ use serde_json::Value;
 
 use super::{
     Cause, Finding, Key, Object, Observation,
-    evidence::{FOREIGN_PROGRAM, Words, spoken_of},
-    messages::{config, container_of, evidence, exit_code, newest, pull, start, unschedulable},
+    earlier::{Earlier, ends_of},
+    evidence::{Trouble, Words, spoken_of},
+    messages::{
+        FOREIGN, config, container_of, evidence, exit_code, newest, node_trouble, platform_of,
+        pull, start, unschedulable,
+    },
     object::{list, text},
 };
 
@@ -34,7 +38,7 @@ pub(super) fn count_of(status: &Value) -> u64 {
 }
 
 /// Reasons why a Pod is not ready; none where it is.
-pub(super) fn findings(pod: &Object, seen: &Observation) -> Vec<Finding> {
+pub(super) fn findings(pod: &Object, seen: &Observation, earlier: &Earlier) -> Vec<Finding> {
     if is_ready(pod) || pod.text("/status/phase") == "Succeeded" {
         return Vec::new();
     }
@@ -42,7 +46,8 @@ pub(super) fn findings(pod: &Object, seen: &Observation) -> Vec<Finding> {
     found.extend(scheduling(pod, seen));
     found.extend(node(pod, seen));
     for (status, part) in statuses(pod) {
-        found.extend(container(pod, status, part, seen));
+        let before = earlier.ends(pod, text(status, "/name"));
+        found.extend(container(pod, (status, part), before, seen));
     }
     if found.is_empty() {
         found.extend(mounts(pod, seen));
@@ -52,7 +57,7 @@ pub(super) fn findings(pod: &Object, seen: &Observation) -> Vec<Finding> {
 
 /// Part of a Pod that a container plays.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum ContainerRole {
+pub(super) enum ContainerRole {
     Init,
     /// An init container that goes on beside the others (`restartPolicy: Always`).
     Sidecar,
@@ -60,7 +65,7 @@ enum ContainerRole {
 }
 
 /// Statuses of all containers of a Pod, in the order in which they start.
-fn statuses(pod: &Object) -> impl Iterator<Item = (&Value, ContainerRole)> {
+pub(super) fn statuses(pod: &Object) -> impl Iterator<Item = (&Value, ContainerRole)> {
     let inits = pod.list("/status/initContainerStatuses").map(|status| {
         let mut inits = pod.list("/spec/initContainers");
         let init = inits.find(|init| text(init, "/name") == text(status, "/name"));
@@ -135,7 +140,16 @@ fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
     }
     let object = pod.in_words();
     // As long as others use it, it may become free.
-    let is_definite = resource_of(cause).is_none_or(|resource| !would_fit(pod, seen, resource));
+    let is_too_large = resource_of(cause).map(|resource| !would_fit(pod, seen, resource));
+    let trouble = match is_too_large {
+        Some(true) => None,
+        // It may fit on the node that is in trouble.
+        Some(false) => node_trouble(message),
+        // Newer schedulers do not name the taint.
+        None if cause == Cause::ScheduleTaint => tainted(seen),
+        None => None,
+    };
+    let (cause, because) = trouble.unwrap_or((cause, because));
     Some(Finding {
         cause,
         sentence: format!(
@@ -145,12 +159,26 @@ fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
         object,
         evidence: evidence("Unschedulable", message),
         fix: schedule_fix(cause).to_owned(),
-        is_definite,
+        // A claim that waits for its volume says what is wrong with it; what nobody knows may pass.
+        is_definite: is_too_large
+            .unwrap_or_else(|| cause != Cause::Schedule && !message.contains("unbound immediate")),
     })
 }
 
+/// Trouble of a node by its taints.
+fn tainted(seen: &Observation) -> Option<(Cause, &'static str)> {
+    let taints = seen
+        .of_kind("Node")
+        .flat_map(|node| node.list("/spec/taints"));
+    let mut keys = taints.map(|taint| text(taint, "/key"));
+    keys.find_map(node_trouble)
+}
+
+/// Action for a volume that is not there now.
+const VOLUME_FIX: &str = "kubectl get pv,nodes -o wide shows where the volume lies; bring that node back, or restore the volume elsewhere; it goes on by itself";
+
 fn schedule_fix(cause: Cause) -> &'static str {
-    const FIXES: [(Cause, &str); 9] = [
+    const FIXES: [(Cause, &str); 10] = [
         (
             Cause::ScheduleCpu,
             "lower resources.requests.cpu or replicas, or remove another app",
@@ -184,6 +212,7 @@ fn schedule_fix(cause: Cause) -> &'static str {
             "free disk or memory on the node: pipeops-agent doctor",
         ),
         (Cause::NodeCordoned, "kubectl uncordon NODE"),
+        (Cause::StorageUnavailable, VOLUME_FIX),
     ];
     let found = FIXES.iter().find(|(known, _)| *known == cause);
     found.map_or(
@@ -316,11 +345,11 @@ fn node(pod: &Object, seen: &Observation) -> Option<Finding> {
     })
 }
 
-/// Reasons of one container.
+/// Reasons of one container that had ended `before` times when the change was first seen.
 fn container(
     pod: &Object,
-    status: &Value,
-    part: ContainerRole,
+    (status, part): (&Value, ContainerRole),
+    before: u64,
     seen: &Observation,
 ) -> Option<Finding> {
     let name = text(status, "/name");
@@ -357,8 +386,7 @@ fn container(
             let sentence = format!("container {name} cannot be made: {}", said(message));
             let evidence = evidence(reason, message);
             Some(Finding {
-                // The kubelet also says it of a ConfigMap that it could not read in time, and tries
-                // again.
+                // What it does not name may pass.
                 is_definite: cause != Cause::ContainerStart,
                 ..definite(pod, cause, (sentence, evidence, fix))
             })
@@ -366,7 +394,9 @@ fn container(
         "CreateContainerError" | "RunContainerError" | "StartError" => {
             Some(start_error(pod, name, message))
         }
-        _ => ended(pod, status, part, seen).or_else(|| not_ready(pod, status, part, seen)),
+        _ => {
+            ended(pod, (status, part), before, seen).or_else(|| not_ready(pod, status, part, seen))
+        }
     }
 }
 
@@ -394,9 +424,21 @@ fn said(message: &str) -> String {
 }
 
 fn start_error(pod: &Object, name: &str, message: &str) -> Finding {
-    let (cause, because, fix) = start(message);
+    if message.contains("OOM-killed") {
+        return out_of_memory(pod, name, evidence("", message));
+    }
+    let known = start(message);
+    let (cause, because, fix) = known.unwrap_or((
+        Cause::ContainerStart,
+        "the container runtime cannot start it",
+        "read the evidence; it names what the container runtime refuses",
+    ));
     let sentence = format!("container {name} cannot be started: {because}");
-    definite(pod, cause, (sentence, evidence("", message), fix))
+    Finding {
+        // What nobody knows may pass: the deadline decides.
+        is_definite: known.is_some(),
+        ..definite(pod, cause, (sentence, evidence("", message), fix))
+    }
 }
 
 fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
@@ -416,7 +458,10 @@ fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
     };
     let cause = pull(message);
     let (because, fix) = image_words(cause);
-    let sentence = because.replace("IMAGE", image);
+    let mut sentence = because.replace("IMAGE", image);
+    if let Some(there) = platform_of(message) {
+        sentence = format!("{sentence}, but for {there}");
+    }
     definite(pod, cause, (sentence, evidence("", message), fix))
 }
 
@@ -468,6 +513,13 @@ pub(super) struct ContainerEnd<'a> {
 fn end<'a>(pod: &Object, status: &'a Value, part: ContainerRole) -> Option<ContainerEnd<'a>> {
     let now = status.pointer("/state/terminated");
     let terminated = now.or_else(|| status.pointer("/lastState/terminated"))?;
+    // The node lost it, by a reboot for example: that says nothing about the program.
+    if matches!(
+        text(terminated, "/reason"),
+        "Unknown" | "ContainerStatusUnknown"
+    ) {
+        return None;
+    }
     let code = code_of(terminated);
     let goes_on = pod.text("/spec/restartPolicy") == "Always";
     let is_meant = match part {
@@ -509,72 +561,108 @@ pub(super) fn ends<'a>(pod: &'a Object, seen: &Observation) -> Vec<(&'a Value, C
 }
 
 /// A container that ended, and one that ends again and again.
-fn ended(pod: &Object, status: &Value, part: ContainerRole, seen: &Observation) -> Option<Finding> {
+fn ended(
+    pod: &Object,
+    (status, part): (&Value, ContainerRole),
+    before: u64,
+    seen: &Observation,
+) -> Option<Finding> {
     let name = text(status, "/name");
     let count = count_of(status);
-    let last = end(pod, status, part)?.terminated;
+    let end = end(pod, status, part)?;
+    let last = end.terminated;
+    // An end of before the change proves nothing. It is shown while the kubelet waits because of it.
+    let is_new = ends_of(status) > before;
+    let backs_off = text(status, "/state/waiting/reason") == "CrashLoopBackOff";
+    if !is_new && end.is_previous && !backs_off {
+        return None;
+    }
+    let again = count.saturating_sub(before);
     let (reason, message) = (text(last, "/reason"), text(last, "/message"));
     if reason == "StartError" || reason == "ContainerCannotRun" {
-        return Some(start_error(pod, name, message));
+        let found = start_error(pod, name, message);
+        return Some(Finding {
+            is_definite: found.is_definite && is_new,
+            ..found
+        });
     }
-    let code = code_of(last);
     let restarts = if count == 1 { "restart" } else { "restarts" };
     let seen_of_it = evidence(
         reason,
-        &format!("{count} {restarts}, exit code {code} {message}"),
+        &format!("{count} {restarts}, exit code {} {message}", code_of(last)),
     );
-    let is_definite = count >= LOOP;
     if reason == "OOMKilled" {
-        // Killed once for its memory it will be killed again.
-        let is_definite = count >= 1;
-        let found = (out_of_memory(pod, name), seen_of_it, MEMORY_FIX);
         return Some(Finding {
-            is_definite,
-            ..definite(pod, Cause::Oom, found)
+            // Killed once for its memory it will be killed again.
+            is_definite: again >= 1,
+            ..out_of_memory(pod, name, seen_of_it)
         });
     }
-    if let Some(killed) = killed_by(pod, name, seen) {
+    let found = if let Some(killed) = killed_by(pod, name, seen) {
         let (cause, found) = probed(name, killed);
-        return Some(Finding {
-            is_definite,
-            ..definite(pod, cause, found)
-        });
-    }
-    let words = Words::of(pod, name, last, seen);
-    let (cause, kind) = match part {
+        definite(pod, cause, found)
+    } else {
+        let words = Words::of(pod, name, last, seen);
+        if words.speak_of_a_foreign_program() {
+            let found = foreign(pod, (name, part), words.below(seen_of_it));
+            return Some(Finding {
+                is_definite: is_new,
+                ..found
+            });
+        }
+        failed(
+            pod,
+            (name, part),
+            (code_of(last), seen_of_it),
+            (&words, seen),
+        )
+    };
+    Some(Finding {
+        is_definite: again >= LOOP,
+        ..found
+    })
+}
+
+/// Cause of a container that ends by itself, and its words.
+const fn kind_of(part: ContainerRole) -> (Cause, &'static str) {
+    match part {
         ContainerRole::Init => (Cause::InitCrash, "init container"),
         ContainerRole::Sidecar => (Cause::CrashLoop, "sidecar"),
         ContainerRole::Main => (Cause::CrashLoop, "container"),
-    };
-    if words.speak_of_a_foreign_program() {
-        let (cause, because, fix) = start(FOREIGN_PROGRAM);
-        let sentence = format!("{kind} {name} cannot be started: {because}");
-        return Some(definite(
-            pod,
-            cause,
-            (sentence, words.below(seen_of_it), fix),
-        ));
     }
+}
+
+/// A container whose program the kernel does not start.
+fn foreign(pod: &Object, (name, part): (&str, ContainerRole), evidence: String) -> Finding {
+    let (cause, because, fix) = FOREIGN;
+    let (_, kind) = kind_of(part);
+    let sentence = format!("{kind} {name} cannot be started: {because}");
+    definite(pod, cause, (sentence, evidence, fix))
+}
+
+/// A container whose program ends by itself, or whose hook has it ended.
+fn failed(
+    pod: &Object,
+    (name, part): (&str, ContainerRole),
+    (code, seen_of_it): (u64, String),
+    (words, seen): (&Words<'_>, &Observation),
+) -> Finding {
+    let (cause, kind) = kind_of(part);
     if hook_failed(pod, name, seen) {
         let sentence =
             format!("{kind} {name} is ended again and again because its postStart hook fails");
         let fix = "correct lifecycle.postStart in the manifest; what it writes is in no log";
-        return Some(Finding {
-            is_definite,
-            ..definite(pod, cause, (sentence, words.below(seen_of_it), fix))
-        });
+        return definite(pod, cause, (sentence, words.below(seen_of_it), fix));
     }
     let trouble = words.speak_of();
+    let cause = Trouble::cause_or(trouble, cause);
     let sentence = format!(
         "{kind} {name} ends again and again, last with exit code {code} ({}){}",
         exit_code(code),
         spoken_of(trouble)
     );
     let fix = trouble.map_or_else(|| read_log(pod, name), |trouble| trouble.fix.to_owned());
-    Some(Finding {
-        is_definite,
-        ..definite(pod, cause, (sentence, words.below(seen_of_it), &fix))
-    })
+    definite(pod, cause, (sentence, words.below(seen_of_it), &fix))
 }
 
 fn read_log(pod: &Object, name: &str) -> String {
@@ -585,11 +673,22 @@ fn read_log(pod: &Object, name: &str) -> String {
     )
 }
 
-const MEMORY_FIX: &str = "raise resources.limits.memory, or have the program use less";
-
-fn out_of_memory(pod: &Object, name: &str) -> String {
-    let limit = memory_limit(pod, name);
-    format!("container {name} used more memory than its limit{limit} and was killed")
+/// A container that was killed for its memory: at its limit, or because the node had none left.
+fn out_of_memory(pod: &Object, name: &str, evidence: String) -> Finding {
+    let (cause, why, fix) = match memory_limit(pod, name) {
+        "" => (
+            Cause::NodePressure,
+            "was killed because its node ran out of memory; it has no limit of its own".to_owned(),
+            "free memory on the node (sudo pipeops-agent doctor), or set resources.limits.memory",
+        ),
+        limit => (
+            Cause::Oom,
+            format!("used more memory than its limit of {limit} and was killed"),
+            "raise resources.limits.memory, or have the program use less",
+        ),
+    };
+    let sentence = format!("container {name} {why}");
+    definite(pod, cause, (sentence, evidence, fix))
 }
 
 /// Cause, sentence, evidence and fix of a container that a probe has restarted.
@@ -634,17 +733,16 @@ fn hook_failed(pod: &Object, name: &str, seen: &Observation) -> bool {
     killing.is_some_and(|event| event.text("/message") == "FailedPostStartHook")
 }
 
-fn memory_limit(pod: &Object, name: &str) -> String {
+/// Limit of the memory of a container, else that of its whole Pod; empty where it has none.
+fn memory_limit<'a>(pod: &'a Object, name: &str) -> &'a str {
+    const LIMIT: &str = "/resources/limits/memory";
     let mut containers = pod
         .list("/spec/containers")
         .chain(pod.list("/spec/initContainers"));
-    let limit = containers
-        .find(|container| text(container, "/name") == name)
-        .map(|container| text(container, "/resources/limits/memory"))
-        .unwrap_or_default();
-    match limit {
-        "" => String::new(),
-        limit => format!(" of {limit}"),
+    let container = containers.find(|container| text(container, "/name") == name);
+    match container.map_or("", |container| text(container, LIMIT)) {
+        "" => pod.text("/spec/resources/limits/memory"),
+        limit => limit,
     }
 }
 
@@ -707,7 +805,12 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
     let event = newest(pod, seen, is_meant)?;
     let (reason, message) = (event.text("/reason"), event.text("/message"));
     let object = pod.in_words();
-    let is_config = message.contains("not found") || message.contains("references non-existent");
+    // Not a driver or a device that is not found.
+    let is_named = ["configmap \"", "configmaps \"", "secret \"", "secrets \""]
+        .iter()
+        .any(|kind| message.contains(kind));
+    let is_config =
+        is_named && message.contains("not found") || message.contains("references non-existent");
     let is_path = message.contains("hostPath type check failed");
     let (cause, sentence, fix) = match reason {
         "FailedCreatePodSandBox" => (
@@ -729,10 +832,14 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
             ),
             "create on the node what the evidence names, or correct path or type (DirectoryOrCreate) in the manifest",
         ),
+        // It was mounted since.
+        _ if statuses(pod).any(|(status, _)| status.pointer("/state/waiting").is_none()) => {
+            return None;
+        }
         _ => (
-            Cause::StorageUnbound,
-            format!("{object} cannot start: a volume cannot be mounted"),
-            "kubectl describe the claim and the Pod",
+            Cause::StorageUnavailable,
+            format!("{object} cannot start: a volume cannot be mounted on its node now"),
+            VOLUME_FIX,
         ),
     };
     Some(Finding {
@@ -771,6 +878,18 @@ pub(super) fn claim_findings(claim: &Object, seen: &Observation) -> Vec<Finding>
             Cause::StorageNoClass,
             format!("{object} names the storage class {class:?}, which does not exist"),
             "correct storageClassName: kubectl get storageclass",
+        )
+    } else if message.to_lowercase().contains("access mode") {
+        (
+            Cause::StorageUnbound,
+            format!("{object} wants an access mode that its storage class does not have"),
+            "correct accessModes (ReadWriteOnce is common), or use another storage class",
+        )
+    } else if event.text("/reason") == "ProvisioningFailed" {
+        (
+            Cause::StorageUnavailable,
+            format!("{object} has no volume yet: the provisioner does not manage to make one"),
+            "read the evidence; for a full disk: sudo pipeops-agent doctor; it goes on by itself",
         )
     } else {
         (

@@ -67,7 +67,9 @@ fn a_sidecar_goes_on_and_is_judged_like_a_container() {
             "message": "Readiness probe failed: refused", "involvedObject": {"kind": "Pod", "namespace": "shop",
             "name": "p", "uid": "p", "fieldPath": "spec.initContainers{proxy}"}}),
         ));
-        let found = findings(&pod, &seen).into_iter().next();
+        let found = findings(&pod, &seen, &Earlier::default())
+            .into_iter()
+            .next();
         found.map(|found| (found.cause, found.sentence, found.is_definite))
     };
     let ended =
@@ -115,7 +117,7 @@ fn a_hook_and_a_port_that_is_not_there_are_named() {
             "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "p", "uid": "p",
             "fieldPath": "spec.containers{web}"}}),
         ));
-        let found = findings(&pod, &seen).remove(0);
+        let found = findings(&pod, &seen, &Earlier::default()).remove(0);
         (found.cause, found.sentence, found.is_definite)
     };
     let ended = json!({"name": "web", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
@@ -144,7 +146,12 @@ fn a_hook_and_a_port_that_is_not_there_are_named() {
 fn a_node_that_lacks_memory_is_not_the_fault_of_the_pod() {
     let found = |message: &str| {
         let status = json!({"phase": "Failed", "reason": "Evicted", "message": message});
-        findings(&pod(&json!({}), &status), &Observation::default())[0].cause
+        findings(
+            &pod(&json!({}), &status),
+            &Observation::default(),
+            &Earlier::default(),
+        )[0]
+        .cause
     };
     for (message, wanted) in [
         (
@@ -162,4 +169,159 @@ fn a_node_that_lacks_memory_is_not_the_fault_of_the_pod() {
     ] {
         assert_eq!(found(message), wanted, "{message}");
     }
+}
+
+#[test]
+fn a_pod_that_may_fit_on_a_node_in_trouble_waits_for_it() {
+    let found = |message: &str, requests: &str, taint: &str| {
+        let conditions = json!([{"type": "PodScheduled", "status": "False", "message": message}]);
+        let pod = pod(
+            &json!({"containers": [{"name": "web", "resources": {"requests": {"memory": requests}}}]}),
+            &json!({"conditions": conditions}),
+        );
+        let mut seen = Observation::default();
+        seen.add(Object::reduced(
+            "Node",
+            &json!({"metadata": {"name": "n"}, "spec": {"taints": [{"key": taint}]},
+                "status": {"allocatable": {"memory": "1Gi"}}}),
+        ));
+        let found = findings(&pod, &seen, &Earlier::default()).remove(0);
+        (found.cause, found.is_definite)
+    };
+    let lost = "1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }";
+    let little = format!("0/2 nodes are available: 1 Insufficient memory, {lost}.");
+    assert_eq!(found(&little, "64Mi", "").0, Cause::NodeNotReady);
+    assert_eq!(found(&little, "2Gi", ""), (Cause::ScheduleMemory, true));
+    let little = "0/1 nodes are available: 1 Insufficient memory.";
+    assert_eq!(found(little, "64Mi", ""), (Cause::ScheduleMemory, false));
+    let unnamed = "0/1 nodes are available: 1 node(s) had untolerated taint(s).";
+    assert_eq!(found(unnamed, "0", "gpu"), (Cause::ScheduleTaint, true));
+    let full = "node.kubernetes.io/disk-pressure";
+    assert_eq!(found(unnamed, "0", full).0, Cause::NodePressure);
+    for message in [
+        "1 Too many pods",
+        "pod has unbound immediate PersistentVolumeClaims",
+    ] {
+        assert!(!found(message, "0", "").1, "{message}");
+    }
+}
+
+#[test]
+fn a_volume_that_is_away_is_waited_for_and_one_that_is_named_wrongly_is_not() {
+    let event = |kind: &str, reason: &str, message: &str| {
+        let mut seen = Observation::default();
+        seen.add(Object::reduced(
+            "Event",
+            &json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": reason, "message": message,
+            "involvedObject": {"kind": kind, "namespace": "shop", "name": "p", "uid": "p"}}),
+        ));
+        seen
+    };
+    let mounted = |reason: &str, message: &str, state: &str| {
+        let mut status = json!({"name": "web", "state": {}});
+        status["state"][state] = json!({});
+        let pod = pod(&json!({}), &json!({"containerStatuses": [status]}));
+        let found = findings(&pod, &event("Pod", reason, message), &Earlier::default());
+        found.first().map(|found| found.cause)
+    };
+    let mount = "MountVolume.SetUp failed for volume \"secret-data\" : ";
+    for (message, wanted) in [
+        (
+            "driver name a.example not found in the list of registered CSI drivers",
+            Cause::StorageUnavailable,
+        ),
+        (
+            "mount failed: input/output error",
+            Cause::StorageUnavailable,
+        ),
+        (
+            "failed to sync configmap cache: timed out waiting for the condition",
+            Cause::StorageUnavailable,
+        ),
+        ("configmap \"settings\" not found", Cause::ConfigMissing),
+        (
+            "references non-existent secret key: ca.crt",
+            Cause::ConfigMissing,
+        ),
+    ] {
+        let found = mounted("FailedMount", &format!("{mount}{message}"), "waiting");
+        assert_eq!(found, Some(wanted), "{message}");
+    }
+    let attach = "Multi-Attach error for volume \"pvc-1\" Volume is already used by pod(s) p";
+    let found = |state| mounted("FailedAttachVolume", attach, state);
+    assert_eq!(found("waiting"), Some(Cause::StorageUnavailable));
+    assert_eq!(found("running"), None);
+    let claim = Object::reduced(
+        "PersistentVolumeClaim",
+        &json!({"metadata": {"name": "p", "namespace": "shop", "uid": "p"}, "status": {"phase": "Pending"}}),
+    );
+    for (message, wanted) in [
+        (
+            "failed to provision volume with StorageClass \"local-path\": no space left on device",
+            Cause::StorageUnavailable,
+        ),
+        (
+            "failed to provision volume with StorageClass \"local-path\": Only support ReadWriteOnce access mode",
+            Cause::StorageUnbound,
+        ),
+        (
+            "storageclass.storage.k8s.io \"fast\" not found",
+            Cause::StorageNoClass,
+        ),
+    ] {
+        let seen = event("PersistentVolumeClaim", "ProvisioningFailed", message);
+        assert_eq!(claim_findings(&claim, &seen)[0].cause, wanted, "{message}");
+    }
+}
+
+#[test]
+fn a_container_without_a_limit_was_killed_for_the_memory_of_its_node() {
+    let found = |spec: &Value, last: &Value| {
+        let status = json!({"name": "web", "restartCount": 1, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": last}});
+        let pod = pod(spec, &json!({"containerStatuses": [status]}));
+        let found = findings(&pod, &Observation::default(), &Earlier::default()).remove(0);
+        (found.cause, found.sentence)
+    };
+    let ended = json!({"exitCode": 137, "reason": "OOMKilled"});
+    let never = json!({"exitCode": 128, "reason": "StartError",
+        "message": "container init was OOM-killed (memory limit too low?): unknown"});
+    let limits = json!({"limits": {"memory": "8Mi"}});
+    for last in [&ended, &never] {
+        let own = json!({"restartPolicy": "Always", "containers": [{"name": "web", "resources": limits}]});
+        let of_pod = json!({"restartPolicy": "Always", "containers": [{"name": "web"}], "resources": limits});
+        for spec in [own, of_pod] {
+            assert_eq!(
+                found(&spec, last),
+                (
+                    Cause::Oom,
+                    "container web used more memory than its limit of 8Mi and was killed"
+                        .to_owned()
+                )
+            );
+        }
+        let none = json!({"restartPolicy": "Always", "containers": [{"name": "web"}]});
+        assert_eq!(
+            found(&none, last),
+            (
+                Cause::NodePressure,
+                "container web was killed because its node ran out of memory; it has no limit of its own".to_owned()
+            )
+        );
+    }
+}
+
+#[test]
+fn an_image_of_another_platform_says_for_which_one_it_is() {
+    let message = "image with reference a:1 was found but its platform (linux/amd64) does not match the specified platform (linux/arm64/v8)";
+    let status = json!({"name": "web", "image": "a:1", "state": {"waiting": {"reason": "ErrImagePull", "message": message}}});
+    let pod = pod(&json!({}), &json!({"containerStatuses": [status]}));
+    let found = findings(&pod, &Observation::default(), &Earlier::default()).remove(0);
+    assert_eq!(
+        (found.cause, found.sentence.as_str()),
+        (
+            Cause::ImagePlatform,
+            "the image a:1 is not built for the processor of this node, but for linux/amd64"
+        )
+    );
 }

@@ -1,0 +1,72 @@
+//! Ends of containers from before a change: a reboot, or what the change does not touch, says
+//! nothing about it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{
+    Key, Object, Observation,
+    object::text,
+    pods::{count_of, statuses},
+};
+use crate::core::order::GatherExt as _;
+
+/// Pods whose containers had ended when a change was first seen. A Pod that is created later has no
+/// earlier ends.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Earlier(BTreeMap<Key, PodBefore>);
+
+#[derive(Clone, Debug)]
+struct PodBefore {
+    uid: String,
+    /// Ends of each container that had any.
+    ends: Vec<(String, u64)>,
+}
+
+impl Earlier {
+    /// Everything that has ended by now.
+    pub(super) fn of(seen: &Observation) -> Self {
+        let ended = |pod: &Object| {
+            let ends: Vec<_> = statuses(pod)
+                .map(|(status, _)| (text(status, "/name").to_owned(), ends_of(status)))
+                .filter(|(_, ends)| *ends > 0)
+                .collect();
+            let uid = pod.uid().to_owned();
+            (!ends.is_empty()).then(|| (pod.key(), PodBefore { uid, ends }))
+        };
+        Self(seen.of_kind("Pod").filter_map(ended).gather())
+    }
+
+    /// Forgets Pods that are gone.
+    pub(super) fn keep_those_of(&mut self, seen: &Observation) {
+        let is_there = |key: &Key, before: &mut PodBefore| {
+            let pod = seen.get(key);
+            pod.is_some_and(|pod| pod.uid() == before.uid)
+        };
+        self.0.retain(is_there);
+    }
+
+    /// Ends of a container before the change.
+    pub(super) fn ends(&self, pod: &Object, container: &str) -> u64 {
+        // The key of every Pod is not made where nothing is known of any.
+        if self.0.is_empty() {
+            return 0;
+        }
+        let before = self.0.get(&pod.key());
+        let before = before.filter(|before| before.uid == pod.uid());
+        let mut all = before.into_iter().flat_map(|before| &before.ends);
+        all.find(|(name, _)| name == container)
+            .map_or(0, |(_, ends)| *ends)
+    }
+}
+
+/// Number of times that a container has ended. While it runs that is the number of its restarts;
+/// else the last end has had none yet.
+pub(super) fn ends_of(status: &Value) -> u64 {
+    let is_over = status.pointer("/state/running").is_none()
+        && ["/state/terminated", "/lastState/terminated"]
+            .iter()
+            .any(|state| status.pointer(state).is_some());
+    count_of(status).saturating_add(u64::from(is_over))
+}
