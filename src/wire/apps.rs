@@ -71,7 +71,7 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
     let inventory: Vec<_> = app
         .inventory
         .iter()
-        .map(|entry| json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid, "nonce": entry.nonce, "adopted": entry.is_adopted}))
+        .map(|entry| json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid, "nonce": entry.nonce, "adopted": entry.is_adopted, "ran": entry.ran_in}))
         .collect();
     let revisions: Vec<_> = app.revisions.iter().map(revision).collect();
     let record = json!({
@@ -230,6 +230,7 @@ struct EntryShape {
     uid: String,
     nonce: String,
     adopted: bool,
+    ran_in: u64,
 }
 fields!(EntryShape {
     api_version,
@@ -237,7 +238,8 @@ fields!(EntryShape {
     name,
     uid,
     nonce,
-    adopted
+    adopted,
+    ran_in: "ran"
 });
 
 #[derive(Debug, Default)]
@@ -312,6 +314,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         uid: entry.uid,
         nonce: entry.nonce,
         is_adopted: entry.adopted,
+        ran_in: entry.ran_in,
     };
     let revision = |found: RevisionShape| Revision {
         number: found.number,
@@ -623,6 +626,7 @@ mod tests {
         .unwrap();
         app.plan(&manifests, ["n1".to_owned()]);
         app.own(&InventoryEntry::of(&manifests[0]), "u");
+        app.run(&InventoryEntry::of(&manifests[0]), 2);
         app.revisions.push(Revision {
             number: 2,
             at: Wall::from_millis(5),
@@ -677,6 +681,7 @@ mod tests {
             uid: "u".repeat(36),
             nonce: "n".repeat(32),
             is_adopted: true,
+            ran_in: 999_999,
         };
         let image = |number: usize| (format!("{number:0>255}"), format!("sha256:{:0>64}", 1));
         let overlay = Overlay {

@@ -1,10 +1,11 @@
-//! A write that fails after its object was created: the object stays the app's.
+//! A write that fails after an object was created: the object stays the app's, and a Job that was
+//! written is not run again.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Bench, SOON};
+use super::{Bench, SOON, deployment, job};
 use crate::{
     agent::{command, put, until_every},
     cluster::{admin, kubectl, leave_object, variable},
@@ -109,4 +110,69 @@ fn nonce(bench: &Bench) -> String {
     );
     assert!(!nonce.is_empty(), "it carries the nonce of its creation");
     nonce
+}
+
+/// Lets the account into the namespace, but to no Deployment.
+fn bind_without_deployments(bench: &Bench) {
+    let own = bench.accounts.namespace();
+    let whole = format!("pipeops-apps-deploy.{own}");
+    let whole = kubectl(&["get", "clusterrole", &whole, "-o", "json"]);
+    let mut role: Value = serde_json::from_str(&whole).unwrap();
+    for rule in role["rules"].as_array_mut().unwrap() {
+        let resources = rule["resources"].as_array_mut().unwrap();
+        resources.retain(|resource| resource != "deployments");
+    }
+    role["kind"] = json!("Role");
+    role["metadata"] = json!({"name": "less", "namespace": bench.namespace});
+    let file = bench.agent.folder().join("role.json");
+    put(&file, &role.to_string());
+    kubectl(&["create", "-f", &file.display().to_string()]);
+    let account = format!("--serviceaccount={own}:pipeops-apps");
+    let words = [
+        "create",
+        "rolebinding",
+        "pipeops-apps",
+        "--role=less",
+        &account,
+    ];
+    kubectl(&[&["-n", &bench.namespace], &words[..]].concat());
+}
+
+fn leave_binding(bench: &Bench) {
+    kubectl(&[
+        "-n",
+        &bench.namespace,
+        "delete",
+        "rolebinding",
+        "pipeops-apps",
+    ]);
+}
+
+#[test]
+fn a_job_of_a_write_that_waits_for_rights_runs_once() {
+    // The intent, the content, the record, the step, the inventory; then the Job and its note.
+    const JOB_IS_WRITTEN: usize = 7;
+    let bench = Bench::prepared(|agent| {
+        let file = agent.folder().join("cut").display().to_string();
+        agent.with("PIPEOPS_TEST_CUT_FILE", file)
+    });
+    let Some(mut bench) = bench else { return };
+    bench.bind();
+    let file = bench.agent.folder().join("cut");
+    put(&file, &"x".repeat(JOB_IS_WRITTEN));
+    bench.apply("web", &(deployment("web", "") + "---\n" + &job("true")));
+    bench.agent.wait_end(SOON);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(bench.objects("deployments"), "", "it was not cut that late");
+    let uid = bench.get("job/once", "{.metadata.uid}");
+    leave_binding(&bench);
+    bind_without_deployments(&bench);
+    bench.agent.start();
+    bench.agent.until_linked();
+    let (_, why) = bench.until_verdict("web", "waiting");
+    assert_eq!(why["cause"], "access.refused", "{why:#}");
+    leave_binding(&bench);
+    bench.bind();
+    bench.until_verdict("web", "soaking");
+    assert_eq!(bench.get("job/once", "{.metadata.uid}"), uid);
 }
