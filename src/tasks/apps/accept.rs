@@ -151,7 +151,8 @@ impl Apps {
             let names = (app.as_str(), namespace.as_str());
             let accepted = Box::pin(apps.accept_tried(names, (parts, adopted), requester));
             let why = "another version was deployed";
-            let accepted = Rc::clone(&apps).takes_place(&app, why, accepted).await?;
+            let place = (app.as_str(), asker.owner);
+            let accepted = Rc::clone(&apps).takes_place(place, why, accepted).await?;
             Ok(accepted.answer())
         })
         .await
@@ -334,7 +335,8 @@ impl Apps {
             self.begin_noted((plan, read), None, asker).await
         };
         let why = "it was rolled back";
-        let accepted = Rc::clone(&self).takes_place(app, why, acceptance).await?;
+        let place = (app, asker.owner);
+        let accepted = Rc::clone(&self).takes_place(place, why, acceptance).await?;
         Ok(accepted.answer())
     }
 
@@ -407,7 +409,8 @@ impl Apps {
             self.begin_noted((plan, read), None, asker).await
         };
         let why = "the app was removed";
-        let accepted = Rc::clone(&self).takes_place(app, why, acceptance).await?;
+        let place = (app, asker.owner);
+        let accepted = Rc::clone(&self).takes_place(place, why, acceptance).await?;
         Ok((accepted.id, accepted.read))
     }
 

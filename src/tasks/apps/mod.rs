@@ -56,14 +56,12 @@ use std::{
     time::Duration,
 };
 
-use smol::lock::Semaphore;
-
 use self::{
     account::Account,
     cluster::Cluster,
     drift::Drift,
     ledger::{Ledger, Read, of_api},
-    running::{Beginning, Running},
+    running::{Beginning, Running, Turns},
     source::Sources,
 };
 pub use self::{asker::Asker, operate::Care};
@@ -100,7 +98,7 @@ pub struct Apps {
     running: RefCell<BTreeMap<String, Running>>,
     /// Apps whose next change is being accepted.
     beginning: RefCell<BTreeMap<String, Beginning>>,
-    turns: Semaphore,
+    turns: Turns,
     /// Records as they were read or written last, for the time when the API server is away.
     known: RefCell<BTreeMap<String, App>>,
 }
@@ -175,7 +173,7 @@ impl Apps {
             has_ended: parts.ended,
             running: RefCell::default(),
             beginning: RefCell::default(),
-            turns: Self::turns(),
+            turns: Turns::default(),
             known: RefCell::default(),
         }
     }
