@@ -53,6 +53,12 @@ pub fn record_name(app: &str) -> String {
     format!("pipeops-app.{app}")
 }
 
+/// Returns whether a Secret of this name holds the record of an app. Names of apps have no dots.
+pub fn is_record(secret: &str) -> bool {
+    let app = secret.strip_prefix("pipeops-app.");
+    app.is_some_and(|app| !app.contains('.'))
+}
+
 /// Name of the Secret with a revision.
 pub fn revision_name(app: &str, number: u64) -> String {
     format!("pipeops-app.{app}.r{number}")

@@ -33,6 +33,11 @@ use crate::{
     wire::apps::ApplyWish,
 };
 
+/// Apps of each owner. Their records are all read at a start and stay in memory, 1 KB for each ten
+/// objects.
+const MACHINE_APPS_MAX: usize = 500;
+const CONTROL_PLANE_APPS_MAX: usize = 250;
+
 /// Time that removing waits for objects to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -171,6 +176,9 @@ impl Apps {
         let Requester { asker, origin } = requester;
         asker.owns(&read)?;
         if read.app.revisions.is_empty() {
+            let owners = self.known.borrow();
+            one_more(app, owners.values().map(|app| app.owner), asker.owner)?;
+            drop(owners);
             read.app.owner = asker.owner;
         }
         let (adopted, staged): (Vec<_>, Vec<_>) =
@@ -564,10 +572,41 @@ fn fits(app: &App, manifests: &[Manifest], wish: &ApplyWish) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a new app where its owner has too many already, by the owners of all.
+fn one_more(app: &str, all: impl Iterator<Item = Owner>, owner: Owner) -> Result<()> {
+    let (most, whose) = match owner {
+        Owner::Machine => (MACHINE_APPS_MAX, "this machine"),
+        Owner::ControlPlane => (CONTROL_PLANE_APPS_MAX, "the control plane"),
+    };
+    if all.filter(|other| *other == owner).count() < most {
+        return Ok(());
+    }
+    Err(Error::new(format!("{app} is not deployed"))
+        .why(format!("{whose} has {most} apps, and more are not kept"))
+        .fix("remove one that is no longer needed, or deploy several as one app"))
+}
+
 /// Id of a change: that of the command which asks for it, else one of our own.
 pub(super) fn change_id(asker: &Asker) -> Result<String> {
     match &asker.command {
         Some(command) => Ok(command.id.clone()),
         None => Ok(format!("app-{}", random::hex::<8>()?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apps_of_the_control_plane_take_no_place_of_those_of_the_machine() {
+        let most = || std::iter::repeat_n(Owner::ControlPlane, CONTROL_PLANE_APPS_MAX);
+        let error = one_more("web", most(), Owner::ControlPlane).unwrap_err();
+        assert_eq!(
+            error.sentence(),
+            "web is not deployed: the control plane has 250 apps, and more are not kept"
+        );
+        assert!(one_more("web", most().skip(1), Owner::ControlPlane).is_ok());
+        assert!(one_more("web", most(), Owner::Machine).is_ok());
     }
 }

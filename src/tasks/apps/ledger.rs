@@ -12,11 +12,14 @@ use crate::{
     error::{self, Retry},
     host::clock,
     kube::{Client, Detail, Error, query_escaped},
-    wire::apps::{self, LABEL, Stored, packed, read_record, record_name, revision_name, unpacked},
+    wire::{
+        apps::{
+            self, LABEL, Stored, is_record, packed, read_record, record_name, revision_name,
+            unpacked,
+        },
+        kube::HeadOnly,
+    },
 };
-
-/// Records that are listed.
-const APPS_MAX: usize = 500;
 
 /// The place of the records.
 #[derive(Clone, Debug)]
@@ -84,21 +87,24 @@ impl Ledger {
         }
     }
 
-    /// All apps, in the order of their names.
+    /// All apps, in the order of their names. Revisions have the same label and are not read: a
+    /// page of them may be larger than any answer that is taken.
     pub async fn list(&self) -> Result<Vec<App>, Error> {
         let selector = query_escaped(&format!("{}={}", LABEL.0, LABEL.1));
         let path = format!("{}?labelSelector={selector}", self.all());
-        let mut apps = Vec::new();
-        let each = |stored: Stored| {
-            // Revisions have the same label.
-            if let Ok(app) = read_record(&stored)
-                && apps.len() < APPS_MAX
-            {
-                apps.push(app);
+        let mut names = Vec::new();
+        let each = |head: HeadOnly| {
+            if is_record(&head.metadata.name) {
+                names.push(head.metadata.name);
             }
         };
-        self.client.list(&path, Detail::Whole, each).await?;
-        apps.order_by(|one, other| one.name.cmp(&other.name));
+        self.client.list(&path, Detail::Head, each).await?;
+        names.order();
+        let mut apps = Vec::new();
+        for name in names {
+            let stored = self.get(&name).await?;
+            apps.extend(stored.and_then(|stored| read_record(&stored).ok()));
+        }
         Ok(apps)
     }
 
