@@ -3,10 +3,12 @@
 
 use std::rc::Rc;
 
+use serde_json::Value;
+
 use super::{super::link::lease_gate::LeaseGate, cut};
 use crate::{
     core::{
-        apps::{App, Manifest},
+        apps::{App, Manifest, place},
         order::OrderExt as _,
     },
     error::{self, Retry},
@@ -17,7 +19,7 @@ use crate::{
             self, LABEL, Stored, is_record, packed, read_record, record_name, revision_name,
             unpacked,
         },
-        kube::HeadOnly,
+        kube::{HeadOnly, Metadata},
     },
 };
 
@@ -135,19 +137,30 @@ impl Ledger {
     pub async fn keep(&self, app: &str, number: u64, manifests: &[Manifest]) -> error::Result<()> {
         self.lease_gate.check(clock::now().mono)?;
         let secret = packed(app, number, &self.namespace, manifests);
-        let secret = secret.map_err(|why| of_api(Error::BadRequest(why)))?;
+        let mut secret = secret.map_err(|why| of_api(Error::BadRequest(why)))?;
         let kept = match self.client.create::<_, Stored>(&self.all(), &secret).await {
             Err(error) if error.is_conflict() => {
-                let path = self.path(&revision_name(app, number));
-                self.client
-                    .replace::<_, Stored>(&path, &secret)
-                    .await
-                    .map(drop)
+                let name = revision_name(app, number);
+                if let Some(left) = self.version_of(&name).await? {
+                    let version = Value::from(left.resource_version);
+                    place(&mut secret, &["metadata", "resourceVersion"], version);
+                }
+                let path = self.path(&name);
+                self.client.replace::<_, Stored>(&path, &secret).await
             }
-            kept => kept.map(drop),
+            kept => kept,
         };
         cut::after("content of a revision");
-        kept.map_err(of_api)
+        kept.map(drop).map_err(of_api)
+    }
+
+    /// The version of a Secret that is about to be written or deleted; `None`: it is gone. It is
+    /// read before the Lease is looked at: an agent that is stopped right after that writes over
+    /// nothing that another one wrote meanwhile.
+    async fn version_of(&self, name: &str) -> error::Result<Option<Metadata>> {
+        let found = self.get(name).await.map_err(of_api)?;
+        self.lease_gate.check(clock::now().mono)?;
+        Ok(found.map(|stored| stored.metadata))
     }
 
     /// The manifests of a revision; `None`: it is not kept.
@@ -177,11 +190,15 @@ impl Ledger {
     }
 
     async fn delete(&self, name: &str) -> error::Result<()> {
-        self.lease_gate.check(clock::now().mono)?;
-        let deleted = self.client.delete(&self.path(name)).await;
+        let Some(found) = self.version_of(name).await? else {
+            return Ok(());
+        };
+        let version = (found.uid.as_str(), found.resource_version.as_str());
+        let deleted = self.client.delete_version(&self.path(name), version).await;
         cut::after("deletion of a record or a revision");
         match deleted {
             Err(error) if error.is_not_found() => Ok(()),
+            Err(error) if error.is_conflict() => Err(of_api(error).retry(Retry::Soon)),
             deleted => deleted.map_err(of_api),
         }
     }
