@@ -15,21 +15,26 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Has the API server refuse every change of a ConfigMap of the namespace, but not its creation.
 fn refuse_changes(bench: &Bench, name: &str) {
+    refuse(bench, name, ("UPDATE", "false"));
+    kubectl(&["-n", &bench.namespace, "create", "configmap", "probe"]);
+    until_every(LOOK, "changes are refused", SOON, || {
+        (!is_changed(bench)).then_some(())
+    });
+}
+
+/// Has the API server refuse what is done to ConfigMaps of the namespace unless this is so.
+pub(super) fn refuse(bench: &Bench, name: &str, (done, unless): (&str, &str)) {
     let group = "admissionregistration.k8s.io/v1";
     let here = json!({"matchLabels": {"kubernetes.io/metadata.name": bench.namespace}});
-    let maps = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["configmaps"]}]);
+    let maps = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": [done], "resources": ["configmaps"]}]);
     let all = json!({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": group, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name},
-            "spec": {"matchConstraints": {"resourceRules": maps}, "validations": [{"expression": "false"}]}},
+            "spec": {"matchConstraints": {"resourceRules": maps}, "validations": [{"expression": unless}]}},
         {"apiVersion": group, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name},
             "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": here}}}]});
     let file = bench.agent.folder().join("policy.json");
     put(&file, &all.to_string());
     kubectl(&["apply", "-f", &file.display().to_string()]);
-    kubectl(&["-n", &bench.namespace, "create", "configmap", "probe"]);
-    until_every(LOOK, "changes are refused", SOON, || {
-        (!is_changed(bench)).then_some(())
-    });
 }
 
 /// Returns whether a ConfigMap of the namespace can be changed.
@@ -44,7 +49,7 @@ fn is_changed(bench: &Bench) -> bool {
     tried.unwrap().status.success()
 }
 
-fn leave_policy(name: &str) {
+pub(super) fn leave_policy(name: &str) {
     for kind in [
         "validatingadmissionpolicybinding",
         "validatingadmissionpolicy",
