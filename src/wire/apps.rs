@@ -125,6 +125,7 @@ fn revision(revision: &Revision) -> Value {
     json!({
         "number": revision.number, "at": revision.at.millis(), "by": revision.by,
         "scaled": revision.overlay.scaled, "restarted": revision.overlay.restarted.millis(),
+        "reconfigured": revision.overlay.reconfigured,
         "digests": revision.overlay.digests, "pinned": revision.overlay.pinned, "sized": revision.overlay.sized,
         "verdict": outcome.verdict, "cause": outcome.cause, "object": outcome.object, "sentence": outcome.sentence,
         "evidence": outcome.evidence, "fix": outcome.fix, "since": outcome.since.millis(),
@@ -255,6 +256,7 @@ struct RevisionShape {
     by: String,
     scaled: BTreeMap<String, u64>,
     restarted: i64,
+    reconfigured: BTreeMap<String, u64>,
     digests: BTreeMap<String, String>,
     pinned: Vec<String>,
     sized: BTreeMap<String, String>,
@@ -272,6 +274,7 @@ fields!(RevisionShape {
     by,
     scaled,
     restarted,
+    reconfigured,
     digests,
     pinned,
     sized,
@@ -329,6 +332,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         overlay: Overlay {
             scaled: found.scaled,
             restarted: Wall::from_millis(found.restarted),
+            reconfigured: found.reconfigured,
             digests: found.digests,
             pinned: found.pinned,
             sized: found.sized,
@@ -585,6 +589,7 @@ mod tests {
         Overlay {
             scaled: BTreeMap::from([("Deployment/web".to_owned(), 3)]),
             restarted: Wall::from_millis(6),
+            reconfigured: BTreeMap::from([("Deployment/web".to_owned(), 4)]),
             digests: BTreeMap::from([("web:1".to_owned(), "local".to_owned())]),
             pinned: vec!["Deployment/web".to_owned()],
             sized: BTreeMap::from([(
@@ -697,6 +702,9 @@ mod tests {
                 .collect(),
             sized: (0..crate::core::apps::suggest::CONTAINERS_MAX)
                 .map(|number| (format!("StatefulSet/{number:0>317}"), "9".repeat(179)))
+                .collect(),
+            reconfigured: (0..8)
+                .map(|number| (format!("StatefulSet/{number:0>253}"), 1_795_000_000_000))
                 .collect(),
             ..Overlay::default()
         };

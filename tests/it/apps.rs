@@ -14,6 +14,7 @@ mod git;
 mod half_written;
 mod last_lines;
 mod place;
+mod reread;
 mod scaled;
 mod ssh;
 mod standby;

@@ -90,8 +90,14 @@ impl Apps {
         read.app.stage(&staged);
         requester.asker.owns(&read)?;
         fits(&read.app, &manifests, wish)?;
-        let mut overlay = read.app.overlay(read.app.running);
+        let running = read.app.running;
+        let mut overlay = read.app.overlay(running);
         overlay.fit(&manifests);
+        if running != 0 {
+            let before = self.ledger().manifests(&wish.app, running).await;
+            let before = before.map_err(of_api)?.unwrap_or_default();
+            overlay.reconfigure(&before, &manifests, self.now().wall);
+        }
         if wish.adopt {
             self.adopt(&mut read.app, &manifests).await?;
         }
