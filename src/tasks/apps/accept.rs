@@ -430,7 +430,7 @@ impl Apps {
 
     /// Writes an intent, keeps the content of a new revision, and notes both in the record, for the
     /// agent that may have to go on.
-    async fn begin_noted(
+    pub(super) async fn begin_noted(
         &self,
         (plan, mut read): (Plan, Read),
         content: Option<(Revision, &[Manifest])>,

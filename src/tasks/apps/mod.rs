@@ -9,6 +9,7 @@
 //! | [`attend`] | the agent that changes apps: it goes on with what is unfinished; others wait |
 //! | [`operate`] | wishes in a few words: deploy, restart, scale, pause |
 //! | [`asker`] | who asks, and whose apps they may change |
+//! | [`cancel`] | the end of a change that nobody wants any more |
 //! | [`charts`] | whose charts are deployed, and where |
 //! | [`command`] | the same wishes as commands of the control plane |
 //! | [`custom`] | what custom resources are called in the API |
@@ -28,6 +29,7 @@ mod accept;
 pub mod account;
 mod asker;
 mod attend;
+mod cancel;
 mod change;
 mod charts;
 pub mod cluster;

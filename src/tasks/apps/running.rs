@@ -213,11 +213,8 @@ impl Apps {
         let before = self.stop(app).await?;
         let accepted = match (acceptance.await, before) {
             (Ok(accepted), before) => {
-                if let Some((id, _)) = before
-                    && let Err(error) = self.finish(&id, Outcome::Failed, why).await
-                {
-                    // The record has the new one: the next start ends it.
-                    log::warn!("how the change {id} ended is not on disk: {error}");
+                if let Some((id, _)) = before {
+                    self.end_stopped(&id, why).await;
                 }
                 accepted
             }
@@ -230,6 +227,14 @@ impl Apps {
         let plan = accepted.plan.clone();
         self.start(&accepted.id, plan, Start::New)?;
         Ok(accepted)
+    }
+
+    /// Ends a change that was stopped, and whose place another one has.
+    pub(super) async fn end_stopped(&self, id: &str, why: &str) {
+        if let Err(error) = self.finish(id, Outcome::Failed, why).await {
+            // The record says it: the next start ends it.
+            log::warn!("how the change {id} ended is not on disk: {error}");
+        }
     }
 
     /// Waits until something is no longer so.
@@ -249,7 +254,7 @@ impl Apps {
 
     /// Stops the change of an app that is under way, once it only waits for a verdict. In the
     /// journal it goes on.
-    async fn stop(&self, app: &str) -> Result<Option<(String, Plan)>> {
+    pub(super) async fn stop(&self, app: &str) -> Result<Option<(String, Plan)>> {
         self.until_not(app, |apps| {
             let running = apps.running.borrow();
             running.get(app).is_some_and(|running| !running.may_stop)

@@ -53,7 +53,7 @@ impl Bench {
     }
 
     /// Has the first revision of these apps good, without the minute that it takes.
-    fn are_good(&mut self, apps: &[&str]) {
+    pub(super) fn are_good(&mut self, apps: &[&str]) {
         self.agent.kill();
         for app in apps {
             self.change_record(app, |record| {
