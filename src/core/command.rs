@@ -26,6 +26,8 @@ pub enum Verb {
     Restart,
     /// Change the number of Pods of a workload.
     Scale,
+    /// Cancel the change that is under way.
+    Cancel,
     /// Leave a version that does not work as it is, from now on.
     Pause,
     /// Put the last good version back again, from now on.
@@ -35,12 +37,13 @@ pub enum Verb {
 }
 
 impl Verb {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Apply,
         Self::Remove,
         Self::Rollback,
         Self::Restart,
         Self::Scale,
+        Self::Cancel,
         Self::Pause,
         Self::Resume,
         Self::Logs,
@@ -54,6 +57,7 @@ impl Verb {
             Self::Rollback => "app.rollback",
             Self::Restart => "app.restart",
             Self::Scale => "app.scale",
+            Self::Cancel => "app.cancel",
             Self::Pause => "app.pause",
             Self::Resume => "app.resume",
             Self::Logs => "app.logs",

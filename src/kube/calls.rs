@@ -236,6 +236,24 @@ impl Client {
         Ok(())
     }
 
+    /// Deletes the object `path` if it still has this UID and resource version.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; 409 where it is another object by now, or was changed.
+    pub async fn delete_version(
+        &self,
+        path: &str,
+        (uid, version): (&str, &str),
+    ) -> Result<(), Error> {
+        let options = serde_json::json!({
+            "apiVersion": "v1", "kind": "DeleteOptions",
+            "preconditions": {"uid": uid, "resourceVersion": version},
+        });
+        let content = Some(encoded(path, &options, JSON)?);
+        let () = self.call(Method::DELETE, path, JSON, content).await?;
+        Ok(())
+    }
+
     /// Deletes the object `path` if it still has this UID.
     ///
     /// # Errors

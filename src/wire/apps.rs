@@ -53,6 +53,12 @@ pub fn record_name(app: &str) -> String {
     format!("pipeops-app.{app}")
 }
 
+/// Returns whether a Secret of this name holds the record of an app. Names of apps have no dots.
+pub fn is_record(secret: &str) -> bool {
+    let app = secret.strip_prefix("pipeops-app.");
+    app.is_some_and(|app| !app.contains('.'))
+}
+
 /// Name of the Secret with a revision.
 pub fn revision_name(app: &str, number: u64) -> String {
     format!("pipeops-app.{app}.r{number}")
@@ -71,7 +77,7 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
     let inventory: Vec<_> = app
         .inventory
         .iter()
-        .map(|entry| json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid, "nonce": entry.nonce, "adopted": entry.is_adopted}))
+        .map(|entry| json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid, "nonce": entry.nonce, "adopted": entry.is_adopted, "ran": entry.ran_in}))
         .collect();
     let revisions: Vec<_> = app.revisions.iter().map(revision).collect();
     let record = json!({
@@ -119,6 +125,7 @@ fn revision(revision: &Revision) -> Value {
     json!({
         "number": revision.number, "at": revision.at.millis(), "by": revision.by,
         "scaled": revision.overlay.scaled, "restarted": revision.overlay.restarted.millis(),
+        "reconfigured": revision.overlay.reconfigured,
         "digests": revision.overlay.digests, "pinned": revision.overlay.pinned, "sized": revision.overlay.sized,
         "verdict": outcome.verdict, "cause": outcome.cause, "object": outcome.object, "sentence": outcome.sentence,
         "evidence": outcome.evidence, "fix": outcome.fix, "since": outcome.since.millis(),
@@ -230,6 +237,7 @@ struct EntryShape {
     uid: String,
     nonce: String,
     adopted: bool,
+    ran_in: u64,
 }
 fields!(EntryShape {
     api_version,
@@ -237,7 +245,8 @@ fields!(EntryShape {
     name,
     uid,
     nonce,
-    adopted
+    adopted,
+    ran_in: "ran"
 });
 
 #[derive(Debug, Default)]
@@ -247,6 +256,7 @@ struct RevisionShape {
     by: String,
     scaled: LiteMap<String, u64>,
     restarted: i64,
+    reconfigured: LiteMap<String, u64>,
     digests: LiteMap<String, String>,
     pinned: Vec<String>,
     sized: LiteMap<String, String>,
@@ -264,6 +274,7 @@ fields!(RevisionShape {
     by,
     scaled,
     restarted,
+    reconfigured,
     digests,
     pinned,
     sized,
@@ -312,6 +323,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         uid: entry.uid,
         nonce: entry.nonce,
         is_adopted: entry.adopted,
+        ran_in: entry.ran_in,
     };
     let revision = |found: RevisionShape| Revision {
         number: found.number,
@@ -320,6 +332,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         overlay: Overlay {
             scaled: found.scaled,
             restarted: Wall::from_millis(found.restarted),
+            reconfigured: found.reconfigured,
             digests: found.digests,
             pinned: found.pinned,
             sized: found.sized,
@@ -576,6 +589,7 @@ mod tests {
         Overlay {
             scaled: LiteMap::from_iter([("Deployment/web".to_owned(), 3)]),
             restarted: Wall::from_millis(6),
+            reconfigured: LiteMap::from_iter([("Deployment/web".to_owned(), 4)]),
             digests: LiteMap::from_iter([("web:1".to_owned(), "local".to_owned())]),
             pinned: vec!["Deployment/web".to_owned()],
             sized: LiteMap::from_iter([(
@@ -623,6 +637,7 @@ mod tests {
         .unwrap();
         app.plan(&manifests, ["n1".to_owned()]);
         app.own(&InventoryEntry::of(&manifests[0]), "u");
+        app.run(&InventoryEntry::of(&manifests[0]), 2);
         app.revisions.push(Revision {
             number: 2,
             at: Wall::from_millis(5),
@@ -677,6 +692,7 @@ mod tests {
             uid: "u".repeat(36),
             nonce: "n".repeat(32),
             is_adopted: true,
+            ran_in: 999_999,
         };
         let image = |number: usize| (format!("{number:0>255}"), format!("sha256:{:0>64}", 1));
         let overlay = Overlay {
@@ -686,6 +702,9 @@ mod tests {
                 .collect(),
             sized: (0..crate::core::apps::suggest::CONTAINERS_MAX)
                 .map(|number| (format!("StatefulSet/{number:0>317}"), "9".repeat(179)))
+                .collect(),
+            reconfigured: (0..8)
+                .map(|number| (format!("StatefulSet/{number:0>253}"), 1_795_000_000_000))
                 .collect(),
             ..Overlay::default()
         };

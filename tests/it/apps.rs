@@ -1,6 +1,7 @@
 //! Apps on the real cluster, by the command line as root: deployed under the account that root lets
 //! in, judged, explained, and never more than what is ours.
 
+mod cancel;
 mod charts;
 mod command;
 mod command_git;
@@ -14,6 +15,7 @@ mod git;
 mod half_written;
 mod last_lines;
 mod place;
+mod reread;
 mod scaled;
 mod ssh;
 mod standby;

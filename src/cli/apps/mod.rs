@@ -38,6 +38,7 @@ pub(super) static COMMAND: Command = Command {
         &operate::SCALE,
         &suggest::SUGGEST,
         &git::PULL,
+        &operate::CANCEL,
         &operate::PAUSE,
         &operate::RESUME,
         &deploy::REMOVE,

@@ -1,4 +1,4 @@
-//! `apps restart`, `scale`, `pause` and `resume`.
+//! `apps restart`, `scale`, `cancel`, `pause` and `resume`.
 
 use serde_json::{Value, json};
 
@@ -8,6 +8,7 @@ use super::{
         output::{Output, printable},
         socket::{self, Ask},
         table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
+        view::View,
     },
     ONE, VERSION, WAIT,
     deploy::follow,
@@ -60,6 +61,17 @@ pub(super) static SCALE: Command = Command {
     ..VERSION
 };
 
+/// `apps cancel`.
+pub(super) static CANCEL: Command = Command {
+    name: "cancel",
+    about: "Cancel the change of an app that is under way",
+    notes: "A change of which nothing is written yet is dropped. Any other goes back to the last good version; without one it stays as it is.",
+    examples: &["sudo pipeops-agent apps cancel web"],
+    exit: "0 cancelled, 2 nothing was changed.",
+    run: Some(cancel),
+    ..ONE
+};
+
 /// `apps pause`.
 pub(super) static PAUSE: Command = Command {
     name: "pause",
@@ -104,6 +116,18 @@ fn scale(args: &Args, output: &mut Output) -> Result<Exit> {
     let wish = json!({"to": to, "workload": workload});
     let accepted = post(args, (app, "scale"), wish)?;
     follow(args, output, (app, &accepted))
+}
+
+fn cancel(args: &Args, output: &mut Output) -> Result<Exit> {
+    let app = args.text("NAME").unwrap_or_default();
+    let answer = post(args, (app, "cancel"), json!({}))?;
+    if args.has("json") {
+        output.json(&answer);
+    } else {
+        let sentence = printable(View::new(&answer).text("sentence"));
+        output.line(&format!("{}: {sentence}", printable(app)));
+    }
+    Ok(Exit::Fine)
 }
 
 fn pause(args: &Args, output: &mut Output) -> Result<Exit> {

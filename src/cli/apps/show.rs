@@ -285,6 +285,12 @@ fn drifted(drift: View<'_>, output: &mut Output) {
             printable(object)
         ));
     }
+    for it in drift.list("stuck") {
+        output.line(&format!(
+            "  not put back: {}",
+            printable(it.text("sentence"))
+        ));
+    }
 }
 
 /// Prints the source of an app, and what is wrong with it.

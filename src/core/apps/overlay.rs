@@ -9,10 +9,15 @@ use super::{
     Manifest,
     digests::{pod_of, workload},
     suggest::{CONTAINERS_MAX, Sizes},
+    values::{is_other_content, read_names},
 };
 
 /// Annotation of Pods with the time of a restart: another value makes the controller replace them.
+/// Of configuration that they read it says when it changed, and nothing about what it holds.
 const RESTARTED: &str = "pipeops.io/restarted-at";
+/// Workloads whose configuration changed at a time of their own, because the record has to fit into
+/// a Secret.
+const RECONFIGURED_MAX: usize = 8;
 /// Word between the sizes of a manifest and those that take their place.
 const BECOMES: &str = " > ";
 
@@ -23,6 +28,9 @@ pub struct Overlay {
     pub scaled: LiteMap<String, u64>,
     /// Time of the last restart; the beginning of time where there was none.
     pub restarted: Wall,
+    /// Times since when the Pods of a workload read other configuration, in milliseconds:
+    /// `Deployment/web`.
+    pub reconfigured: BTreeMap<String, u64>,
     /// Digests that its Pods ran when the revision became good, by the names of its images; for an
     /// image without one a word that [`super::unpinned`] knows.
     pub digests: LiteMap<String, String>,
@@ -58,16 +66,50 @@ impl Overlay {
                     Value::from(*count),
                 );
             }
-            if Self::is_restarted(manifest) && self.restarted != Wall::default() {
+            let restarted = self.restarted(manifest);
+            if Self::is_restarted(manifest) && restarted != Wall::default() {
                 let path = ["spec", "template", "metadata", "annotations", RESTARTED];
-                place(
-                    &mut manifest.object,
-                    &path,
-                    Value::from(self.restarted.rfc3339()),
-                );
+                let restarted = Value::from(restarted.rfc3339());
+                place(&mut manifest.object, &path, restarted);
             }
             self.lay_digests(manifest);
             self.lay_sizes(manifest);
+        }
+    }
+
+    /// Time since when the Pods of a workload are to be new ones.
+    fn restarted(&self, manifest: &Manifest) -> Wall {
+        let of_its_own = self.reconfigured.get(&workload(manifest)).copied();
+        let of_its_own = i64::try_from(of_its_own.unwrap_or_default());
+        self.restarted
+            .max(Wall::from_millis(of_its_own.unwrap_or_default()))
+    }
+
+    /// Has the Pods of the workloads replaced that read a ConfigMap or Secret of the app with
+    /// another content than in the version before: a container reads its variables when it starts.
+    pub fn reconfigure(&mut self, before: &[Manifest], manifests: &[Manifest], now: Wall) {
+        let changed = manifests
+            .iter()
+            .filter(|manifest| is_other_content(before, manifest));
+        let changed: Vec<_> = changed.map(workload).collect();
+        if changed.is_empty() {
+            return;
+        }
+        for manifest in manifests.iter().filter(|it| Self::is_restarted(it)) {
+            let read = read_names(manifest);
+            if !changed.iter().any(|name| read.contains(name)) {
+                continue;
+            }
+            let key = workload(manifest);
+            match u64::try_from(now.millis()) {
+                Ok(now)
+                    if self.reconfigured.len() < RECONFIGURED_MAX
+                        || self.reconfigured.contains_key(&key) =>
+                {
+                    self.reconfigured.insert(key, now);
+                }
+                Ok(_) | Err(_) => self.restarted = now,
+            }
         }
     }
 
@@ -138,6 +180,8 @@ impl Overlay {
         self.unpin();
         let keys: Vec<_> = manifests.iter().filter_map(Self::key).collect();
         self.scaled.retain(|key, _| keys.contains(key));
+        let all: Vec<_> = manifests.iter().map(workload).collect();
+        self.reconfigured.retain(|key, _| all.contains(key));
         self.fit_sizes(manifests);
     }
 }
@@ -202,6 +246,76 @@ mod tests {
         let mut same = manifests.clone();
         Overlay::default().lay(&mut same);
         assert_eq!(same, manifests);
+    }
+
+    /// Three workloads, of which two read the ConfigMap, with these values.
+    fn configured(map: &str, secret: &str) -> Vec<Manifest> {
+        let workload = |kind: &str, name: &str, pod: &str| {
+            format!(
+                "apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {{template: {{spec: {pod}}}}}\n---\n"
+            )
+        };
+        let text = [
+            workload(
+                "Deployment",
+                "env",
+                "{containers: [{name: a, envFrom: [{configMapRef: {name: settings}}]}]}",
+            ),
+            workload(
+                "StatefulSet",
+                "volume",
+                "{volumes: [{name: v, projected: {sources: [{configMap: {name: settings}}, {secret: {name: key}}]}}]}",
+            ),
+            workload(
+                "DaemonSet",
+                "other",
+                "{containers: [{name: a, env: [{name: A, valueFrom: {configMapKeyRef: {name: foreign, key: a}}}]}]}",
+            ),
+            format!(
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: settings}}\ndata: {map}\n---\n"
+            ),
+            format!(
+                "apiVersion: v1\nkind: Secret\nmetadata: {{name: key}}\nstringData: {secret}\n"
+            ),
+        ];
+        parse(&text.concat(), Some("shop")).unwrap()
+    }
+
+    #[test]
+    fn only_the_readers_of_changed_configuration_are_replaced() {
+        let at = Wall::from_millis;
+        let first = configured("{a: b}", "{k: one}");
+        let mut overlay = Overlay::default();
+        // Neither is a first version, nor one that says the same.
+        overlay.reconfigure(&[], &first, at(1000));
+        overlay.reconfigure(&first, &configured("{a: b}", "{k: one}"), at(1000));
+        assert_eq!(overlay, Overlay::default());
+        let key = configured("{a: b}", "{k: two}");
+        overlay.reconfigure(&first, &key, at(2000));
+        assert_eq!(overlay.reconfigured.len(), 1);
+        let mut map = configured("{a: c}", "{k: two}");
+        overlay.reconfigure(&key, &map, at(3000));
+        overlay.fit(&map);
+        let again = overlay.clone();
+        overlay.reconfigure(&map, &map, at(4000));
+        assert_eq!(overlay, again);
+        overlay.lay(&mut map);
+        let annotation = |manifest: &Manifest| {
+            let path = ["spec", "template", "metadata", "annotations", RESTARTED];
+            let found = path
+                .iter()
+                .try_fold(&manifest.object, |it, step| it.get(step));
+            found.and_then(Value::as_str).map(str::to_owned)
+        };
+        let of = |name: &str| annotation(map.iter().find(|it| it.name == name).unwrap());
+        assert_eq!(of("env"), Some(at(3000).rfc3339()));
+        assert_eq!(of("volume"), Some(at(3000).rfc3339()));
+        assert_eq!((of("other"), of("settings"), of("key")), (None, None, None));
+        // A restart of all is newer.
+        overlay.restarted = at(5000);
+        overlay.lay(&mut map);
+        let all = map.iter().filter_map(annotation);
+        assert!(all.eq(std::iter::repeat_n(at(5000).rfc3339(), 3)));
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub struct InventoryEntry {
     /// True until the first write of an object that others made: what `kubectl` applied to it
     /// becomes ours then.
     pub is_adopted: bool,
+    /// Revision that has written it, of a Job: it is not run again, however often the rest of the
+    /// revision is written. 0: none, or it is no Job.
+    pub ran_in: u64,
 }
 
 impl InventoryEntry {
@@ -40,6 +43,7 @@ impl InventoryEntry {
             uid: String::new(),
             nonce: String::new(),
             is_adopted: false,
+            ran_in: 0,
         }
     }
 
@@ -343,6 +347,18 @@ impl App {
         }
     }
 
+    /// Notes that a revision has written a Job.
+    pub fn run(&mut self, job: &InventoryEntry, revision: u64) {
+        let known = self.inventory.iter_mut().find(|known| known.is(job));
+        known.map(|known| known.ran_in = revision);
+    }
+
+    /// Returns whether a revision has written a Job.
+    pub fn has_run(&self, job: &InventoryEntry, revision: u64) -> bool {
+        let known = self.planned(job);
+        known.is_some_and(|known| known.ran_in == revision)
+    }
+
     /// Takes an object of others into the inventory, to be written as ours.
     pub fn adopt(&mut self, entry: &InventoryEntry, uid: &str) {
         self.inventory.retain(|known| !known.is(entry));
@@ -444,6 +460,20 @@ mod tests {
         assert!(app.loses_most(&manifests(&["ConfigMap/x"])));
         app.forget(&surplus);
         assert_eq!(app.inventory.len(), 3);
+    }
+
+    #[test]
+    fn a_job_runs_once_in_each_revision() {
+        let mut app = App::default();
+        let all = manifests(&["ConfigMap/a"]);
+        let entry = InventoryEntry::of(&all[0]);
+        app.plan(&all, ["n1".to_owned()]);
+        assert!(!app.has_run(&entry, 1));
+        app.own(&entry, "u1");
+        app.run(&entry, 1);
+        app.plan(&all, ["n2".to_owned()]);
+        assert!(app.has_run(&entry, 1));
+        assert!(!app.has_run(&entry, 2));
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Values of Secrets that Pods may write into their logs, and the names of the Secrets that they
-//! read.
+//! Values of Secrets that Pods may write into their logs, the names of the ConfigMaps and Secrets
+//! that they read, and whether the content of one changed.
 
 use std::collections::BTreeSet;
 
 use crate::core::order::OrderExt as _;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{super::secret::Secret, Manifest};
 
@@ -44,32 +44,69 @@ pub fn secret_names(manifests: &[Manifest]) -> BTreeSet<String> {
         if manifest.kind.name == "Secret" {
             names.insert(manifest.name.clone());
         }
-        if let Some(spec) = manifest.object.get("spec") {
-            read_by(spec, &mut names);
-        }
+        let read = read_names(manifest);
+        let secrets = read.iter().filter_map(|name| name.strip_prefix("Secret/"));
+        names.extend(secrets.map(str::to_owned));
     }
     names
 }
 
-/// Collects the names of Secrets that variables and volumes refer to, wherever the template of the
-/// Pods stands.
+/// ConfigMaps and Secrets that the Pods of a workload read: `ConfigMap/settings`.
+pub(super) fn read_names(manifest: &Manifest) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    if let Some(spec) = manifest.object.get("spec") {
+        read_by(spec, &mut names);
+    }
+    names
+}
+
+/// Collects what variables and volumes refer to, wherever the template of the Pods stands.
 fn read_by(value: &Value, names: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
             for (field, inner) in fields {
-                let name = match field.as_str() {
-                    "secretRef" | "secretKeyRef" => inner.get("name"),
-                    // A volume names it by `secretName`, a part of a projected volume by `name`.
-                    "secret" => inner.get("secretName").or_else(|| inner.get("name")),
-                    _ => None,
+                let kind = match field.as_str() {
+                    "secretRef" | "secretKeyRef" | "secret" => "Secret",
+                    "configMapRef" | "configMapKeyRef" | "configMap" => "ConfigMap",
+                    _ => "",
                 };
-                names.extend(name.and_then(Value::as_str).map(str::to_owned));
+                // A volume names a Secret by `secretName`, everything else by `name`.
+                let name = inner.get("secretName").or_else(|| inner.get("name"));
+                if let ("ConfigMap" | "Secret", Some(name)) = (kind, name.and_then(Value::as_str)) {
+                    names.insert(format!("{kind}/{name}"));
+                }
                 read_by(inner, names);
             }
         }
         Value::Array(items) => items.iter().for_each(|item| read_by(item, names)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+}
+
+/// Returns whether a ConfigMap or Secret has another content than in the version before. One that
+/// was in no version before may have been there all the same.
+pub(super) fn is_other_content(before: &[Manifest], manifest: &Manifest) -> bool {
+    let is_it = |known: &&Manifest| known.kind == manifest.kind && known.name == manifest.name;
+    matches!(&*manifest.kind.name, "ConfigMap" | "Secret")
+        && before
+            .iter()
+            .find(is_it)
+            .is_some_and(|before| content(before) != content(manifest))
+}
+
+/// Content of a ConfigMap or Secret by its keys, in whichever field it stands.
+fn content(manifest: &Manifest) -> Map<String, Value> {
+    let mut content = Map::new();
+    // Texts of a Secret take the place of its data.
+    for field in ["data", "binaryData", "stringData"] {
+        let values = manifest.object.get(field).and_then(Value::as_object);
+        for (key, value) in values.into_iter().flatten() {
+            let text = value.as_str().filter(|_| field == "stringData");
+            let value = text.map_or_else(|| value.clone(), |text| STANDARD.encode(text).into());
+            content.insert(key.clone(), value);
+        }
+    }
+    content
 }
 
 #[cfg(test)]
@@ -94,6 +131,37 @@ mod tests {
                 "plain"
             ]
         );
+    }
+
+    #[test]
+    fn the_content_is_what_is_compared_and_not_how_it_is_written() {
+        let of = |kind: &str, fields: &str| {
+            let text = format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: a}}\n{fields}\n");
+            parse(&text, Some("shop")).unwrap()
+        };
+        let is_other = |kind: &str, before: &str, now: &str| {
+            is_other_content(&of(kind, before), &of(kind, now)[0])
+        };
+        assert!(!is_other(
+            "Secret",
+            "stringData: {p: ok}",
+            "data: {p: b2s=}"
+        ));
+        assert!(!is_other("Secret", "data: {}", "stringData: {}"));
+        assert!(is_other(
+            "Secret",
+            "stringData: {p: ok}",
+            "stringData: {p: other}"
+        ));
+        assert!(is_other("Secret", "data: {p: b2s=}", "data: {q: b2s=}"));
+        assert!(!is_other(
+            "ConfigMap",
+            "data: {a: b}",
+            "immutable: true\ndata: {a: b}"
+        ));
+        assert!(is_other("ConfigMap", "data: {a: b}", "data: {a: b, c: d}"));
+        assert!(!is_other("Service", "data: {a: b}", "data: {a: c}"));
+        assert!(!is_other_content(&[], &of("ConfigMap", "data: {a: b}")[0]));
     }
 
     #[test]

@@ -120,6 +120,7 @@ pub enum View {
     ScaleApp,
     Suggestion,
     ApplySuggestion,
+    CancelApp,
     PauseApp,
     ResumeApp,
 }
@@ -259,6 +260,7 @@ pub const ROUTES: &[Route] = &[
     operate("/api/v1/apps/{id}/scale", View::ScaleApp),
     get("/api/v1/apps/{id}/suggest", Role::Viewer, View::Suggestion),
     operate("/api/v1/apps/{id}/suggest", View::ApplySuggestion),
+    operate("/api/v1/apps/{id}/cancel", View::CancelApp),
     operate("/api/v1/apps/{id}/pause", View::PauseApp),
     operate("/api/v1/apps/{id}/resume", View::ResumeApp),
     get("/api/v1/session", Role::Nobody, View::Session),

@@ -342,7 +342,7 @@ fn operators_of_the_page_change_apps_and_set_no_manifests_and_no_source() {
         .map(|route| (route.method, route.path.replace("{id}", "web")))
         .collect();
     let wanted = [
-        "rollback", "deploy", "pull", "restart", "scale", "suggest", "pause", "resume",
+        "rollback", "deploy", "pull", "restart", "scale", "suggest", "cancel", "pause", "resume",
     ];
     let wanted = wanted.map(|way| (Method::Post, format!("/api/v1/apps/web/{way}")));
     let removal = (Method::Delete, "/api/v1/apps/web".to_owned());

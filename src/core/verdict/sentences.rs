@@ -135,6 +135,11 @@ pub fn app_chart_changed(app: &str, (object, field): (&str, &str), by: &str) -> 
     )
 }
 
+/// An object of an app cannot be put back.
+pub fn app_not_put_back(app: &str, object: &str, why: &str) -> String {
+    format!("{object} of the app {app} was changed or deleted, and is not put back: {why}")
+}
+
 /// Changes of the objects of apps are not seen.
 pub fn apps_not_watched(namespace: &str, why: &str) -> String {
     format!("what somebody changes of the apps in {namespace} is not put back: {why}")

@@ -142,8 +142,10 @@ fn a_length_is_told_in_seconds_for_a_minute_and_then_in_minutes() {
     }
 }
 
-fn of_apps() -> [(&'static str, String); 5] {
-    use sentences::{app_field_left, app_folder, app_lost, app_not_kept, apps_not_watched};
+fn of_apps() -> [(&'static str, String); 6] {
+    use sentences::{
+        app_field_left, app_folder, app_lost, app_not_kept, app_not_put_back, apps_not_watched,
+    };
     [
         (
             "apps.source",
@@ -165,6 +167,14 @@ fn of_apps() -> [(&'static str, String); 5] {
         (
             "apps.drift",
             app_field_left("web", ("Deployment shop/web", "spec.replicas"), "robot"),
+        ),
+        (
+            "apps.drift",
+            app_not_put_back(
+                "web",
+                "ConfigMap shop/settings",
+                "ConfigMap shop/settings is not deployed: exceeded quota: maps",
+            ),
         ),
         (
             "apps.drift",

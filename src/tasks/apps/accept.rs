@@ -33,6 +33,11 @@ use crate::{
     wire::apps::ApplyWish,
 };
 
+/// Apps of each owner. Their records are all read at a start and stay in memory, 1 KB for each ten
+/// objects.
+const MACHINE_APPS_MAX: usize = 500;
+const CONTROL_PLANE_APPS_MAX: usize = 250;
+
 /// Time that removing waits for objects to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -85,8 +90,14 @@ impl Apps {
         read.app.stage(&staged);
         requester.asker.owns(&read)?;
         fits(&read.app, &manifests, wish)?;
-        let mut overlay = read.app.overlay(read.app.running);
+        let running = read.app.running;
+        let mut overlay = read.app.overlay(running);
         overlay.fit(&manifests);
+        if running != 0 {
+            let before = self.ledger().manifests(&wish.app, running).await;
+            let before = before.map_err(of_api)?.unwrap_or_default();
+            overlay.reconfigure(&before, &manifests, self.now().wall);
+        }
         if wish.adopt {
             self.adopt(&mut read.app, &manifests).await?;
         }
@@ -151,7 +162,8 @@ impl Apps {
             let names = (app.as_str(), namespace.as_str());
             let accepted = Box::pin(apps.accept_tried(names, (parts, adopted), requester));
             let why = "another version was deployed";
-            let accepted = Rc::clone(&apps).takes_place(&app, why, accepted).await?;
+            let place = (app.as_str(), asker.owner);
+            let accepted = Rc::clone(&apps).takes_place(place, why, accepted).await?;
             Ok(accepted.answer())
         })
         .await
@@ -170,6 +182,9 @@ impl Apps {
         let Requester { asker, origin } = requester;
         asker.owns(&read)?;
         if read.app.revisions.is_empty() {
+            let owners = self.known.borrow();
+            one_more(app, owners.values().map(|app| app.owner), asker.owner)?;
+            drop(owners);
             read.app.owner = asker.owner;
         }
         let (adopted, staged): (Vec<_>, Vec<_>) =
@@ -334,7 +349,8 @@ impl Apps {
             self.begin_noted((plan, read), None, asker).await
         };
         let why = "it was rolled back";
-        let accepted = Rc::clone(&self).takes_place(app, why, acceptance).await?;
+        let place = (app, asker.owner);
+        let accepted = Rc::clone(&self).takes_place(place, why, acceptance).await?;
         Ok(accepted.answer())
     }
 
@@ -407,13 +423,14 @@ impl Apps {
             self.begin_noted((plan, read), None, asker).await
         };
         let why = "the app was removed";
-        let accepted = Rc::clone(&self).takes_place(app, why, acceptance).await?;
+        let place = (app, asker.owner);
+        let accepted = Rc::clone(&self).takes_place(place, why, acceptance).await?;
         Ok((accepted.id, accepted.read))
     }
 
     /// Writes an intent, keeps the content of a new revision, and notes both in the record, for the
     /// agent that may have to go on.
-    async fn begin_noted(
+    pub(super) async fn begin_noted(
         &self,
         (plan, mut read): (Plan, Read),
         content: Option<(Revision, &[Manifest])>,
@@ -561,10 +578,41 @@ fn fits(app: &App, manifests: &[Manifest], wish: &ApplyWish) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a new app where its owner has too many already, by the owners of all.
+fn one_more(app: &str, all: impl Iterator<Item = Owner>, owner: Owner) -> Result<()> {
+    let (most, whose) = match owner {
+        Owner::Machine => (MACHINE_APPS_MAX, "this machine"),
+        Owner::ControlPlane => (CONTROL_PLANE_APPS_MAX, "the control plane"),
+    };
+    if all.filter(|other| *other == owner).count() < most {
+        return Ok(());
+    }
+    Err(Error::new(format!("{app} is not deployed"))
+        .why(format!("{whose} has {most} apps, and more are not kept"))
+        .fix("remove one that is no longer needed, or deploy several as one app"))
+}
+
 /// Id of a change: that of the command which asks for it, else one of our own.
 pub(super) fn change_id(asker: &Asker) -> Result<String> {
     match &asker.command {
         Some(command) => Ok(command.id.clone()),
         None => Ok(format!("app-{}", random::hex::<8>()?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apps_of_the_control_plane_take_no_place_of_those_of_the_machine() {
+        let most = || std::iter::repeat_n(Owner::ControlPlane, CONTROL_PLANE_APPS_MAX);
+        let error = one_more("web", most(), Owner::ControlPlane).unwrap_err();
+        assert_eq!(
+            error.sentence(),
+            "web is not deployed: the control plane has 250 apps, and more are not kept"
+        );
+        assert!(one_more("web", most().skip(1), Owner::ControlPlane).is_ok());
+        assert!(one_more("web", most(), Owner::Machine).is_ok());
     }
 }

@@ -123,6 +123,8 @@ impl Apps {
 
     /// Goes on with what a restart, a power cut or the end of another agent interrupted.
     async fn resume(self: &Rc<Self>, changes: Vec<Change>, apps: &[App]) {
+        // Those that another agent removed meanwhile are not known any more.
+        self.known.take();
         for app in apps {
             self.remember(app);
         }

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use super::{Apps, Asker, Care};
+use serde_json::Value;
+
+use super::{Apps, Asker, Care, cancel::CANCELLED};
 use crate::{
     core::{
         apps::Owner,
@@ -87,6 +89,14 @@ impl Apps {
             Verb::Remove => {
                 let AppArgs { app } = read(args, NAME)?;
                 self.start_removal(&app, &asker).await?;
+            }
+            Verb::Cancel => {
+                let AppArgs { app } = read(args, NAME)?;
+                let answer = Rc::clone(&self).cancel(&app, &asker).await?;
+                let text = |name| answer.get(name).and_then(Value::as_str).unwrap_or_default();
+                if text("state") == CANCELLED {
+                    self.note(command, text("sentence"), None).await?;
+                }
             }
             // Twice is the same as once, so a power cut before the note costs nothing: nobody was
             // told, and the command comes again.

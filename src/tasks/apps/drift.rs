@@ -54,6 +54,9 @@ const AGAIN_MAX: Duration = Duration::from_secs(60);
 const TAKEN_BACK_MAX: u32 = 3;
 /// Time after which a field that was put back counts as settled.
 const FORGET: Duration = Duration::from_secs(600);
+/// Number of tries after which an object that cannot be put back is told, where the next one may
+/// do: the API server may only be busy.
+const TOLD_AFTER: u32 = 3;
 /// Repairs of one app that are drift.
 const REPAIRS_MAX: usize = 10;
 
@@ -94,6 +97,19 @@ struct AppDrift {
     repairs: VecDeque<Repair>,
     counts: LiteMap<(String, String), (u32, Mono)>,
     missing: Vec<String>,
+    /// Objects that could not be put back, with the number of tries and the last error.
+    stuck: BTreeMap<String, (u32, Error)>,
+}
+
+impl AppDrift {
+    /// Objects that could not be put back and are told.
+    fn stuck(&self) -> impl Iterator<Item = (&String, &Error)> {
+        let told = self
+            .stuck
+            .iter()
+            .filter(|(_, (tries, error))| error.retry != Retry::Soon || *tries >= TOLD_AFTER);
+        told.map(|(object, (_, error))| (object, error))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -312,6 +328,8 @@ impl Apps {
             .iter()
             .any(|entry| self.is_changed(app, entry))
         {
+            let mut by_app = self.drift.by_app.borrow_mut();
+            by_app.get_mut(&app.name).map(|drift| drift.stuck.clear());
             return Ok(());
         }
         let (apps, name) = (Rc::clone(self), app.name.clone());
@@ -356,29 +374,49 @@ impl Apps {
             return Ok(());
         };
         read.app.overlay(running).lay(&mut manifests);
-        for manifest in &manifests {
-            let entry = InventoryEntry::of(manifest);
-            if !self.is_changed(&read.app, &entry) {
-                continue;
-            }
-            let key = self::name(&read.app, &entry);
-            let seen = self.drift.seen.borrow().get(&key).cloned();
-            if seen.is_some() {
-                let object = manifest.in_words();
-                self.with_app(&read.app.name, |drift| {
-                    drift.missing.retain(|it| *it != object)
-                });
-            }
-            match seen {
-                None => self.mend_missing(&mut read, manifest).await?,
-                Some(seen) if read.app.uid(&entry) != Some(&seen.uid) => {
-                    // Somebody else's lies in its place.
-                    self.drift.verified.borrow_mut().insert(key, seen);
+        let objects: Vec<_> = manifests.iter().map(Manifest::in_words).collect();
+        self.with_app(&name, |drift| {
+            drift.stuck.retain(|object, _| objects.contains(object))
+        });
+        let mut last = Ok(());
+        for (manifest, object) in manifests.iter().zip(objects) {
+            let mended = self.mend_one(&mut read, manifest).await;
+            self.with_app(&name, |drift| match &mended {
+                Ok(()) => drop(drift.stuck.remove(&object)),
+                Err(error) => {
+                    let known = drift.stuck.get(&object);
+                    let tries = known.map_or(1, |(tries, _)| tries.saturating_add(1));
+                    drift.stuck.insert(object, (tries, error.clone()));
                 }
-                Some(seen) => {
-                    if self.mend_fields(&mut read, manifest).await? {
-                        self.drift.verified.borrow_mut().insert(key, seen);
-                    }
+            });
+            // Those behind it do not wait for it.
+            last = last.and(mended);
+        }
+        last
+    }
+
+    async fn mend_one(&self, read: &mut Read, manifest: &Manifest) -> Result<()> {
+        let entry = InventoryEntry::of(manifest);
+        if !self.is_changed(&read.app, &entry) {
+            return Ok(());
+        }
+        let key = name(&read.app, &entry);
+        let seen = self.drift.seen.borrow().get(&key).cloned();
+        if seen.is_some() {
+            let object = manifest.in_words();
+            self.with_app(&read.app.name, |drift| {
+                drift.missing.retain(|it| *it != object)
+            });
+        }
+        match seen {
+            None => self.mend_missing(read, manifest).await?,
+            Some(seen) if read.app.uid(&entry) != Some(&seen.uid) => {
+                // Somebody else's lies in its place.
+                self.drift.verified.borrow_mut().insert(key, seen);
+            }
+            Some(seen) => {
+                if self.mend_fields(read, manifest).await? {
+                    self.drift.verified.borrow_mut().insert(key, seen);
                 }
             }
         }
@@ -574,6 +612,10 @@ impl Apps {
                     ),
                 )
             }));
+            sentences.extend(drift.stuck().map(|(object, error)| {
+                let sentence = sentences::app_not_put_back(app, object, &error.sentence());
+                (sentence, error.fix.clone().unwrap_or_default())
+            }));
         }
         for app in self.known.borrow().values() {
             let left = app.left.iter();
@@ -631,7 +673,13 @@ impl Apps {
             .map(|it| json!({"object": it.object, "field": it.field, "by": it.by}))
             .collect();
         let missing = drift.map(|drift| drift.missing.clone()).unwrap_or_default();
-        json!({"repaired": repairs, "left": left, "missing": missing})
+        let stuck = drift.map(|drift| {
+            drift.stuck().map(|(object, error)| {
+            json!({"object": object, "sentence": error.sentence(), "fix": error.fix})
+        })
+        });
+        let stuck: Vec<_> = stuck.into_iter().flatten().collect();
+        json!({"repaired": repairs, "left": left, "missing": missing, "stuck": stuck})
     }
 }
 

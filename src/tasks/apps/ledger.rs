@@ -3,20 +3,25 @@
 
 use std::rc::Rc;
 
+use serde_json::Value;
+
 use super::{super::link::lease_gate::LeaseGate, cut};
 use crate::{
     core::{
-        apps::{App, Manifest},
+        apps::{App, Manifest, place},
         order::OrderExt as _,
     },
     error::{self, Retry},
     host::clock,
     kube::{Client, Detail, Error, query_escaped},
-    wire::apps::{self, LABEL, Stored, packed, read_record, record_name, revision_name, unpacked},
+    wire::{
+        apps::{
+            self, LABEL, Stored, is_record, packed, read_record, record_name, revision_name,
+            unpacked,
+        },
+        kube::{HeadOnly, Metadata},
+    },
 };
-
-/// Records that are listed.
-const APPS_MAX: usize = 500;
 
 /// The place of the records.
 #[derive(Clone, Debug)]
@@ -84,21 +89,24 @@ impl Ledger {
         }
     }
 
-    /// All apps, in the order of their names.
+    /// All apps, in the order of their names. Revisions have the same label and are not read: a
+    /// page of them may be larger than any answer that is taken.
     pub async fn list(&self) -> Result<Vec<App>, Error> {
         let selector = query_escaped(&format!("{}={}", LABEL.0, LABEL.1));
         let path = format!("{}?labelSelector={selector}", self.all());
-        let mut apps = Vec::new();
-        let each = |stored: Stored| {
-            // Revisions have the same label.
-            if let Ok(app) = read_record(&stored)
-                && apps.len() < APPS_MAX
-            {
-                apps.push(app);
+        let mut names = Vec::new();
+        let each = |head: HeadOnly| {
+            if is_record(&head.metadata.name) {
+                names.push(head.metadata.name);
             }
         };
-        self.client.list(&path, Detail::Whole, each).await?;
-        apps.order_by(|one, other| one.name.cmp(&other.name));
+        self.client.list(&path, Detail::Head, each).await?;
+        names.order();
+        let mut apps = Vec::new();
+        for name in names {
+            let stored = self.get(&name).await?;
+            apps.extend(stored.and_then(|stored| read_record(&stored).ok()));
+        }
         Ok(apps)
     }
 
@@ -129,19 +137,30 @@ impl Ledger {
     pub async fn keep(&self, app: &str, number: u64, manifests: &[Manifest]) -> error::Result<()> {
         self.lease_gate.check(clock::now().mono)?;
         let secret = packed(app, number, &self.namespace, manifests);
-        let secret = secret.map_err(|why| of_api(Error::BadRequest(why)))?;
+        let mut secret = secret.map_err(|why| of_api(Error::BadRequest(why)))?;
         let kept = match self.client.create::<_, Stored>(&self.all(), &secret).await {
             Err(error) if error.is_conflict() => {
-                let path = self.path(&revision_name(app, number));
-                self.client
-                    .replace::<_, Stored>(&path, &secret)
-                    .await
-                    .map(drop)
+                let name = revision_name(app, number);
+                if let Some(left) = self.version_of(&name).await? {
+                    let version = Value::from(left.resource_version);
+                    place(&mut secret, &["metadata", "resourceVersion"], version);
+                }
+                let path = self.path(&name);
+                self.client.replace::<_, Stored>(&path, &secret).await
             }
-            kept => kept.map(drop),
+            kept => kept,
         };
         cut::after("content of a revision");
-        kept.map_err(of_api)
+        kept.map(drop).map_err(of_api)
+    }
+
+    /// The version of a Secret that is about to be written or deleted; `None`: it is gone. It is
+    /// read before the Lease is looked at: an agent that is stopped right after that writes over
+    /// nothing that another one wrote meanwhile.
+    async fn version_of(&self, name: &str) -> error::Result<Option<Metadata>> {
+        let found = self.get(name).await.map_err(of_api)?;
+        self.lease_gate.check(clock::now().mono)?;
+        Ok(found.map(|stored| stored.metadata))
     }
 
     /// The manifests of a revision; `None`: it is not kept.
@@ -171,11 +190,15 @@ impl Ledger {
     }
 
     async fn delete(&self, name: &str) -> error::Result<()> {
-        self.lease_gate.check(clock::now().mono)?;
-        let deleted = self.client.delete(&self.path(name)).await;
+        let Some(found) = self.version_of(name).await? else {
+            return Ok(());
+        };
+        let version = (found.uid.as_str(), found.resource_version.as_str());
+        let deleted = self.client.delete_version(&self.path(name), version).await;
         cut::after("deletion of a record or a revision");
         match deleted {
             Err(error) if error.is_not_found() => Ok(()),
+            Err(error) if error.is_conflict() => Err(of_api(error).retry(Retry::Soon)),
             deleted => deleted.map_err(of_api),
         }
     }

@@ -9,6 +9,7 @@
 //! | [`attend`] | the agent that changes apps: it goes on with what is unfinished; others wait |
 //! | [`operate`] | wishes in a few words: deploy, restart, scale, pause |
 //! | [`asker`] | who asks, and whose apps they may change |
+//! | [`cancel`] | the end of a change that nobody wants any more |
 //! | [`charts`] | whose charts are deployed, and where |
 //! | [`command`] | the same wishes as commands of the control plane |
 //! | [`custom`] | what custom resources are called in the API |
@@ -28,6 +29,7 @@ mod accept;
 pub mod account;
 mod asker;
 mod attend;
+mod cancel;
 mod change;
 mod charts;
 pub mod cluster;
@@ -57,14 +59,13 @@ use std::{
 };
 
 use litemap::LiteMap;
-use smol::lock::Semaphore;
 
 use self::{
     account::Account,
     cluster::Cluster,
     drift::Drift,
     ledger::{Ledger, Read, of_api},
-    running::{Beginning, Running},
+    running::{Beginning, Running, Turns},
     source::Sources,
 };
 pub use self::{asker::Asker, operate::Care};
@@ -101,7 +102,7 @@ pub struct Apps {
     running: RefCell<LiteMap<String, Running>>,
     /// Apps whose next change is being accepted.
     beginning: RefCell<LiteMap<String, Beginning>>,
-    turns: Semaphore,
+    turns: Turns,
     /// Records as they were read or written last, for the time when the API server is away.
     known: RefCell<LiteMap<String, App>>,
 }
@@ -176,7 +177,7 @@ impl Apps {
             has_ended: parts.ended,
             running: RefCell::default(),
             beginning: RefCell::default(),
-            turns: Self::turns(),
+            turns: Turns::default(),
             known: RefCell::default(),
         }
     }

@@ -6,14 +6,49 @@ use serde_json::Value;
 use crate::{
     core::{
         apps::{Kind, NODE, read_for},
+        order::OrderExt as _,
         rollout::{Died, LINES_MAX, Object, Observation},
     },
     kube::{Client, Detail, Error, Identity, query_escaped},
 };
 
 /// Objects of one kind that are read; Pods, events and sets of one namespace. What is beyond makes
-/// a verdict later, not wrong.
+/// a verdict later, not wrong. Of events the newest are kept: a new one says why nothing works.
 pub const OBJECTS_MAX: usize = 2_000;
+/// Events that are forgotten at once, so that they are not compared for each one that comes.
+const FORGOTTEN: usize = OBJECTS_MAX / 8;
+
+/// Makes room for one more object of a kind of which there are so many. Returns how many there are
+/// then, one less than may be; `None`: there is no room.
+pub(super) fn make_room(seen: &mut Observation, kind: &str, count: usize) -> Option<usize> {
+    if count < OBJECTS_MAX {
+        return Some(count);
+    }
+    if kind != "Event" {
+        return None;
+    }
+    let events = seen.of_kind(kind);
+    let mut events: Vec<_> = events.map(|event| (moment(event), event.key())).collect();
+    events.order_by(|(one, _), (other, _)| one.cmp(other));
+    events.truncate(FORGOTTEN);
+    for (_, oldest) in &events {
+        seen.remove(oldest);
+    }
+    Some(count.saturating_sub(events.len()))
+}
+
+/// Last time at which an event happened, as the API server writes it.
+fn moment(event: &Object) -> String {
+    const FIELDS: [&str; 4] = [
+        "/series/lastObservedTime",
+        "/lastTimestamp",
+        "/eventTime",
+        "/metadata/creationTimestamp",
+    ];
+    let text = |field: &&str| event.value().pointer(field).and_then(Value::as_str);
+    let found = FIELDS.iter().find_map(text);
+    found.unwrap_or_default().to_owned()
+}
 
 /// Bytes that are asked for the last lines of a container. The kubelet cuts off what is beyond.
 pub const LOG_BYTES_MAX: usize = 16 * 1024;
@@ -59,8 +94,8 @@ async fn read(
 ) -> Result<(), Error> {
     let mut count = 0_usize;
     let each = |whole: Value| {
-        count = count.saturating_add(1);
-        if count <= OBJECTS_MAX {
+        if let Some(room) = make_room(seen, &kind.name, count) {
+            count = room.saturating_add(1);
             seen.add(Object::reduced(&kind.name, &whole));
         }
     };

@@ -125,17 +125,14 @@ impl Apps {
         let kept = self.ledger().manifests(app, last).await.map_err(of_api)?;
         let mut overlay = read.app.overlay(last);
         overlay.unpin();
-        if !wish.secret_env.is_empty() {
-            // A container reads its variables when it starts.
-            overlay.restarted = self.now().wall;
-        }
-        let manifests = deployed((app, &namespace), &kept.unwrap_or_default(), wish);
+        let kept = kept.unwrap_or_default();
+        let manifests = deployed((app, &namespace), &kept, wish).map_err(of_problem)?;
+        overlay.reconfigure(&kept, &manifests, self.now().wall);
         let requester = Requester {
             asker,
             origin: Origin::Manifests,
         };
-        self.accept(read, (manifests.map_err(of_problem)?, overlay), requester)
-            .await
+        self.accept(read, (manifests, overlay), requester).await
     }
 
     /// Deploys what runs under other wishes, as a revision of its own.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, Outcome as Concluded},
+        apps::{App, Outcome as Concluded, Owner},
         journal::{Journal, Outcome},
         rollout::{Finding, JudgedRollout, RolloutVerdict, Scope, standing},
     },
@@ -25,15 +25,41 @@ use crate::{
     net::deadline,
 };
 
-/// Changes that are carried out at once. Each one watches eight or nine lists, with a connection
-/// each, until its verdict.
+/// Changes of one owner that are carried out at once. Each one watches eight or nine lists, with a
+/// connection each, until its verdict.
 const AT_ONCE: usize = 8;
-/// Changes that are under way or wait for their turn.
+/// Changes of one owner that are under way or wait for their turn.
 const CHANGES_MAX: usize = 32;
 /// Time that a request waits while an app is being written.
 const FREE_WITHIN: Duration = Duration::from_secs(10);
 /// Interval at which it looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Turns of the changes that are carried out. Each owner has its own: a change may wait for ever,
+/// and those of the control plane must not keep the owner of this machine from anything.
+#[derive(Debug)]
+pub(super) struct Turns {
+    machine: Semaphore,
+    control_plane: Semaphore,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            machine: Semaphore::new(AT_ONCE),
+            control_plane: Semaphore::new(AT_ONCE),
+        }
+    }
+}
+
+impl Turns {
+    const fn of(&self, owner: Owner) -> &Semaphore {
+        match owner {
+            Owner::Machine => &self.machine,
+            Owner::ControlPlane => &self.control_plane,
+        }
+    }
+}
 
 /// The next change of an app while it is being accepted.
 pub(super) struct Beginning {
@@ -133,10 +159,11 @@ impl Apps {
         Ok(())
     }
 
-    /// Refuses another change where too many wait already.
-    pub(super) fn has_room(&self, app: &str) -> Result<()> {
+    /// Refuses another change of an owner who has too many that wait already.
+    fn has_room(&self, app: &str, owner: Owner) -> Result<()> {
         let running = self.running.borrow();
-        if running.contains_key(app) || running.len() < CHANGES_MAX {
+        let owners = running.values().map(|running| running.plan.owner);
+        if running.contains_key(app) || !is_full(owners, owner) {
             return Ok(());
         }
         Err(Error::new(format!("{app} was not changed"))
@@ -145,10 +172,11 @@ impl Apps {
             .retry(Retry::Soon))
     }
 
-    /// Waits until less than [`AT_ONCE`] changes are carried out. Until then another change may
-    /// take the place of this one.
+    /// Waits until less than [`AT_ONCE`] changes of this owner are carried out. Until then another
+    /// change may take the place of this one.
     pub(super) async fn turn(&self, plan: &Plan) -> SemaphoreGuard<'_> {
-        if let Some(turn) = self.turns.try_acquire() {
+        let turns = self.turns.of(plan.owner);
+        if let Some(turn) = turns.try_acquire() {
             return turn;
         }
         let show = |verdict, sentence| {
@@ -164,7 +192,7 @@ impl Apps {
         let waits = format!("it waits for its turn: {AT_ONCE} changes of other apps are under way");
         show(RolloutVerdict::Waiting, waits);
         self.may_stop(&plan.app, true);
-        let turn = self.turns.acquire().await;
+        let turn = turns.acquire().await;
         self.may_stop(&plan.app, false);
         show(
             RolloutVerdict::Progressing,
@@ -173,28 +201,20 @@ impl Apps {
         turn
     }
 
-    /// Permits for the changes that are carried out.
-    pub(super) const fn turns() -> Semaphore {
-        Semaphore::new(AT_ONCE)
-    }
-
     /// Begins a change in the place of the one that is under way, if that only waits for a verdict:
     /// it ends once the new one is accepted, and goes on where that is not.
     pub(super) async fn takes_place(
         self: Rc<Self>,
-        app: &str,
+        (app, owner): (&str, Owner),
         why: &str,
         acceptance: impl Future<Output = Result<Accepted>>,
     ) -> Result<Accepted> {
-        self.has_room(app)?;
+        self.has_room(app, owner)?;
         let before = self.stop(app).await?;
         let accepted = match (acceptance.await, before) {
             (Ok(accepted), before) => {
-                if let Some((id, _)) = before
-                    && let Err(error) = self.finish(&id, Outcome::Failed, why).await
-                {
-                    // The record has the new one: the next start ends it.
-                    log::warn!("how the change {id} ended is not on disk: {error}");
+                if let Some((id, _)) = before {
+                    self.end_stopped(&id, why).await;
                 }
                 accepted
             }
@@ -207,6 +227,14 @@ impl Apps {
         let plan = accepted.plan.clone();
         self.start(&accepted.id, plan, Start::New)?;
         Ok(accepted)
+    }
+
+    /// Ends a change that was stopped, and whose place another one has.
+    pub(super) async fn end_stopped(&self, id: &str, why: &str) {
+        if let Err(error) = self.finish(id, Outcome::Failed, why).await {
+            // The record says it: the next start ends it.
+            log::warn!("how the change {id} ended is not on disk: {error}");
+        }
     }
 
     /// Waits until something is no longer so.
@@ -226,7 +254,7 @@ impl Apps {
 
     /// Stops the change of an app that is under way, once it only waits for a verdict. In the
     /// journal it goes on.
-    async fn stop(&self, app: &str) -> Result<Option<(String, Plan)>> {
+    pub(super) async fn stop(&self, app: &str) -> Result<Option<(String, Plan)>> {
         self.until_not(app, |apps| {
             let running = apps.running.borrow();
             running.get(app).is_some_and(|running| !running.may_stop)
@@ -344,9 +372,31 @@ impl Apps {
     }
 }
 
+/// Returns whether an owner has as many changes as there may be, by the owners of all.
+fn is_full(all: impl Iterator<Item = Owner>, owner: Owner) -> bool {
+    all.filter(|other| *other == owner).count() >= CHANGES_MAX
+}
+
 /// The refusal to begin a change while another one is being written.
 fn busy(app: &str) -> Error {
     Error::new(format!("{app} is being written right now"))
         .fix("try again in a few seconds")
         .retry(Retry::Soon)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_control_plane_takes_no_turn_and_no_place_of_the_machine() {
+        let turns = Turns::default();
+        let control_plane = turns.of(Owner::ControlPlane);
+        let held: Vec<_> = std::iter::from_fn(|| control_plane.try_acquire()).collect();
+        assert_eq!(held.len(), AT_ONCE);
+        assert!(turns.of(Owner::Machine).try_acquire().is_some());
+        let many = || std::iter::repeat_n(Owner::ControlPlane, CHANGES_MAX);
+        assert!(is_full(many(), Owner::ControlPlane));
+        assert!(!is_full(many(), Owner::Machine));
+    }
 }

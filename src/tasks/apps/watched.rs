@@ -7,7 +7,7 @@ use litemap::LiteMap;
 use serde_json::Value;
 use smol::{Task, Timer};
 
-use super::{Apps, observe::OBJECTS_MAX, verdict::refused};
+use super::{Apps, observe::make_room, verdict::refused};
 use crate::{
     core::{
         apps::{Kind, NODE, Owner, read_for},
@@ -126,12 +126,14 @@ impl State {
             Event::Added(whole) | Event::Modified(whole) => {
                 let object = Object::reduced(kind, &whole);
                 let key = object.key();
-                let is_known = seen.get(&key).is_some();
-                if is_known || part.count < OBJECTS_MAX {
-                    part.count = part.count.saturating_add(usize::from(!is_known));
-                    part.listed.as_mut().map(|listed| listed.insert(key));
-                    seen.add(object);
+                if seen.get(&key).is_none() {
+                    let Some(room) = make_room(seen, kind, part.count) else {
+                        return;
+                    };
+                    part.count = room.saturating_add(1);
                 }
+                part.listed.as_mut().map(|listed| listed.insert(key));
+                seen.add(object);
             }
             Event::Deleted(whole) => {
                 let key = Object::reduced(kind, &whole).key();
@@ -142,7 +144,8 @@ impl State {
             Event::Synced => {
                 let listed = part.listed.take().unwrap_or_default();
                 seen.keep(kind, &listed);
-                part.count = listed.len();
+                // Of those that were listed some may have made room for others.
+                part.count = seen.of_kind(kind).count();
                 part.is_complete = true;
                 part.failure = None;
             }
@@ -223,6 +226,7 @@ async fn watch(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tasks::apps::observe::OBJECTS_MAX;
     use serde_json::json;
 
     fn pod(name: &str) -> Value {
@@ -255,6 +259,38 @@ mod tests {
         let many = (0..OBJECTS_MAX + 9).map(|number| Event::Added(pod(&number.to_string())));
         take(many.collect());
         assert_eq!(state.seen.all().count(), OBJECTS_MAX);
+    }
+
+    #[test]
+    fn of_too_many_events_the_newest_are_seen() {
+        let mut state = State::default();
+        let event = |number: usize| {
+            let (hour, rest) = (number / 3600, number % 3600);
+            let at = format!("2026-11-26T{hour:02}:{:02}:{:02}Z", rest / 60, rest % 60);
+            // Lists come in the order of names, which says nothing.
+            let name = format!("e{:04}", number * 7919 % 10_007);
+            Event::Added(json!({"metadata": {"name": name}, "lastTimestamp": at}))
+        };
+        state.take("Event", Event::Restarted);
+        let all = OBJECTS_MAX + OBJECTS_MAX / 2;
+        (0..all).for_each(|number| state.take("Event", event(number)));
+        state.take("Event", Event::Synced);
+        let is_seen = |state: &State, number: usize| {
+            let Event::Added(whole) = event(number) else {
+                return false;
+            };
+            let key = Object::reduced("Event", &whole).key();
+            state.seen.get(&key).is_some()
+        };
+        let newest = OBJECTS_MAX / 2;
+        assert!((all - newest..all).all(|number| is_seen(&state, number)));
+        assert!(!is_seen(&state, 0));
+        (all..all + OBJECTS_MAX).for_each(|number| state.take("Event", event(number)));
+        let last = all + OBJECTS_MAX;
+        assert!((last - newest..last).all(|number| is_seen(&state, number)));
+        let count = state.seen.all().count();
+        assert!(count <= OBJECTS_MAX, "{count}");
+        assert_eq!(state.part("Event").count, count);
     }
 
     #[test]

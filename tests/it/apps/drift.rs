@@ -5,10 +5,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Bench, SOON, deployment};
-use crate::{agent::until_every, cluster::kubectl};
+use super::{
+    Bench, SOON, deployment,
+    half_written::{leave_policy, refuse},
+};
+use crate::{
+    agent::{command, until_every},
+    cluster::{admin, kubectl, variable},
+};
 
-const LOOK: Duration = Duration::from_millis(200);
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 
 impl Bench {
     pub(super) fn kubectl(&self, words: &[&str]) -> String {
@@ -47,7 +53,7 @@ impl Bench {
     }
 
     /// Has the first revision of these apps good, without the minute that it takes.
-    fn are_good(&mut self, apps: &[&str]) {
+    pub(super) fn are_good(&mut self, apps: &[&str]) {
         self.agent.kill();
         for app in apps {
             self.change_record(app, |record| {
@@ -205,4 +211,50 @@ fn works_on_with_the_manifest_of_yesterday(bench: &mut Bench) {
     let (code, said) = bench.apply("other", &map("other", "{x: \"2\"}"));
     assert_eq!(code, 0, "{said}");
     bench.until_data("other", &json!({"x": "2"}));
+}
+
+#[test]
+fn what_cannot_be_put_back_is_named_and_holds_up_nothing_else() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    bench.bind();
+    let both = map("first", "{a: b}") + "---\n" + &map("second", "{a: b}");
+    let (code, said) = bench.apply("web", &both);
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("web", "soaking");
+    bench.are_good(&["web"]);
+    let policy = format!("not-put-back.{}", bench.namespace);
+    let created = ["create", "configmap", "first", "--dry-run=server"];
+    bench.kubectl(&["delete", "configmap", "first"]);
+    bench.until_data("first", &json!({"a": "b"}));
+    refuse(
+        &bench,
+        &policy,
+        ("CREATE", "object.metadata.name != 'first'"),
+    );
+    until_every(LOOK, "its creation is refused", SOON, || {
+        let mut tried = command(variable("KUBECTL"));
+        tried.arg("--kubeconfig").arg(admin());
+        tried.args(["-n", &bench.namespace]).args(created);
+        let said = String::from_utf8(tried.output().unwrap().stderr).unwrap();
+        said.contains(&policy).then_some(())
+    });
+    bench.kubectl(&["delete", "configmap", "first", "second"]);
+    bench.until_data("second", &json!({"a": "b"}));
+    let condition = bench.agent.until_condition("apps.drift", SOON);
+    let sentence = condition["sentence"].as_str().unwrap();
+    assert!(
+        sentence.starts_with("ConfigMap ") && sentence.contains("/first of the app web "),
+        "{sentence}"
+    );
+    assert!(sentence.contains("is not put back: "), "{sentence}");
+    let (_, said) = bench.apps(&["show", "web"]);
+    assert!(said.contains("  not put back: ConfigMap "), "{said}");
+    leave_policy(&policy);
+    bench.until_data("first", &json!({"a": "b"}));
+    until_every(LOOK, "nothing is told any more", SOON, || {
+        let stuck = bench.drift()["stuck"].clone();
+        (stuck == json!([])).then_some(())
+    });
 }

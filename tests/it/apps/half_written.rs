@@ -1,10 +1,11 @@
-//! A write that fails after its object was created: the object stays the app's.
+//! A write that fails after an object was created: the object stays the app's, and a Job that was
+//! written is not run again.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Bench, SOON};
+use super::{Bench, SOON, deployment, job};
 use crate::{
     agent::{command, put, until_every},
     cluster::{admin, kubectl, leave_object, variable},
@@ -14,21 +15,26 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Has the API server refuse every change of a ConfigMap of the namespace, but not its creation.
 fn refuse_changes(bench: &Bench, name: &str) {
+    refuse(bench, name, ("UPDATE", "false"));
+    kubectl(&["-n", &bench.namespace, "create", "configmap", "probe"]);
+    until_every(LOOK, "changes are refused", SOON, || {
+        (!is_changed(bench)).then_some(())
+    });
+}
+
+/// Has the API server refuse what is done to ConfigMaps of the namespace unless this is so.
+pub(super) fn refuse(bench: &Bench, name: &str, (done, unless): (&str, &str)) {
     let group = "admissionregistration.k8s.io/v1";
     let here = json!({"matchLabels": {"kubernetes.io/metadata.name": bench.namespace}});
-    let maps = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["configmaps"]}]);
+    let maps = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": [done], "resources": ["configmaps"]}]);
     let all = json!({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": group, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name},
-            "spec": {"matchConstraints": {"resourceRules": maps}, "validations": [{"expression": "false"}]}},
+            "spec": {"matchConstraints": {"resourceRules": maps}, "validations": [{"expression": unless}]}},
         {"apiVersion": group, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name},
             "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": here}}}]});
     let file = bench.agent.folder().join("policy.json");
     put(&file, &all.to_string());
     kubectl(&["apply", "-f", &file.display().to_string()]);
-    kubectl(&["-n", &bench.namespace, "create", "configmap", "probe"]);
-    until_every(LOOK, "changes are refused", SOON, || {
-        (!is_changed(bench)).then_some(())
-    });
 }
 
 /// Returns whether a ConfigMap of the namespace can be changed.
@@ -43,7 +49,7 @@ fn is_changed(bench: &Bench) -> bool {
     tried.unwrap().status.success()
 }
 
-fn leave_policy(name: &str) {
+pub(super) fn leave_policy(name: &str) {
     for kind in [
         "validatingadmissionpolicybinding",
         "validatingadmissionpolicy",
@@ -109,4 +115,69 @@ fn nonce(bench: &Bench) -> String {
     );
     assert!(!nonce.is_empty(), "it carries the nonce of its creation");
     nonce
+}
+
+/// Lets the account into the namespace, but to no Deployment.
+fn bind_without_deployments(bench: &Bench) {
+    let own = bench.accounts.namespace();
+    let whole = format!("pipeops-apps-deploy.{own}");
+    let whole = kubectl(&["get", "clusterrole", &whole, "-o", "json"]);
+    let mut role: Value = serde_json::from_str(&whole).unwrap();
+    for rule in role["rules"].as_array_mut().unwrap() {
+        let resources = rule["resources"].as_array_mut().unwrap();
+        resources.retain(|resource| resource != "deployments");
+    }
+    role["kind"] = json!("Role");
+    role["metadata"] = json!({"name": "less", "namespace": bench.namespace});
+    let file = bench.agent.folder().join("role.json");
+    put(&file, &role.to_string());
+    kubectl(&["create", "-f", &file.display().to_string()]);
+    let account = format!("--serviceaccount={own}:pipeops-apps");
+    let words = [
+        "create",
+        "rolebinding",
+        "pipeops-apps",
+        "--role=less",
+        &account,
+    ];
+    kubectl(&[&["-n", &bench.namespace], &words[..]].concat());
+}
+
+fn leave_binding(bench: &Bench) {
+    kubectl(&[
+        "-n",
+        &bench.namespace,
+        "delete",
+        "rolebinding",
+        "pipeops-apps",
+    ]);
+}
+
+#[test]
+fn a_job_of_a_write_that_waits_for_rights_runs_once() {
+    // The intent, the content, the record, the step, the inventory; then the Job and its note.
+    const JOB_IS_WRITTEN: usize = 7;
+    let bench = Bench::prepared(|agent| {
+        let file = agent.folder().join("cut").display().to_string();
+        agent.with("PIPEOPS_TEST_CUT_FILE", file)
+    });
+    let Some(mut bench) = bench else { return };
+    bench.bind();
+    let file = bench.agent.folder().join("cut");
+    put(&file, &"x".repeat(JOB_IS_WRITTEN));
+    bench.apply("web", &(deployment("web", "") + "---\n" + &job("true")));
+    bench.agent.wait_end(SOON);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(bench.objects("deployments"), "", "it was not cut that late");
+    let uid = bench.get("job/once", "{.metadata.uid}");
+    leave_binding(&bench);
+    bind_without_deployments(&bench);
+    bench.agent.start();
+    bench.agent.until_linked();
+    let (_, why) = bench.until_verdict("web", "waiting");
+    assert_eq!(why["cause"], "access.refused", "{why:#}");
+    leave_binding(&bench);
+    bench.bind();
+    bench.until_verdict("web", "soaking");
+    assert_eq!(bench.get("job/once", "{.metadata.uid}"), uid);
 }

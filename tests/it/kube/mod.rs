@@ -6,6 +6,7 @@ mod client;
 mod discovery;
 mod events;
 mod figures;
+mod ledger;
 mod net;
 pub(crate) mod real;
 mod server;

@@ -114,7 +114,12 @@ impl Work {
         (manifest, all): (&Manifest, &[Manifest]),
     ) -> Result<()> {
         let entry = InventoryEntry::of(manifest);
-        if manifest.kind.name == "Job" && app.uid(&entry).is_some() {
+        let is_job = manifest.kind.name == "Job";
+        if is_job && app.has_run(&entry, self.plan.revision) {
+            // A later object could not be written, and all of them are written again.
+            return Ok(());
+        }
+        if is_job && app.uid(&entry).is_some() {
             self.remove_job(cluster, app, &entry).await?;
         }
         let shown = &*app;
@@ -122,6 +127,9 @@ impl Work {
             .while_silent(async || cluster.write(shown, (manifest, all)).await)
             .await?;
         app.own(&entry, &uid);
+        if is_job {
+            app.run(&entry, self.plan.revision);
+        }
         Ok(())
     }
 

@@ -194,6 +194,11 @@ impl Local {
         self.change(request, Ok(()), restart).await
     }
 
+    pub(super) async fn cancel_app(&self, request: &ApiRequest) -> Reply {
+        let cancel = async |apps: Rc<Apps>, (), by: &Asker| apps.cancel(&request.id, by).await;
+        self.change(request, Ok(()), cancel).await
+    }
+
     pub(super) async fn remove_app(&self, request: &ApiRequest) -> Reply {
         let remove = async |apps: Rc<Apps>, (), by: &Asker| apps.remove(&request.id, by).await;
         self.change(request, Ok(()), remove).await

@@ -190,6 +190,7 @@ impl Answers for Local {
                 View::ScaleApp => self.scale_app(&request).await,
                 View::Suggestion => self.suggestion(&request).await,
                 View::ApplySuggestion => self.apply_suggestion(&request).await,
+                View::CancelApp => self.cancel_app(&request).await,
                 View::PauseApp => self.care_for_app(&request, Care::Paused).await,
                 View::ResumeApp => self.care_for_app(&request, Care::Resumed).await,
             }
