@@ -49,7 +49,7 @@ torture:
 soak:
 	@tests/soak
 
-## make corpus  records the rollouts of tests/data/rollouts anew and judges them live (as root; CORPUS=name,name for some)
+## make corpus  records the rollouts of tests/data/rollouts again and judges them live (as root; CORPUS=name,name for some)
 corpus:
 	@tests/corpus
 

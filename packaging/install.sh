@@ -99,7 +99,7 @@ detect() {
     else
         init=none
     fi
-    say "this is $(. /etc/os-release 2>/dev/null && printf %s "${PRETTY_NAME:-Linux}"), $arch, services by $init; it gets a $kind"
+    say "this is $(. /etc/os-release 2>/dev/null && printf %s "${PRETTY_NAME:-Linux}"), $arch, $init: installing the .$kind"
 }
 
 need_root() {
@@ -134,7 +134,7 @@ fetch() {
     elif have wget; then
         wget -q -c -T 20 -O "$work/$1" "$url/$1"
     else
-        die 'neither curl nor wget is here' 'install one of them, or download by hand and use --folder'
+        die 'neither curl nor wget is installed' 'install one of them, or download by hand and use --folder'
     fi
 }
 
@@ -147,7 +147,7 @@ verify_list() {
     get SHA256SUMS.minisig
     have minisign || install_minisign
     minisign -Vqm "$work/SHA256SUMS" -x "$work/SHA256SUMS.minisig" -P "$PUBLIC_KEY" >/dev/null 2>&1 ||
-        die 'the signature of the release is not good, so nothing of it was used' 'download again; if that does not help, tell security@pipeops.io'
+        die 'the signature of the release is invalid; nothing was installed' 'download again; if that does not help, tell security@pipeops.io'
     # Somebody may serve the list of last year, with its good signature, to withhold newer ones. Who names a version or a folder wants that one.
     ends=$(awk '$1 == "#" && $2 == "expires" { print $3 }' "$work/SHA256SUMS")
     now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
@@ -279,7 +279,7 @@ run_install() {
         # Somebody may serve an old release with its good signature.
         [ -n "$version" ] || is_newer "$found" "$there" ||
             die "$url has $found, which is older than the $there that is installed" "to go back on purpose: --version $found"
-        say "getting $file"
+        say "downloading $file"
         verified "$file"
         install_package
         # Some leave an older version alone, and say that all is well.

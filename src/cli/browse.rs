@@ -132,7 +132,7 @@ pub(super) fn open_from_input() -> Result<()> {
     let url = String::from_utf8(line)
         .ok()
         .filter(|url| url.starts_with("http://") || url.starts_with("https://"))
-        .ok_or_else(|| Error::new("what came in is no address of a page"))?;
+        .ok_or_else(|| Error::new("standard input has no URL"))?;
     here(&url, &Desktop::of_process(), has_input_ended)
 }
 

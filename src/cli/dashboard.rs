@@ -238,14 +238,14 @@ fn password(args: &Args, output: &mut Output) -> Result<Exit> {
     let password = if args.has("remove") {
         Value::Null
     } else {
-        let typed = ask::secret("New password of the page")?;
+        let typed = ask::secret("New dashboard password")?;
         if typed.reveal().chars().count() < PASSWORD_LETTERS_MIN {
             return Err(Error::new("that password is too short").fix(format!(
-                "at least {PASSWORD_LETTERS_MIN} letters; a few words are easier to type than signs"
+                "use at least {PASSWORD_LETTERS_MIN} characters; a few words are easier to type than symbols"
             )));
         }
         if ask::is_possible() && ask::secret("Once more")? != typed {
-            return Err(Error::new("the two are not the same"));
+            return Err(Error::new("the passwords do not match"));
         }
         typed.reveal().into()
     };
@@ -259,7 +259,7 @@ fn password(args: &Args, output: &mut Output) -> Result<Exit> {
         let role = args.text(ROLE.long).unwrap_or_default();
         output.line(&format!("The password logs in as {role} from now on."));
     } else {
-        output.line("Nobody logs in with a password from now on.");
+        output.line("Password login is off.");
     }
     Ok(Exit::Fine)
 }
@@ -271,7 +271,7 @@ fn logout(args: &Args, output: &mut Output) -> Result<Exit> {
     if args.has("json") {
         output.json(&view);
     } else {
-        output.line("Nobody is logged in any more.");
+        output.line("All sessions were ended.");
     }
     Ok(Exit::Fine)
 }

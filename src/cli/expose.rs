@@ -212,7 +212,7 @@ fn lines(dashboard: View<'_>, listen: SocketAddr) -> Vec<String> {
     let certificate = if dashboard.flag("is_self_made") == Some(false) {
         "with your certificate, whose SHA-256 fingerprint is"
     } else {
-        "with a certificate that the agent made. A browser warns of it once; go on where the SHA-256 fingerprint is"
+        "with a certificate that the agent created. The browser warns once; continue only if it shows this SHA-256 fingerprint:"
     };
     lines.extend([
         certificate.to_owned(),

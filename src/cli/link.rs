@@ -153,7 +153,7 @@ fn print_outages(report: View<'_>, (now, above): (Wall, &str), output: &mut Outp
         output.line(&printable(line));
     }
     if count > OUTAGES_MAX {
-        output.line("  and others: pipeops-agent link --json");
+        output.line("  more: pipeops-agent link --json");
     }
 }
 

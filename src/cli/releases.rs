@@ -49,7 +49,7 @@ pub(super) fn trust(settings: &Update, sequence: u64, keys: u32) -> Result<Trust
     let (number, key) = text.trim().split_once(' ').unwrap_or(("0", text));
     let read = number.parse().ok().zip(PublicKey::parse(key));
     let (number, key) = read.ok_or_else(|| {
-        Error::new("update.key is no public key of minisign")
+        Error::new("update.key is not a minisign public key")
             .fix("it is the last line of minisign.pub")
     })?;
     Ok(Trust {

@@ -64,7 +64,7 @@ impl ApiResponse {
         if value.is_object() {
             Ok(value)
         } else {
-            Err(odd("it is no object"))
+            Err(odd("it is not a JSON object"))
         }
     }
 
@@ -542,7 +542,7 @@ fn converse(mut wire: Wire, ask: &Ask<'_>) -> io::Result<(u16, Body)> {
         bytes.extend_from_slice(b"\r\n");
         if line.is_empty() {
             let head = Head::parse(&bytes);
-            let head = head.ok_or_else(|| io::Error::other("its answer is no HTTP"))?;
+            let head = head.ok_or_else(|| io::Error::other("its answer is not HTTP"))?;
             let left = match (
                 head.header("transfer-encoding"),
                 head.header("content-length"),

@@ -268,7 +268,7 @@ pub(super) fn sentence(summary: &str) -> String {
     let mut letters = summary.chars();
     match letters.next() {
         Some(first) => first.to_uppercase().chain(letters).collect(),
-        None => "The agent returned no version".to_owned(),
+        None => "The agent returned no summary".to_owned(),
     }
 }
 

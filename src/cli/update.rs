@@ -130,7 +130,7 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let loaded = load(args);
     if let Some(why) = held_at_night(args, &loaded) {
-        output.line(&format!("nothing is updated by itself: {why}"));
+        output.line(&format!("no automatic update: {why}"));
         return Ok(Exit::Fine);
     }
     let is_root = geteuid().is_root();
@@ -417,12 +417,12 @@ fn progress(update: &Update) -> Option<String> {
     } = update;
     match (update.step, update.package) {
         (UpdateStep::Staged, Some(_)) => Some(format!(
-            "the package manager installs {version}, once no other one runs"
+            "waiting for the package manager to install {version}"
         )),
         (UpdateStep::Trying, _) => Some(format!(
-            "trying {version}; if it fails, {previous} comes back by itself"
+            "trying {version}; if it fails, {previous} is restored automatically"
         )),
-        (UpdateStep::Returning, _) => Some(format!("{previous} comes back")),
+        (UpdateStep::Returning, _) => Some(format!("restoring {previous}")),
         (
             UpdateStep::Staged | UpdateStep::Switched | UpdateStep::Kept | UpdateStep::Returned,
             _,

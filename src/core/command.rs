@@ -148,7 +148,7 @@ pub fn judge(said: &Said, now: Wall) -> Result<Command, Error> {
         .fix("synchronize the clock of this machine: pipeops-agent doctor"));
     }
     match said.deadline {
-        Deadline::Unreadable => Err(refused("its deadline is no time".to_owned())
+        Deadline::Unreadable => Err(refused("its deadline is not a valid time".to_owned())
             .fix(format!("send deadline {time}, or none"))),
         Deadline::At(deadline) if deadline < now => Err(refused(format!(
             "it expired at {}, and the clock of this machine shows {}",
@@ -217,7 +217,7 @@ mod tests {
                     deadline: Deadline::Unreadable,
                     ..said()
                 },
-                "its deadline is no time",
+                "its deadline is not a valid time",
             ),
             (
                 Said {

@@ -23,10 +23,10 @@ impl OwnNamespace {
             && !name.starts_with('-')
             && !name.ends_with('-');
         if !is_name {
-            return Err("a namespace has 1 to 63 small letters, digits and dashes");
+            return Err("a namespace has 1 to 63 lowercase letters, digits and dashes");
         }
         if name == "default" || name.starts_with("kube-") {
-            return Err("the agent needs a namespace of its own");
+            return Err("the agent needs its own namespace");
         }
         Ok(Self(name.to_owned()))
     }

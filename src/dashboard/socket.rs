@@ -104,7 +104,7 @@ fn refuse_taken(path: &Path) -> Result<()> {
         // A full backlog is somebody too, and so is one that this user may not ask.
         Ok(_) | Err(_) => Err(Error::new(what())
             .why("another agent answers there")
-            .fix("pipeops-agent status; stop that one (systemctl stop pipeops-agent), or give this one a path of its own: PIPEOPS_DASHBOARD_SOCKET")),
+            .fix("pipeops-agent status; stop that one (systemctl stop pipeops-agent), or give this one its own path: PIPEOPS_DASHBOARD_SOCKET")),
     }
 }
 

@@ -56,7 +56,7 @@ pub fn copy(
     let source = File::open(from).map_err(|error| explain(what(), &error))?;
     let is_file = source.metadata().is_ok_and(|found| found.is_file());
     if !is_file {
-        return Err(Error::new(what()).why("it is no plain file"));
+        return Err(Error::new(what()).why("it is not a regular file"));
     }
     let (directory, name) = split(to).ok_or_else(|| Error::new(what()).why("not a file name"))?;
     let unfinished = directory.join(unfinished_name(name));

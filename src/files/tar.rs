@@ -172,7 +172,7 @@ fn parsed(header: &[u8; BLOCK]) -> io::Result<TarEntry> {
     let text = |at: usize, width: usize| {
         let text = field(at, width).split(|byte| *byte == 0).next();
         let text = std::str::from_utf8(text.unwrap_or_default());
-        text.map_err(|_not_utf8| broken("a name in it is no text"))
+        text.map_err(|_not_utf8| broken("a name in it is not text"))
     };
     let number = |(at, width): (usize, usize)| {
         let digits = text(at, width)?.trim();

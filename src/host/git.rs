@@ -249,7 +249,7 @@ impl Git {
         let file = path.display().to_string();
         if !is_file(&file) {
             let error = Error::new(format!("{file:?} cannot be used"))
-                .fix("name a folder of plain letters: apps.git_credentials");
+                .fix("name a folder of plain characters: apps.git_credentials");
             return Err(of.unusable(&error));
         }
         let exists = path.try_exists().map_err(|error| {
@@ -296,7 +296,7 @@ impl Git {
         let known_hosts = self.known_hosts.display().to_string();
         if !is_file(&known_hosts) {
             return Err(Error::new(format!("{known_hosts:?} cannot be used"))
-                .fix("name a file of plain letters: apps.known_hosts"));
+                .fix("name a file of plain characters: apps.known_hosts"));
         }
         if !self.known_hosts.exists() {
             let pinned = of.explained("host key verification failed", &known_hosts);

@@ -149,7 +149,7 @@ fn route(root: &Path) -> Probe {
     }
     let v4 = v4.as_deref().and_then(default_v4);
     let v6 = v6.as_deref().and_then(net::default_route_v6);
-    match v4.or_else(|| v6.map(|interface| format!("by {interface} (IPv6)"))) {
+    match v4.or_else(|| v6.map(|interface| format!("on {interface} (IPv6)"))) {
         Some(seen) => Probe::new(PathStep::Route, StepResult::Ok, seen),
         None => Probe::new(
             PathStep::Route,
@@ -163,9 +163,9 @@ fn route(root: &Path) -> Probe {
 fn default_v4(table: &str) -> Option<String> {
     let route = net::routes(table).find(|route| route.prefix == 0)?;
     Some(if route.gateway.is_unspecified() {
-        format!("by {}", route.interface)
+        format!("on {}", route.interface)
     } else {
-        format!("by {} to {}", route.interface, route.gateway)
+        format!("via {} on {}", route.gateway, route.interface)
     })
 }
 

@@ -171,7 +171,7 @@ impl System {
                 before: Some(Earlier { copy: kept, .. }),
                 ..
             } if std::fs::symlink_metadata(self.path(kept)).is_err() => {
-                return Err(Error::new(format!("{kept} is not there any more")));
+                return Err(Error::new(format!("{kept} no longer exists")));
             }
             Act::Directory { .. }
             | Act::Value { .. }
@@ -193,11 +193,11 @@ impl System {
         let error = changed(path);
         Err(match before {
             Some(before) => error.fix(format!(
-                "what it was is in {}: compare, and take over by hand what you want",
+                "its previous content is in {}: compare, and copy what you want to keep",
                 directory.join(&before.copy).display()
             )),
             None => error.fix(format!(
-                "it was not there before: remove it by hand if you do not want it: sudo rm {path}"
+                "it was not there before: remove it if you do not want it: sudo rm {path}"
             )),
         })
     }
@@ -285,7 +285,7 @@ impl System {
         if sha256(&content) != before.sha256 {
             return Err(Error::new(format!("cannot restore {path}"))
                 .why(format!("its copy {} is not what was kept", copy.display()))
-                .fix(format!("mend {path} by hand")));
+                .fix(format!("repair {path} manually")));
         }
         files::replace_with(&real, &content, &attributes(before))
     }
@@ -328,7 +328,7 @@ fn was(found: Option<&FileSnapshot>, before: Option<&Before>) -> bool {
 
 pub(super) fn changed(path: &str) -> Error {
     Error::new(format!(
-        "{path} was changed by somebody else in the meantime"
+        "{path} was changed by something else in the meantime"
     ))
     .fix(format!("look at it: ls -l {path}"))
 }

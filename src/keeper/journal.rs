@@ -134,7 +134,7 @@ fn read(path: &Path) -> Result<Record> {
     serde_json::from_slice(&content).map_err(|error| {
         Error::new(format!("cannot understand {}", path.display()))
             .because(&error)
-            .fix("it is of a newer version, or broken; moved away, its change is not known any more, and not undone")
+            .fix("it is of a newer version, or broken; moved away, its change is no longer known, and cannot be undone")
     })
 }
 
@@ -161,7 +161,7 @@ impl LockedJournal {
             before.copy = format!("{name}.{position}.before");
             let found = system.found(path)?;
             let Some(found) = found.filter(|found| found.sha256() == before.sha256) else {
-                return Err(Error::new(format!("{path} changes at this very moment"))
+                return Err(Error::new(format!("{path} is being changed right now"))
                     .fix("try again")
                     .retry(Retry::Soon));
             };

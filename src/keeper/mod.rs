@@ -223,7 +223,7 @@ impl Keeper {
         record.undone_by = Some(who.to_owned());
         record.outcome = None;
         journal.write(record)?;
-        log::info!("{}: taking it back, for {who}", record.id());
+        log::info!("{}: undoing it, for {who}", record.id());
         Ok(())
     }
 
@@ -319,7 +319,7 @@ impl Keeper {
             end(record, Outcome::Failed);
         } else if next == StepState::Failed {
             let why = record.why.as_deref().unwrap_or_default();
-            self.system.tell(&format!("failed, taking it back: {why}"));
+            self.system.tell(&format!("failed, undoing it: {why}"));
         }
         journal.write(record)?;
         Ok(Step::Taken)

@@ -214,7 +214,7 @@ impl System {
         };
         if !metadata.is_file() {
             return Err(Error::new(cannot())
-                .why("it is no plain file")
+                .why("it is not a regular file")
                 .fix(format!("look at it: ls -ld {path}")));
         }
         Ok(Some(FileSnapshot {

@@ -88,7 +88,7 @@ pub async fn look(
     let answer = ask(&target, &blind, clock, ("/cacerts", None)).await?;
     if answer.head.status != 200 || answer.body.is_empty() {
         return Err(
-            Error::new(format!("{} is no server of k3s", url.authority()))
+            Error::new(format!("{} is not a k3s server", url.authority()))
                 .why(format!("it answers {} to /cacerts", answer.head.status))
                 .fix(
                     "name the address of the server, with its port: --server https://ADDRESS:6443",

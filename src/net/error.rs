@@ -190,10 +190,12 @@ impl fmt::Display for Error {
                 let limit = in_words(*limit);
                 match self.phase {
                     Phase::Settings => write!(f, "{target} was not ready in {limit}"),
-                    Phase::Dns => write!(f, "no answer to the look-up of {target} in {limit}"),
-                    Phase::Tcp => write!(f, "no TCP connection to {target} in {limit}"),
-                    Phase::Proxy => write!(f, "no answer of the proxy for {target} in {limit}"),
-                    Phase::Tls => write!(f, "no end of the TLS handshake with {target} in {limit}"),
+                    Phase::Dns => write!(f, "the name lookup of {target} timed out after {limit}"),
+                    Phase::Tcp => write!(f, "connecting to {target} timed out after {limit}"),
+                    Phase::Proxy => write!(f, "the proxy did not answer within {limit} ({target})"),
+                    Phase::Tls => {
+                        write!(f, "the TLS handshake with {target} timed out after {limit}")
+                    }
                 }
             }
             ErrorKind::UnknownHost(why) => write!(f, "cannot resolve {target}: {why}"),
@@ -216,13 +218,13 @@ impl fmt::Display for Error {
             }
             ErrorKind::CertificateNotYetValid { now, not_before } => write!(
                 f,
-                "the certificate of {target} is not yet valid: it begins {}, the time here is {}",
+                "the certificate of {target} is not valid before {}; the time here is {}",
                 not_before.rfc3339(),
                 now.rfc3339()
             ),
             ErrorKind::CertificateExpired { now, not_after } => write!(
                 f,
-                "the certificate of {target} has expired: it ended {}, the time here is {}",
+                "the certificate of {target} expired at {}; the time here is {}",
                 not_after.rfc3339(),
                 now.rfc3339()
             ),
@@ -357,7 +359,7 @@ mod tests {
         });
         assert_eq!(
             error.to_string(),
-            "the certificate of cp.example:443 is not yet valid: it begins 1970-01-02T00:00:00.000Z, the time here is 1970-01-01T00:00:00.000Z"
+            "the certificate of cp.example:443 is not valid before 1970-01-02T00:00:00.000Z; the time here is 1970-01-01T00:00:00.000Z"
         );
         assert!(error.fix().is_some_and(|fix| fix.contains("clock")));
     }

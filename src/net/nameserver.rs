@@ -31,7 +31,7 @@ pub struct DnsAnswer {
 /// # Errors
 /// Why there is no answer, in words.
 pub async fn ask(server: IpAddr, name: &str, limit: Duration) -> Result<DnsAnswer, String> {
-    let question = question(name).ok_or_else(|| format!("{name} is no name"))?;
+    let question = question(name).ok_or_else(|| format!("{name} is not a valid name"))?;
     let any: IpAddr = match server {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

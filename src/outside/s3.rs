@@ -132,7 +132,7 @@ impl Store {
             }
         }
         let why = format!("its list of objects {prefix}… has more than {PAGES_MAX} pages");
-        let fix = "give the machine a folder of its own in k3s.backup_s3";
+        let fix = "give the machine its own folder in k3s.backup_s3";
         Err(self.failure().why(why).fix(fix))
     }
 

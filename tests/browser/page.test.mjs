@@ -527,7 +527,7 @@ test('k3s is shown in the words of the command line, with what runs and the way 
   await show(window, 'cluster');
   const section = window.page.locator('section', { has: window.page.locator('h2', { hasText: 'k3s on this machine' }) });
   const text = await section.textContent();
-  for (const part of ['k3s is here, but its node is not Ready', 'Under way', 'waiting for 45 s', 'k3s.port-taken', 'encrypted: k3s-pi', 'and 293 more', 'sudo pipeops-agent undo k3s-watch-2', 'it cannot be undone', 'the bucket refuses the key']) assert.ok(text.includes(part), `${part}: ${text.slice(0, 3000)}`);
+  for (const part of ['k3s is installed, but its node is not Ready', 'Under way', 'waiting for 45 s', 'k3s.port-taken', 'encrypted: k3s-pi', 'and 293 more', 'sudo pipeops-agent undo k3s-watch-2', 'it cannot be undone', 'the bucket refuses the key']) assert.ok(text.includes(part), `${part}: ${text.slice(0, 3000)}`);
   await judge(window, 'k3s');
   await window.close();
   const other = await open(browser, world.base);

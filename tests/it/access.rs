@@ -461,11 +461,7 @@ fn a_running_agent_asks_the_cluster_what_a_decision_depends_on() {
             "fix        kubectl label --overwrite namespace plain ",
         ),
         ("nowhere", 1, "nowhere: the cluster has none of that name"),
-        (
-            "broken",
-            2,
-            "broken: what the cluster says of it is not known",
-        ),
+        ("broken", 2, "broken: the cluster could not be asked"),
     ] {
         let path = format!("/api/v1/namespaces/{namespace}/pods/web/exec");
         let (found, told) = test(["POST", &path]);
@@ -480,7 +476,7 @@ fn a_running_agent_asks_the_cluster_what_a_decision_depends_on() {
     assert!(!told.contains("not running"), "{told}");
     let (_, told) = test(["GET", "shop/web:80/"]);
     assert!(
-        told.contains("runs as    nobody: the application gets"),
+        told.contains("runs as    none: the application receives"),
         "{told}"
     );
     assert_eq!(

@@ -509,7 +509,7 @@ fn no_version_is_taken_without_an_index_of_today_or_a_hash() {
         None
     };
     let forged = refused(&good, 2, &["install"], never);
-    assert!(forged.contains("signature is not good"), "{forged}");
+    assert!(forged.contains("signature is invalid"), "{forged}");
     let expired = index("# sequence 7\n# expires 2025-01-01T00:00:00Z\n", &program());
     let expired = refused(&expired, 1, &["install"], never);
     assert!(expired.contains("it expired at 2025-01-01"), "{expired}");
@@ -816,7 +816,7 @@ fn the_agent_shows_the_state_that_a_look_of_the_watch_left() {
         assert!(open.contains("the node is not Ready"), "{seen}");
         assert_eq!(
             seen["rows"][0]["value"],
-            "k3s is here, but its node is not Ready"
+            "k3s is installed, but its node is not Ready"
         );
     });
 }

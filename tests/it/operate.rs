@@ -10,9 +10,9 @@ use pipeops_agent::core::{health::Severity, preflight};
 const HEAD: &str = "\
 # Operate
 
-What `pipeops-agent status`, the page, `/readyz`, notifications and the control plane name when something is wrong, and what to do. The agent
-says the same with the names and commands of your machine: `pipeops-agent status` has the worst first, `pipeops-agent why ID` the evidence
-behind one of them. This page is generated from the tables of the program.
+Every condition that `pipeops-agent status`, the dashboard, `/readyz`, notifications and the control plane report, and what to do about it.
+On your machine `pipeops-agent status` lists them with exact names and commands, the worst first, and `pipeops-agent why ID` shows the
+evidence for one. This page is generated from the program.
 
 | to | type |
 |---|---|
@@ -94,12 +94,12 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "apps.drift",
-        "An app differs from what was deployed, and the agent cannot correct it: a volume claim was deleted, somebody keeps changing a field, or the agent may not watch the objects.",
+        "An app differs from what was deployed, and the agent cannot correct it: a volume claim was deleted, somebody keeps changing a field, the API server refuses it, or the agent may not watch the objects.",
         "As the status says; `pipeops-agent apps show web` lists it, and `docs/apps.md` explains it.",
     ],
     [
         "apps.folder",
-        "The folder of apps (`apps.folder`) cannot be used, or something in it has no name for an app. What runs stays.",
+        "The folder of apps (`apps.folder`) cannot be used, or an entry in it has no valid app name. Running apps are not affected.",
         "As the status says; `docs/apps.md` explains it.",
     ],
     [
@@ -204,7 +204,7 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "k3s.copies",
-        "Backups of k3s do not arrive in the bucket of `k3s.backup_s3`, or there are none to copy.",
+        "Backups of k3s are not being copied to the bucket of `k3s.backup_s3`, or there is none to copy.",
         "As the status says; `docs/k3s.md` (Copy it elsewhere) has the rights that the key needs.",
     ],
     [
@@ -294,7 +294,7 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "store.newer",
-        "A newer version wrote the database, and this one does not touch it: changes and calls that must be recorded first are refused. The page and the link stay up.",
+        "The database was written by a newer version and is not opened: changes, and calls that must be recorded first, are refused. The dashboard and the link keep working.",
         "Install the newer version again, or move the file away to start with a new one.",
     ],
     [
@@ -369,7 +369,7 @@ const CONDITIONS: &[[&str; 3]] = &[
     ],
     [
         "workloads.not-ready",
-        "Pods that should serve do not.",
+        "Pods are not ready.",
         "`kubectl -n NAMESPACE describe pod POD`; the status names one.",
     ],
 ];

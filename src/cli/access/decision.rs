@@ -162,10 +162,10 @@ fn explained(decision: &Decision) -> Vec<(&'static str, String)> {
         let identity = match (&decision.identity, &decision.service) {
             (Some(account), _) => account.clone(),
             (None, Some(_)) => {
-                "nobody: the application gets what the caller sends, and nothing of the agent's"
+                "none: the application receives the request without the agent's credentials"
                     .to_owned()
             }
-            (None, None) => "nobody: there is no cluster".to_owned(),
+            (None, None) => "none: there is no cluster".to_owned(),
         };
         rows.push(("runs as", identity));
     }
@@ -174,7 +174,7 @@ fn explained(decision: &Decision) -> Vec<(&'static str, String)> {
 
 fn namespace_state(namespace: &Namespace) -> String {
     let state = match (namespace.exists, namespace.is_managed) {
-        (None, _) => "what the cluster says of it is not known".to_owned(),
+        (None, _) => "the cluster could not be asked".to_owned(),
         (Some(false), _) => "the cluster has none of that name".to_owned(),
         (Some(true), is_managed) => format!(
             "{}, {}",

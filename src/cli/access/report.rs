@@ -62,7 +62,7 @@ pub(super) fn lines(report: &AccessReport, now: Wall, output: &Output) -> Vec<St
 /// A level in a sentence.
 fn meaning(level: &str) -> String {
     let meaning = match Level::from_word(level) {
-        Some(Level::Full) => "the control plane does whatever the cluster's own rules permit",
+        Some(Level::Full) => "the control plane may do whatever the cluster's RBAC allows",
         Some(Level::Managed) => {
             "the control plane reads all but Secrets; Secrets, changes and exec in managed namespaces only"
         }
@@ -134,7 +134,7 @@ fn kinds(day: &LastDay) -> Vec<(&'static str, String)> {
 
 fn verdicts(asked: &RequestCounts) -> String {
     if asked.count == 0 {
-        return "nothing was asked".to_owned();
+        return "no requests".to_owned();
     }
     let bytes = [asked.received_bytes, asked.sent_bytes].map(size);
     format!(
@@ -147,7 +147,7 @@ fn refusal_lines(refused: &RefusedCall, output: &Output) -> Vec<String> {
     let last = moment(&refused.last);
     let often = match refused.count {
         1 => last,
-        count => format!("{count} times, the last {last}"),
+        count => format!("{count} times, last {last}"),
     };
     let what = what_in_words(&refused.what);
     let mut lines = vec![
@@ -243,7 +243,7 @@ mod tests {
     fn what_is_not_known_is_said_and_a_quiet_box_is_short() {
         let quiet = text(&report());
         assert!(
-            quiet.ends_with("running        nothing\nlast day       nothing was asked"),
+            quiet.ends_with("running        nothing\nlast day       no requests"),
             "{quiet}"
         );
         let unknown = text(&AccessReport {

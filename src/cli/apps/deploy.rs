@@ -189,7 +189,7 @@ fn name_of(file: &Path) -> Result<String> {
     name.filter(|name| crate::core::apps::is_name(name))
         .ok_or_else(|| {
             Error::new(format!("{} does not name an app", file.display()))
-                .fix("add --app NAME: small letters, digits and dashes")
+                .fix("add --app NAME: lowercase letters, digits and dashes")
         })
 }
 

@@ -92,7 +92,7 @@ pub(super) fn deploy(args: &Args, output: &mut Output, git: &str) -> Result<Exit
     }
     let app = printable(app);
     output.line(&format!(
-        "{app} is deployed by hand from now on; what runs stays"
+        "{app} is deployed manually from now on; what runs stays"
     ));
     Ok(Exit::Fine)
 }

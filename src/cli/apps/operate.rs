@@ -23,7 +23,7 @@ const MANIFEST: &str = "manifest";
 pub(super) static RESTART: Command = Command {
     name: "restart",
     about: "Replace the Pods of an app",
-    notes: "It is a revision of its own: where it does not work, the last good one is put back.",
+    notes: "It is a revision of its own: where it does not work, the last good one is restored.",
     examples: &["sudo pipeops-agent apps restart web --wait"],
     run: Some(restart),
     ..VERSION
@@ -131,12 +131,12 @@ fn cancel(args: &Args, output: &mut Output) -> Result<Exit> {
 }
 
 fn pause(args: &Args, output: &mut Output) -> Result<Exit> {
-    let done = "no version of it is put back by itself until 'apps resume'";
+    let done = "it is not rolled back automatically until 'apps resume'";
     care(args, output, ("pause", done))
 }
 
 fn resume(args: &Args, output: &mut Output) -> Result<Exit> {
-    let done = "a version that does not work is rolled back again";
+    let done = "automatic rollback is on again";
     care(args, output, ("resume", done))
 }
 

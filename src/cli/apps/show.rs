@@ -184,7 +184,7 @@ fn images(revision: View<'_>, output: &mut Output) {
         output.line(&match digest {
             Some(digest) => format!("  {name} was {digest}"),
             None => format!(
-                "  {name} goes back to whatever has that name: {}",
+                "  {name} rolls back to whatever image has that tag then: {}",
                 printable(image.text("why"))
             ),
         });
@@ -223,7 +223,7 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
     if app.flag("paused") == Some(true) {
         let name = printable(app.text("app"));
         output.line(&format!(
-            "  paused: no earlier version is put back by itself (pipeops-agent apps resume {name})"
+            "  paused: it is not rolled back automatically (pipeops-agent apps resume {name})"
         ));
     }
     for (label, field) in [
@@ -281,7 +281,7 @@ fn drifted(drift: View<'_>, output: &mut Output) {
     let missing = drift.list("missing");
     for object in missing.filter_map(|it| it.json().as_str()) {
         output.line(&format!(
-            "  deleted, and not made again because it held data: {}",
+            "  deleted, and not recreated because it held data: {}",
             printable(object)
         ));
     }

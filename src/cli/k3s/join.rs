@@ -97,7 +97,7 @@ fn join(args: &Args, output: &mut Output) -> Result<Exit> {
     let token = token(args.text("token-file").unwrap_or("-"))?;
     if let (Role::Server, Credential::Bootstrap(_)) = (role, &token.credential) {
         return Err(Error::new("this token is for workers only")
-            .why("a further server gets the keys of the cluster, for which k3s takes no token that ends")
+            .why("a further server gets the keys of the cluster, for which k3s accepts no token that expires")
             .fix("print that of the cluster on the first server: sudo pipeops-agent k3s token --server-role"));
     }
     let clock = Clock::new(|| clock::now().wall, Wall::from_millis(0));
@@ -117,7 +117,7 @@ fn join(args: &Args, output: &mut Output) -> Result<Exit> {
         Role::Worker => None,
         Role::Server => Some(server.shared.clone().ok_or_else(|| {
             Error::new(format!(
-                "{address} does not tell the settings that all servers share"
+                "{address} did not return the settings that all servers share"
             ))
             .fix("is it a server of k3s, and ready? sudo pipeops-agent k3s status, there")
         })?),
@@ -164,7 +164,7 @@ fn token(from: &str) -> Result<Token> {
         Secret::new(text_of(path)?)
     };
     Token::parse(text.reveal()).map_err(|why| {
-        Error::new("this is no token to join with")
+        Error::new("this is not a join token")
             .why(why)
             .fix("make one on the server: sudo pipeops-agent k3s token")
     })

@@ -238,5 +238,5 @@ fn resume(args: &Args, output: &mut Output) -> Result<Exit> {
 fn text_of(path: &Path) -> Result<String> {
     let content = crate::files::read(path, 64 * 1024)?;
     String::from_utf8(content)
-        .map_err(|error| Error::new(format!("{} is no text", path.display())).because(&error))
+        .map_err(|error| Error::new(format!("{} is not text", path.display())).because(&error))
 }

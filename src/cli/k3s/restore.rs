@@ -77,7 +77,7 @@ fn restore(args: &Args, output: &mut Output) -> Result<Exit> {
         report::plan(&plan, args, output);
         return Ok(Exit::Fine);
     }
-    let question = format!("{}, in place of the cluster of now?", printable(&plan.does));
+    let question = format!("{}, replacing the current cluster?", printable(&plan.does));
     if !ask::is_permitted(args, &question)? {
         output.line(&output.toned(Tone::Faint, "Nothing was changed."));
         return Ok(Exit::Problem);

@@ -109,7 +109,7 @@ fn token(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Fine);
     }
     output.line(&if is_for_server {
-        "on the new machine; who has this token is the cluster's administrator, and it does not end:".to_owned()
+        "run this on the new machine; the token never expires and gives full control of the cluster:".to_owned()
     } else {
         format!("on the new machine, within {minutes} minutes:")
     });
@@ -118,7 +118,7 @@ fn token(args: &Args, output: &mut Output) -> Result<Exit> {
         let path = path.display();
         output.line(&format!("FILE is a copy of {path}, which is a secret"));
     } else {
-        output.line("it asks for this token, and does not show it:");
+        output.line("it prompts for this token (input is hidden):");
         output.line(&format!("  {token}"));
     }
     Ok(Exit::Fine)

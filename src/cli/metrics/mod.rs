@@ -211,7 +211,7 @@ fn select(text: Option<&str>) -> Result<Select> {
         return Ok(Select::All);
     };
     let key = Key::parse(text).map_err(|error| {
-        Error::new(format!("{text:?} is no series"))
+        Error::new(format!("{text:?} is not a series"))
             .because(&error)
             .fix("list them: pipeops-agent metrics query")
     })?;

@@ -535,7 +535,7 @@ impl Merged {
                 let origin = self.origin(&keys::APPS_GIT_HOSTS);
                 self.problems.push(
                     Error::new(format!("{origin}: apps.git_hosts cannot have {part:?}"))
-                        .why("it is no host, or host and port; there are no wildcards")
+                        .why("it is neither a host nor host:port; there are no wildcards")
                         .fix("write each like git.example or git.example:8443, with a comma between them"),
                 );
                 continue;
@@ -553,7 +553,7 @@ impl Merged {
             let origin = self.origin(&keys::APPS_GROUPS);
             self.problems.push(
                 Error::new(format!("{origin}: apps.groups cannot have {other:?}"))
-                    .why("it is no group of custom resources, or one that gives rights; there are no wildcards")
+                    .why("it is not a group of custom resources, or one that grants rights; there are no wildcards")
                     .fix("separate groups with commas, without versions: example.com, cert-manager.io"),
             );
         }

@@ -85,7 +85,7 @@ impl Merged {
             let problem = self.about(&keys::NOTIFY_QUIET, "cannot be used");
             self.problems.push(
                 problem
-                    .why(format!("{text:?} is no part of a day"))
+                    .why(format!("{text:?} is not a part of a day"))
                     .fix("write it like 22:00-07:00"),
             );
         }

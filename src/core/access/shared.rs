@@ -83,10 +83,7 @@ mod tests {
             (Managed, Off, true),
         ] {
             assert_eq!(issued(made).must_go(now, true), goes, "{made:?} {now:?}");
-            assert!(
-                issued(made).must_go(now, false),
-                "nothing is shared any more"
-            );
+            assert!(issued(made).must_go(now, false), "nothing is shared now");
         }
     }
 

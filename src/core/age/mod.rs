@@ -49,7 +49,8 @@ impl Recipient {
         }
         let key = <[u8; 32]>::try_from(bytes);
         let key = key.ok().filter(|_| prefix == RECIPIENT);
-        let key = key.ok_or("it is none of X25519, which begin with age1 and have 62 letters")?;
+        let key =
+            key.ok_or("it is not an X25519 key, which begins with age1 and has 62 characters")?;
         match agreed([1; 32], key) {
             None => Err("nobody can have its private key"),
             Some(_) => Ok(Self {

@@ -52,7 +52,7 @@ fn unpinned(object: &Value) -> Option<(&'static str, &'static str)> {
         || is_set("/spec/insecureSkipTLSVerify")
     {
         Some((
-            "it does not come over checked TLS, so anybody on the way could replace it",
+            "it is not fetched over verified TLS, so it could be replaced in transit",
             "name it by https:// or oci://, in spec.chart or spec.repo, without plainHTTP and insecureSkipTLSVerify; or send it in spec.chartContent",
         ))
     } else if is_archive && !is_of_one_version(chart) {

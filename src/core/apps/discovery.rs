@@ -50,7 +50,7 @@ pub fn discovered(list: &Value, api_version: &str, kind: &str) -> Result<Kind, P
     custom.map_or_else(
         || {
             refused(
-                "the API server names it in a way that is no name of Kubernetes",
+                "the API server names it by a name that is not valid in Kubernetes",
                 "kubectl api-resources shows it; ask who makes that API",
             )
         },

@@ -274,7 +274,7 @@ pub(super) fn advice(api_version: &str, name: &str) -> String {
     match name {
         "Namespace" => "create it first: kubectl create namespace NAME".to_owned(),
         "Role" | "RoleBinding" | "ClusterRole" | "ClusterRoleBinding" => {
-            "rights are given by the cluster's owner: kubectl apply".to_owned()
+            "rights are granted by the cluster's owner: kubectl apply".to_owned()
         }
         "CustomResourceDefinition" => {
             "it is the business of the cluster's owner: kubectl apply".to_owned()

@@ -256,7 +256,7 @@ fn take(value: Value, place: &str, objects: &mut Vec<Value>) -> Result<(), Probl
             let object = Value::Object(fields);
             if let Some(why) = nameless(&object) {
                 return Err(Problem {
-                    what: format!("{place} is no manifest of an app"),
+                    what: format!("{place} is not a manifest of an app"),
                     ..why
                 });
             }
@@ -265,7 +265,7 @@ fn take(value: Value, place: &str, objects: &mut Vec<Value>) -> Result<(), Probl
         }
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Err(problem(
             place,
-            "it is no object",
+            "it is not an object",
             "each document needs apiVersion, kind and metadata",
         )),
     }
@@ -284,7 +284,7 @@ fn nameless(object: &Value) -> Option<Problem> {
     } else if !text(object, "/metadata/generateName").is_empty() {
         "generateName is not possible: an app has to find its objects again"
     } else {
-        "add it, or move what is no manifest to another folder"
+        "add it, or move what is not a manifest to another folder"
     };
     let absent = absent.trim_start_matches('/').replace('/', ".");
     Some(problem(
@@ -321,7 +321,7 @@ pub fn common_namespace(objects: &[Value], asked: Option<&str>) -> Result<String
         )),
         (Some(one), Some(other)) => Err(problem(
             "more than one namespace",
-            format!("an app lies in one namespace, and both {one} and {other} are named"),
+            format!("an app belongs to one namespace, but both {one} and {other} are named"),
             "deploy it as several apps, one for each namespace",
         )),
     }
@@ -350,14 +350,14 @@ fn judged_one(mut object: Value, namespace: &str, customs: &Customs) -> Result<M
     if !is_object_name(&name) {
         return Err(problem(
             shown,
-            "its name is none of Kubernetes",
-            "names have small letters, digits, dashes and dots",
+            "its name is not valid in Kubernetes",
+            "names have lowercase letters, digits, dashes and dots",
         ));
     }
     if kind.name == "Secret" && text(&object, "/type") == "kubernetes.io/service-account-token" {
         return Err(problem(
             shown,
-            "it asks for a token of an account that never ends",
+            "it asks for an account token that never expires",
             "mount a projected token in place of it",
         ));
     }
@@ -451,7 +451,7 @@ mod tests {
             (
                 "rbac.authorization.k8s.io/v1",
                 "ClusterRoleBinding",
-                "rights are given by the cluster's owner: kubectl apply",
+                "rights are granted by the cluster's owner: kubectl apply",
             ),
             (
                 "extensions/v1beta1",
@@ -485,7 +485,7 @@ mod tests {
         let path = "apiVersion: v1\nkind: Secret\nmetadata: {name: ../x}\n";
         assert_eq!(
             refused(path, Some("a")).why,
-            "its name is none of Kubernetes"
+            "its name is not valid in Kubernetes"
         );
     }
 
@@ -504,7 +504,7 @@ mod tests {
         assert_eq!(
             problem(&files),
             words(
-                "document 1 of b.yaml is no manifest of an app",
+                "document 1 of b.yaml is not a manifest of an app",
                 "it has no apiVersion"
             )
         );

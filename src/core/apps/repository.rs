@@ -57,7 +57,7 @@ impl Repository {
         if !self.credentials.is_empty() && !is_file(&self.credentials) {
             return Err(problem(
                 format!("the file {:?} cannot be used", self.credentials),
-                "only an absolute path of plain letters can be",
+                "only an absolute path of plain characters can be",
                 "write it like /etc/pipeops-agent/git-token",
             ));
         }
@@ -492,7 +492,7 @@ fn address(text: &str) -> Result<String, Problem> {
     let example = "write it like https://git.example/shop/web.git or git@git.example:shop/web.git";
     if text.len() > TEXT_BYTES_MAX || !is_plain(text) {
         return Err(cannot(
-            "it is too long, or has letters that no address has",
+            "it is too long, or has characters that are not valid in an address",
             example,
         ));
     }
@@ -500,7 +500,7 @@ fn address(text: &str) -> Result<String, Problem> {
         Some(("https" | "ssh", _)) => text.to_owned(),
         Some(("http" | "git", _)) => {
             return Err(cannot(
-                "nothing protects what comes from there",
+                "the connection is neither encrypted nor authenticated",
                 "use https:// or ssh://",
             ));
         }

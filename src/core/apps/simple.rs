@@ -233,7 +233,7 @@ fn claim_name(name: &str, path: &str) -> Result<String, Problem> {
     if !path.starts_with('/') || words.is_empty() || !path.chars().all(is_plain) {
         return Err(problem(
             format!("the volume {path:?}"),
-            "it is no path in a container",
+            "it is not a path in a container",
             "--volume /data:1Gi",
         ));
     }

@@ -46,8 +46,8 @@ pub fn staged(objects: &mut Vec<Value>) -> Result<Vec<Staged>, Problem> {
             if !is_object_name(&name) || name.is_empty() {
                 return Err(problem(
                     format!("{} {name:?}", kind.1),
-                    "its name is none of Kubernetes",
-                    "names have small letters, digits, dashes and dots",
+                    "its name is not valid in Kubernetes",
+                    "names have lowercase letters, digits, dashes and dots",
                 ));
             }
             found.push(Staged {

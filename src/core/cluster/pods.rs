@@ -40,7 +40,7 @@ impl Trouble {
         match self {
             Self::Image => "cannot pull its image",
             Self::Configuration => "has a container that cannot be created",
-            Self::Crash => "crashes again and again",
+            Self::Crash => "keeps crashing",
             Self::Unplaced => "fits on no node",
             Self::Starting => "has not started",
             Self::Unready => "runs but is not ready",

@@ -45,13 +45,13 @@ impl ClockFacts {
         let left_ms = self.first_end.millis().saturating_sub(self.now.millis());
         if left_ms < 0 {
             return Some(
-                "nothing says that the clock is synchronized, and it may be ahead: certificates of a wrong time would be made"
+                "the clock may be ahead, because nothing confirms that it is synchronized: new certificates would have wrong dates"
                     .to_owned(),
             );
         }
         (left_ms > WITHOUT_EVIDENCE_DAYS * DAY_MS).then(|| {
             format!(
-                "nothing says that the clock is synchronized, and certificates of a wrong time would be made; {WITHOUT_EVIDENCE_DAYS} days before the end it is done all the same"
+                "nothing confirms that the clock is synchronized, so new certificates could have wrong dates; {WITHOUT_EVIDENCE_DAYS} days before they expire it is done anyway"
             )
         })
     }

@@ -390,7 +390,7 @@ pub const FAULTS: &[Fault] = &[
         detect: |sight| {
             let service = &sight.service;
             let is_it = service.active == "inactive" && service.is_enabled && !service.was_started;
-            (is_it && sight.up_s >= 300).then(|| "k3s was not started with the machine".to_owned())
+            (is_it && sight.up_s >= 300).then(|| "k3s did not start at boot".to_owned())
         },
         patience_s: 0,
         repair: Some(Repair::Start),
@@ -401,13 +401,13 @@ pub const FAULTS: &[Fault] = &[
         part: Component::Service,
         severity: Critical,
         confidence: Confidence::Certain,
-        from: "the service failed, and systemd restarts it no more",
+        from: "the service failed, and systemd no longer restarts it",
         detect: |sight| {
             sight.service.is_given_up().then(|| {
                 let reason = ready::reason(&sight.log);
                 let reason = reason.map(|reason| format!("; it says: {reason}"));
                 format!(
-                    "k3s ended again and again, and systemd gave it up{}",
+                    "k3s kept crashing, and systemd stopped restarting it{}",
                     reason.unwrap_or_default()
                 )
             })
@@ -421,7 +421,7 @@ pub const FAULTS: &[Fault] = &[
         from: "three restarts in ten minutes, and systemd cannot run the program (status 203)",
         detect: |sight| {
             let is_it = is_looping(sight) && sight.service.status == 203;
-            is_it.then(|| "/usr/local/bin/k3s cannot be run: it is missing, cut off, or for another processor".to_owned())
+            is_it.then(|| "/usr/local/bin/k3s cannot be run: it is missing, truncated, or built for another processor".to_owned())
         },
         fix: "sudo pipeops-agent doctor; sudo pipeops-agent k3s upgrade puts the program in place again",
         ..LOOP
@@ -522,7 +522,7 @@ pub const FAULTS: &[Fault] = &[
                 &["no space left on device", "database or disk is full"],
             )
         },
-        fix: "make room: df -h; du -xh / | sort -h | tail; k3s comes back by itself then",
+        fix: "make room: df -h; du -xh / | sort -h | tail; k3s then recovers on its own",
         ..LOOP
     },
     Fault {
@@ -605,12 +605,12 @@ pub const FAULTS: &[Fault] = &[
     Fault {
         id: "k3s.looping",
         confidence: Confidence::Likely,
-        from: "three restarts in ten minutes, for a reason that no other row has",
+        from: "three restarts in ten minutes, for none of the reasons in the other rows",
         detect: |sight| {
             is_looping(sight).then(|| {
                 let reason = ready::reason(&sight.log);
                 format!(
-                    "k3s ends again and again: {}",
+                    "k3s keeps crashing: {}",
                     reason.as_deref().unwrap_or("its log does not say why")
                 )
             })
@@ -642,10 +642,10 @@ pub const FAULTS: &[Fault] = &[
         part: Component::Api,
         severity: Critical,
         confidence: Confidence::Certain,
-        from: "a certificate of k3s has ended, and k3s runs since before that",
+        from: "a certificate of k3s has expired, and k3s runs since before that",
         detect: |sight| {
             let (file, days) = sight.certificate.as_ref()?;
-            (*days < 0).then(|| format!("{file} has ended, and k3s renews it only when it starts"))
+            (*days < 0).then(|| format!("{file} has expired; k3s renews it only when it starts"))
         },
         patience_s: 0,
         repair: Some(Repair::Restart),
@@ -707,7 +707,7 @@ pub const FAULTS: &[Fault] = &[
         from: "on a server: the API answers, and has no node of this machine's name",
         detect: |sight| {
             (sight.api == Some(Api::NoNode) && sight.role == Role::Server)
-                .then(|| "the cluster has no node for this machine any more".to_owned())
+                .then(|| "the cluster no longer has a node for this machine".to_owned())
         },
         patience_s: 60,
         repair: Some(Repair::Restart),
@@ -722,7 +722,7 @@ pub const FAULTS: &[Fault] = &[
         from: "on a worker: its server answers, and has no node of this machine's name",
         detect: |sight| {
             (sight.api == Some(Api::NoNode) && sight.role == Role::Worker).then(|| {
-                "the cluster has no node for this worker any more: somebody let it leave, or deleted its node"
+                "this worker is no longer part of the cluster: it was removed, or its node was deleted"
                     .to_owned()
             })
         },
@@ -791,7 +791,7 @@ pub const FAULTS: &[Fault] = &[
         detect: |sight| {
             let (file, days) = sight.certificate.as_ref()?;
             (*days < RENEWED_DAYS).then(|| {
-                format!("{file} ends in {days} days, and k3s renews it only when it starts")
+                format!("{file} expires in {days} days; k3s renews it only when it starts")
             })
         },
         patience_s: 3600,
@@ -809,7 +809,7 @@ pub const FAULTS: &[Fault] = &[
             let [main, log] = sight.datastore?;
             (main > DATASTORE_BYTES_MAX || log > DATASTORE_LOG_BYTES_MAX).then(|| {
                 format!(
-                    "the datastore has {}, and {} in its log: it slows the API down, and never shrinks by itself",
+                    "the datastore has {}, and {} in its log: it slows the API down, and never shrinks on its own",
                     size(main),
                     size(log)
                 )
@@ -831,7 +831,7 @@ pub const FAULTS: &[Fault] = &[
         detect: |sight| {
             let count = sight.duplicates.filter(|count| *count >= DUPLICATES_MAX)?;
             Some(format!(
-                "{count} firewall rules are there more than once, and each packet passes them"
+                "{count} firewall rules are duplicates, and every packet passes all of them"
             ))
         },
         patience_s: 0,
@@ -850,7 +850,7 @@ pub const FAULTS: &[Fault] = &[
             let is_it = node(sight)?.lacks_dns;
             is_it.then(|| {
                 format!(
-                    "Pods resolve no names, because CoreDNS is not ready: {}",
+                    "DNS does not work in Pods, because CoreDNS is not ready: {}",
                     sight.dns
                 )
             })
@@ -980,9 +980,9 @@ fn pressure(sight: &Sight, kind: &str, what: &str) -> Option<String> {
 /// that says it again and again while it starts.
 fn says(sight: &Sight, words: &[&str]) -> Option<String> {
     let (does, times) = if is_looping(sight) {
-        ("ends again and again", 1)
+        ("keeps crashing", 1)
     } else if sight.service.active == "activating" {
-        ("does not come up", REPEATED)
+        ("does not start", REPEATED)
     } else {
         return None;
     };

@@ -91,9 +91,9 @@ impl Token {
             Some(("server" | "node", password)) if !password.is_empty() => {
                 Credential::Password(Secret::new(password))
             }
-            Some(_) => return Err("behind the hash of the CA is nothing that k3s writes there"),
+            Some(_) => return Err("after the hash of the CA there is no credential of k3s"),
             None if is_bootstrap(rest) => Credential::Bootstrap(Secret::new(rest)),
-            None => return Err("behind the hash of the CA is nothing that k3s writes there"),
+            None => return Err("after the hash of the CA there is no credential of k3s"),
         };
         Ok(Self {
             ca_sha256: hash.to_ascii_lowercase(),

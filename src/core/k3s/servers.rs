@@ -39,7 +39,7 @@ pub fn quorum(servers: u64) -> String {
         1 => "1 server".to_owned(),
         2 => "2 servers, 0 of which may fail: add a third".to_owned(),
         even if even % 2 == 0 => format!(
-            "{servers} servers, {may_fail} of which may fail: one more, and it is {}",
+            "{servers} servers, {may_fail} of which may fail; with one more, {}",
             may_fail + 1
         ),
         _ => format!("{servers} servers, {may_fail} of which may fail"),
@@ -245,7 +245,7 @@ pub fn server_doubts(shared: &Shared, user: &[String]) -> Vec<Doubt> {
     if !shared.has_etcd {
         found.push((
             "join.datastore",
-            "the first server keeps its data in SQLite or elsewhere, not in embedded etcd, so it takes no further servers".to_owned(),
+            "the first server keeps its data in SQLite or elsewhere, not in embedded etcd, so it accepts no further servers".to_owned(),
             "on the first server, with its data on an SSD: sudo pipeops-agent k3s backup; add the line `cluster-init: true` to /etc/rancher/k3s/config.yaml; sudo systemctl restart k3s: k3s moves its data into etcd".to_owned(),
         ));
     }

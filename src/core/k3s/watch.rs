@@ -389,10 +389,7 @@ impl Memory {
                 sentence: if why.is_empty() {
                     entry.sentence.clone()
                 } else {
-                    format!(
-                        "{}; nothing is done about it by itself: {why}",
-                        entry.sentence
-                    )
+                    format!("{}; not repaired automatically: {why}", entry.sentence)
                 },
                 fix: faults::fix(fault.fix, self.init, self.role),
             })
@@ -411,10 +408,10 @@ impl Memory {
                 id: "k3s.unfinished",
                 severity: Severity::Critical,
                 sentence: format!(
-                    "the change {} was interrupted and is not finished; until it is, nothing watches over k3s, and nothing backs it up",
+                    "the change {} was interrupted; until it is finished, k3s is neither monitored nor backed up",
                     it.id
                 ),
-                fix: "sudo pipeops-agent k3s resume finishes or undoes it, or says what keeps it from that"
+                fix: "sudo pipeops-agent k3s resume finishes or undoes it, or says what is in the way"
                     .to_owned(),
             });
         rows.chain(unsaved).chain(unfinished).collect()

@@ -316,7 +316,7 @@ fn reason(object: &Object<'_>) -> Denial {
     Denial::never(match (known, object.verb) {
         (Some((_, _, why)), _) => *why,
         (None, Verb::None) => "the API has no verb for this method",
-        (None, Verb::Proxy) => "the prefix /proxy/ is not used any more",
+        (None, Verb::Proxy) => "the prefix /proxy/ is no longer used",
         (None, verb) if verb.is_read() => "it is not on the list of readable resources",
         (None, _) if object.namespace.is_empty() => {
             "it belongs to the whole cluster, and only what lies in a managed namespace may be changed"

@@ -38,7 +38,7 @@ pub(super) fn is_name(name: &str) -> bool {
 /// otherwise.
 pub(super) fn may_be_managed(name: &str) -> Result<(), String> {
     if !is_name(name) {
-        return Err(format!("{name:?} is no name of a namespace"));
+        return Err(format!("{name:?} is not a valid namespace name"));
     }
     if matches!(name, "default" | "pipeops-system") || name.starts_with("kube-") {
         return Err(format!(

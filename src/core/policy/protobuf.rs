@@ -116,7 +116,7 @@ fn keep(
             let map = kept.entry(name).or_insert_with(|| Map::new().into());
             return match map.as_object_mut() {
                 Some(map) => once(map, key, Value::String(text(value)?)),
-                None => Err("a map is no map".to_owned()),
+                None => Err("a map is malformed".to_owned()),
             };
         }
         FieldKind::Inline(schema) => {
@@ -143,7 +143,7 @@ fn add(kept: &mut Map<String, Value>, name: String, value: Value) -> Result<(), 
     let list = kept
         .entry(name)
         .or_insert_with(|| Vec::<Value>::new().into());
-    let list = list.as_array_mut().ok_or("a list is no list")?;
+    let list = list.as_array_mut().ok_or("a list is malformed")?;
     list.push(value);
     Ok(())
 }

@@ -149,7 +149,7 @@ pub(super) fn read_json(body: &[u8], schema: &'static Schema) -> Result<Value, S
     if value.is_object() {
         Ok(value)
     } else {
-        Err("it is no object".to_owned())
+        Err("it is not an object".to_owned())
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Warning,
         after: &[],
         reads: &[],
-        why: "this machine stays on the previous version, without the corrections of the newer one",
+        why: "this machine stays on the previous version, without the fixes of the newer one",
         judge: update,
     },
     Check {
@@ -204,7 +204,7 @@ fn service(facts: &Facts, _: &Environment) -> Judgement {
 
 fn update(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
-        fix: "report what happened; the next release is tried by itself where automatic updates are on",
+        fix: "report the failure; with automatic updates on, the next release is tried automatically",
         commands: &["{log pipeops-agent}", "sudo pipeops-agent update --check"],
     };
     facts

@@ -247,7 +247,7 @@ fn host_name(facts: &Facts, environment: &Environment) -> Judgement {
     let seen = if OF_IMAGES.contains(&name) {
         format!("{name}: every machine with this image has it")
     } else if !is_dns || name.len() > 63 || name.starts_with('-') || name.ends_with('-') {
-        format!("{name}: Kubernetes takes no such name")
+        format!("{name}: not a valid node name in Kubernetes")
     } else {
         return ok(name);
     };

@@ -85,7 +85,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Warning,
         after: &[],
         reads: &["package iptables", CONFIG, CONFIG_FOLDER],
-        why: "this version adds the same rules again and again, which slows the network down",
+        why: "this version keeps adding the same rules, which slows the network down",
         judge: iptables,
     },
     Check {

@@ -111,7 +111,7 @@ pub(super) const CHECKS: &[Check] = &[
             "stat /var/lib/rancher/k3s/server/db/state.db",
             "stat /var/lib/rancher/k3s/server/db/state.db-wal",
         ],
-        why: "a large database slows down the API and never shrinks by itself",
+        why: "a large database slows down the API and never shrinks on its own",
         judge: datastore,
     },
     Check {
@@ -179,7 +179,7 @@ fn program(facts: &Facts, environment: &Environment) -> Judgement {
         Some(Fact::Text(bits))
             if bits == "64" && !environment.is_64_bit() && environment.architecture.is_some() =>
         {
-            "/usr/local/bin/k3s is for a processor of 64 bit"
+            "/usr/local/bin/k3s is built for a 64-bit processor"
         }
         Some(Fact::Text(_) | Fact::Missing | Fact::Forbidden) | None => return ok("it is intact"),
     };
@@ -376,7 +376,7 @@ fn datastore(facts: &Facts, _: &Environment) -> Judgement {
         ],
     };
     let seen = format!(
-        "{} MB, and {} MB not yet filed",
+        "{} MB, and {} MB in its write-ahead log",
         main / 1_000_000,
         log / 1_000_000
     );

@@ -381,7 +381,7 @@ fn upgraded(facts: &Facts, environment: &Environment) -> Judgement {
         return Judgement::NotHere("this kernel has no modules on disk");
     }
     if facts.names("/lib/modules/").any(|name| name == release) {
-        return ok(format!("{release}, and its modules are there"));
+        return ok(format!("{release}, and its modules are installed"));
     }
     const ADVICE: Advice = Advice {
         fix: "restart the machine to boot the installed kernel",

@@ -50,7 +50,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Warning,
         after: &[],
         reads: LOG,
-        why: "an adapter that is incompatible with UAS hangs for half a minute again and again",
+        why: "an adapter that is incompatible with UAS repeatedly hangs for half a minute",
         judge: usb,
     },
     Check {

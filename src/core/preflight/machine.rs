@@ -178,7 +178,7 @@ fn container(facts: &Facts, environment: &Environment) -> Judgement {
         commands: &[],
     };
     let seen = match (has_log, is_settable) {
-        (true, true) => return ok("/dev/kmsg is there, and /proc/sys can be written"),
+        (true, true) => return ok("/dev/kmsg exists, and /proc/sys is writable"),
         (false, true) => "/dev/kmsg is missing",
         (true, false) => "/proc/sys is read-only",
         (false, false) => "/dev/kmsg is missing and /proc/sys is read-only",

@@ -178,9 +178,9 @@ fn address(facts: &Facts, _: &Environment) -> Judgement {
     };
     if let Some(route) = found {
         return ok(if route.prefix == 0 {
-            format!("by {}", route.interface)
+            format!("on {}", route.interface)
         } else {
-            format!("{} by {}", Network::from(route), route.interface)
+            format!("{} on {}", Network::from(route), route.interface)
         });
     }
     if has_6() {
@@ -379,9 +379,11 @@ fn other_kubernetes(facts: &Facts, _: &Environment) -> Judgement {
         (facts.has_process("rke2"), "RKE2", "sudo rke2-uninstall.sh"),
     ];
     match others.into_iter().find(|(is_there, _, _)| *is_there) {
-        Some((_, name, command)) => Problem::new(format!("both k3s and {name} are here"), &ADVICE)
-            .about(command)
-            .into(),
+        Some((_, name, command)) => {
+            Problem::new(format!("both k3s and {name} are installed"), &ADVICE)
+                .about(command)
+                .into()
+        }
         None => ok("none found"),
     }
 }

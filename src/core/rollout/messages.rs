@@ -254,7 +254,7 @@ pub(super) fn config(message: &str) -> (Cause, &'static str) {
     } else {
         (
             Cause::ContainerStart,
-            "correct in the manifest what the evidence names; the kubelet tries again by itself",
+            "correct in the manifest what the evidence names; the kubelet retries automatically",
         )
     }
 }
@@ -313,7 +313,7 @@ fn refusal(target: &Object, message: &str) -> (Cause, String, String) {
     } else if message.contains("serviceaccount") && message.contains("not found") {
         (
             Cause::ConfigMissing,
-            format!("{object} can make no Pods: their ServiceAccount does not exist"),
+            format!("{object} cannot create Pods: their ServiceAccount does not exist"),
             "create the ServiceAccount, or correct serviceAccountName in the manifest".to_owned(),
         )
     } else if let Some(class) = ["PriorityClass", "RuntimeClass"]
@@ -331,12 +331,12 @@ fn refusal(target: &Object, message: &str) -> (Cause, String, String) {
         (
             Cause::Admission,
             format!("{object} can make no Pods: its name is too long to be a label of theirs"),
-            "shorten its name: that of a StatefulSet has 52 letters at most".to_owned(),
+            "shorten its name: that of a StatefulSet has at most 52 characters".to_owned(),
         )
     } else if message.contains("\" is invalid: ") {
         (
             Cause::Admission,
-            format!("{object} can make no Pods: the API server calls them invalid"),
+            format!("{object} cannot create Pods: the API server rejects them as invalid"),
             "correct in the manifest what the evidence names".to_owned(),
         )
     } else {
@@ -428,12 +428,12 @@ pub(super) fn node_trouble(message: &str) -> Option<(Cause, &'static str)> {
     if has(&PRESSURE) {
         Some((
             Cause::NodePressure,
-            "the node lacks disk, memory or process ids and takes no new Pods",
+            "the node lacks disk, memory or process ids and accepts no new Pods",
         ))
     } else if has(&CORDONED) {
         Some((
             Cause::NodeCordoned,
-            "the node is cordoned and takes no Pods",
+            "the node is cordoned and accepts no Pods",
         ))
     } else if has(&NODE_TAINTS) || has(&["no nodes available"]) {
         Some((Cause::NodeNotReady, "no node is ready to take it"))
@@ -466,12 +466,12 @@ pub(super) fn unschedulable(message: &str) -> (Cause, &'static str) {
     } else if has(&["Insufficient cpu"]) {
         (
             Cause::ScheduleCpu,
-            "no node has as much processor left as it requests",
+            "no node has enough free CPU for its request",
         )
     } else if has(&["Insufficient memory"]) {
         (
             Cause::ScheduleMemory,
-            "no node has as much memory left as it requests",
+            "no node has enough free memory for its request",
         )
     } else if let Some(trouble) = node_trouble(message) {
         trouble
@@ -510,7 +510,7 @@ pub(super) const fn exit_code(code: u64) -> &'static str {
     match code {
         0 => "which means success: a service must not end by itself",
         1 => "a failure of the program",
-        2 => "mostly wrong arguments",
+        2 => "usually wrong arguments",
         126 => "the command may not be executed",
         127 => "the command was not found",
         128..=129 | 131..=133 | 135..=136 | 138 | 140..=142 => "it was ended by a signal",
@@ -518,7 +518,7 @@ pub(super) const fn exit_code(code: u64) -> &'static str {
         134 => "SIGABRT: the program gave up",
         137 => "SIGKILL: killed from outside, often for lack of memory",
         139 => "SIGSEGV: the program crashed",
-        143 => "SIGTERM: it was told to end",
+        143 => "SIGTERM: it was asked to stop",
         _ => "a failure of the program",
     }
 }
@@ -743,7 +743,7 @@ mod tests {
             fix(
                 "Pod \"db-0\" is invalid: metadata.labels: Invalid value: \"db-6d56796cdf\": must be no more than 63 characters"
             ),
-            "shorten its name: that of a StatefulSet has 52 letters at most"
+            "shorten its name: that of a StatefulSet has at most 52 characters"
         );
         for class in [
             "no PriorityClass with name nope was found",

@@ -137,7 +137,7 @@ fn service(target: &Object, seen: &Observation) -> Option<Finding> {
             .collect();
         return finding(
             Cause::ServiceNoEndpoints,
-            format!("{object} leads nowhere: no Pod has the labels of its selector"),
+            format!("{object} has no endpoints: no Pod matches its selector"),
             evidence("selector", &labels.join(",")),
             "make spec.selector of the Service and the labels of the Pod template the same",
         );
@@ -157,7 +157,7 @@ fn service(target: &Object, seen: &Observation) -> Option<Finding> {
                 .collect();
             return finding(
                 Cause::ServiceWrongPort,
-                format!("{object} leads nowhere: its Pods have no port named {name:?}"),
+                format!("{object} has no endpoints: its Pods have no port named {name:?}"),
                 evidence(
                     "ports of the Pods",
                     &if named.is_empty() {
@@ -205,7 +205,7 @@ fn no_backend(target: &Object, backend: &Value, seen: &Observation) -> Option<Fi
     };
     let Some(service) = seen.get(&key) else {
         return Some(finding(
-            format!("{object} leads nowhere: there is no Service {name} in namespace {namespace}"),
+            format!("{object} has no backend: there is no Service {name} in namespace {namespace}"),
             evidence("backend", name),
             "correct the name of the Service in the Ingress, or create the Service",
         ));
@@ -232,7 +232,7 @@ fn no_backend(target: &Object, backend: &Value, seen: &Observation) -> Option<Fi
         }
     });
     Some(finding(
-        format!("{object} leads nowhere: the Service {name} has no port {wanted}"),
+        format!("{object} has no backend: the Service {name} has no port {wanted}"),
         evidence(
             "ports of the Service",
             &shown.collect::<Vec<_>>().join(", "),

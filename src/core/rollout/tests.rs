@@ -270,7 +270,7 @@ fn three_restarts_are_a_loop_and_two_are_not() {
     assert_eq!(bad.verdict, RolloutVerdict::Bad);
     assert_eq!(
         bad.sentence,
-        "container c ends again and again, last with exit code 3 (a failure of the program)"
+        "container c keeps exiting, last with exit code 3 (a failure of the program)"
     );
 }
 
@@ -588,7 +588,7 @@ fn an_ingress_that_names_a_port_its_service_has_not_leads_nowhere() {
         assert_eq!(verdict, RolloutVerdict::Bad, "{port}");
         assert_eq!(
             sentence,
-            format!("Ingress shop/worker leads nowhere: the Service worker has no port {wanted}")
+            format!("Ingress shop/worker has no backend: the Service worker has no port {wanted}")
         );
         let found = found.unwrap();
         assert_eq!(

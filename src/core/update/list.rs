@@ -140,7 +140,9 @@ impl List {
             ));
         }
         if machine.banned.contains(&version) {
-            return held("it failed on this machine before; by hand: sudo pipeops-agent update");
+            return held(
+                "it failed on this machine before; to install it anyway: sudo pipeops-agent update",
+            );
         }
         if machine.now < machine.not_before {
             return held(&format!(

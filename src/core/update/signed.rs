@@ -75,7 +75,7 @@ impl Signed {
     pub fn verified(subject: &str, text: &[u8], signature: &[u8], trust: &Trust) -> Result<Self> {
         let odd = |why: String| odd(subject, why);
         let unsigned = || {
-            odd("its signature is not good, so nothing of it was used".to_owned())
+            odd("its signature is invalid, so nothing of it was used".to_owned())
                 .fix("try again later; if that does not help, tell security@pipeops.io")
                 .retry(Retry::Later)
         };

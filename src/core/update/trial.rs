@@ -58,7 +58,7 @@ impl Cause {
             Self::Link => {
                 "it did not reach the control plane, which the previous version had reached"
             }
-            Self::Restarts => "the machine went down again and again",
+            Self::Restarts => "the machine kept going down",
         }
     }
 }

@@ -101,48 +101,48 @@ pub fn store_hung(directory: &str, stage: Stage) -> String {
 pub fn files_hung(named: &str, stage: Stage) -> String {
     let effect = match stage {
         Stage::Starting => "the agent waits for it before it links",
-        Stage::Running => "the agent goes on with what it has read before",
+        Stage::Running => "the agent continues with what it read before",
     };
     format!("the disk does not answer: {named} cannot be read; {effect}")
 }
 
 /// A source gives nothing new to an app.
 pub fn app_not_kept(app: &str, why: &str) -> String {
-    format!("the app {app} stays as it is: {why}")
+    format!("app {app} is not updated: {why}")
 }
 
 /// The folder of apps cannot be used, or something in it.
 pub fn app_folder(why: &str) -> String {
-    format!("what is in the folder of apps is not deployed: {why}")
+    format!("the folder of apps is not deployed: {why}")
 }
 
 /// An object of an app that held data was deleted.
 pub fn app_lost(app: &str, object: &str) -> String {
-    format!(
-        "{object} of the app {app} was deleted; it held data, so it is not made again by itself"
-    )
+    format!("{object} of app {app} was deleted; it held data, so it is not recreated automatically")
 }
 
 /// Somebody takes a field of an app back again and again.
 pub fn app_field_left(app: &str, (object, field): (&str, &str), by: &str) -> String {
-    format!("{field} of {object} of the app {app} is left to {by}, which took it back three times")
+    format!(
+        "{by} changed {field} of {object} (app {app}) back three times, so the agent leaves it alone"
+    )
 }
 
 /// Somebody changed a chart.
 pub fn app_chart_changed(app: &str, (object, field): (&str, &str), by: &str) -> String {
     format!(
-        "{field} of {object} of the app {app} was changed by {by}; a chart is not put back by itself"
+        "{by} changed {field} of {object} (app {app}); changes to a chart are not reverted automatically"
     )
 }
 
 /// An object of an app cannot be put back.
 pub fn app_not_put_back(app: &str, object: &str, why: &str) -> String {
-    format!("{object} of the app {app} was changed or deleted, and is not put back: {why}")
+    format!("{object} of app {app} was changed or deleted and cannot be reverted: {why}")
 }
 
 /// Changes of the objects of apps are not seen.
 pub fn apps_not_watched(namespace: &str, why: &str) -> String {
-    format!("what somebody changes of the apps in {namespace} is not put back: {why}")
+    format!("manual changes to the apps in {namespace} are not reverted: {why}")
 }
 
 /// More than one thing is wrong.

@@ -26,7 +26,7 @@ export const overview = {
       section('Health', part(host, 'the health', ({ figures }) => (figures?.length
         ? h('ul', { class: 'cards' }, figures.map((figure) => card(figure, host.at)))
         : empty('No measurements yet: the agent has just started.')))),
-      section('Link or node?', part(diagnosis, 'every step to the control plane', (told) => ladder(told, diagnosis.again))),
+      section('Where is the problem?', part(diagnosis, 'every step to the control plane', (told) => ladder(told, diagnosis.again))),
     ];
   },
 };
@@ -118,7 +118,7 @@ function finding(check, checks, again) {
     check.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), check.fix),
     check.commands?.length > 0 && h('ul', { class: 'commands' }, check.commands.map((line) => h('li', {}, command(line)))),
     way && h('div', { class: 'switch' }, ways(way), h('p', {}, way.start
-      ? ['The keeper does not run, which applies fixes. Start it: ', command(way.start), ' or apply it on the machine: ']
+      ? ['The keeper, which applies fixes, is not running. Start it: ', command(way.start), ' or apply it on the machine: ']
       : [change('Fix this', { name: `Fix: ${check.title}?`, told: ways(way), word: 'Fix it', act: post(`${PATH}/${encodeURIComponent(check.id)}/fix`), done: again }), ' '],
     command(`sudo pipeops-agent doctor --fix ${check.id}`))));
 }
@@ -251,7 +251,7 @@ export const link = {
         section('Undelivered data', waiting(told.destinations ?? [])),
         section('Outages', outages(told.outages ?? [])),
       ]),
-      section('Link or node?', part(diagnosis, 'every step to the control plane', (told) => ladder(told, diagnosis.again))),
+      section('Where is the problem?', part(diagnosis, 'every step to the control plane', (told) => ladder(told, diagnosis.again))),
     ];
   },
 };

@@ -93,7 +93,7 @@ fn from_proc(tree: &mut Tree<'_>, reading: &mut Reading) {
     reading.tasks = load.and_then(|(_, tasks)| tasks);
     let memory = tree.fact("memory", "proc/meminfo", memory::meminfo);
     reading.memory = memory.unwrap_or_default();
-    reading.oom_kills = tree.fact("kills for want of memory", "proc/vmstat", memory::oom_kills);
+    reading.oom_kills = tree.fact("out-of-memory kills", "proc/vmstat", memory::oom_kills);
     reading.files = tree.fact("open files", "proc/sys/fs/file-nr", kernel::open_files);
     for (resource, path) in [
         ("cpu", "proc/pressure/cpu"),
@@ -182,7 +182,7 @@ fn is_clock_synchronised(tree: &mut Tree<'_>) -> Option<bool> {
         return Some(client.join("synchronized").exists());
     }
     let why = "only systemd-timesyncd reports it in a file, and it is not running";
-    tree.cannot("whether the clock is synchronised", why.to_owned());
+    tree.cannot("clock synchronization", why.to_owned());
     None
 }
 
@@ -204,7 +204,7 @@ impl Tree<'_> {
         let why = match files::read(&self.root.join(path), FILE_BYTES_MAX) {
             Ok(content) => match read(&String::from_utf8_lossy(&content)) {
                 Some(fact) => return Some(fact),
-                None => format!("/{path} does not say it"),
+                None => format!("/{path} does not report it"),
             },
             Err(error) => format!("/{path}: {}", error.why.join(": ")),
         };

@@ -63,7 +63,7 @@ impl Keeper {
         self.only_settled()?;
         let record = self.adoption()?;
         Ok(K3sPlan {
-            does: "stop managing k3s of this machine, which goes on as it is".to_owned(),
+            does: "stop managing k3s on this machine; k3s keeps running unchanged".to_owned(),
             steps: describe::undo(&record.acts),
             undo: "sudo pipeops-agent k3s adopt".to_owned(),
             ..K3sPlan::default()

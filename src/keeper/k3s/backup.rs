@@ -134,10 +134,7 @@ impl Keeper {
             undo: String::new(),
         };
         Ok(K3sPlan {
-            does: format!(
-                "back k3s {} of the node {} up",
-                subject.version, subject.node
-            ),
+            does: format!("back up k3s {} of node {}", subject.version, subject.node),
             warned: subject.volumes.iter().map(not_in_it).collect(),
             steps: vec![
                 step(format!(
@@ -298,7 +295,7 @@ impl Keeper {
     fn check_folder(&self, folder: &str, form: Form) -> Result<()> {
         let cannot = || Error::new(format!("no backup is written to {folder}"));
         if !folder.starts_with('/') || folder.split('/').any(|part| part == "..") {
-            return Err(cannot().why("it is no absolute path"));
+            return Err(cannot().why("it is not an absolute path"));
         }
         self.system.guard(folder).map_err(|error| {
             error

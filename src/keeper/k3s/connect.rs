@@ -35,7 +35,7 @@ pub struct Connect {
     pub program: String,
 }
 
-const DOES: &str = "give the agent a credential of its own for k3s, and renew it twice a day";
+const DOES: &str = "give the agent its own credential for k3s, and renew it twice a day";
 /// The first call of k3s' own client on a slow card unpacks it.
 const WITHIN: Limits = Limits {
     within: Duration::from_secs(120),

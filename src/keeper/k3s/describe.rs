@@ -36,7 +36,7 @@ pub(super) fn steps(steps: &[Step]) -> Vec<PlannedStep> {
             } => (
                 format!("copy {path} ({}, mode {mode:o})", size(*bytes)),
                 match before {
-                    Some(_) => "the one of before is put back".to_owned(),
+                    Some(_) => "the previous one is restored".to_owned(),
                     None => "removed".to_owned(),
                 },
             ),

@@ -160,7 +160,7 @@ impl Keeper {
             ),
             steps: vec![PlannedStep {
                 does: format!("run {}", creation(wanted).join(" ")),
-                undo: "it ends by itself".to_owned(),
+                undo: "it expires on its own".to_owned(),
             }],
             undo: "sudo k3s token list shows its id; sudo k3s token delete ID".to_owned(),
             ..K3sPlan::default()

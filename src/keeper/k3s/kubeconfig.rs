@@ -75,7 +75,7 @@ impl Keeper {
                 ),
                 step(
                     format!("create a token of {of}, valid for {} h", wanted.hours),
-                    "it ends by itself",
+                    "it expires on its own",
                 ),
             ],
             undo: format!(

@@ -62,7 +62,8 @@ impl Keeper {
                     refused,
                     warned,
                     steps,
-                    undo: "a drain that fails is undone by itself; later: join again".to_owned(),
+                    undo: "a drain that fails is undone automatically; later: join again"
+                        .to_owned(),
                     ..plan
                 })
             }
@@ -74,7 +75,7 @@ impl Keeper {
                     warned,
                     steps: describe::steps(&steps),
                     undo:
-                        "a drain that fails is undone by itself; later: join again with a new token"
+                        "a drain that fails is undone automatically; later: join again with a new token"
                             .to_owned(),
                     ..K3sPlan::default()
                 })
@@ -151,7 +152,7 @@ impl Keeper {
                 Ok(Side::Worker)
             }
             (Role::Server, Some(worker)) if is_node_name(worker) => Ok(Side::Server(worker)),
-            (Role::Server, Some(worker)) => Err(Error::new(format!("{worker:?} is no name of a node"))
+            (Role::Server, Some(worker)) => Err(Error::new(format!("{worker:?} is not a valid node name"))
                 .fix("list them: sudo k3s kubectl get nodes")),
             (Role::Server, None) if self.has_etcd()? => match self.system.servers() {
                 None => Err(Error::new("this server cannot leave")
@@ -161,7 +162,7 @@ impl Keeper {
                     .fix("name the worker that leaves: sudo pipeops-agent node leave NAME; or remove k3s from here: sudo pipeops-agent k3s uninstall")),
                 Some(servers) => Ok(Side::Itself(servers)),
             },
-            (Role::Server, None) => Err(Error::new("this machine is no worker of k3s")
+            (Role::Server, None) => Err(Error::new("this machine is not a k3s worker")
                 .fix("name the worker that leaves: sudo pipeops-agent node leave NAME; or remove k3s from here: sudo pipeops-agent k3s uninstall")),
         }
     }
@@ -234,7 +235,7 @@ impl Keeper {
                 id: "leave.away".to_owned(),
                 what: match found {
                     Some(_) => {
-                        format!("{worker} does not report: its Pods are given up, not moved")
+                        format!("{worker} is not reachable: its Pods are abandoned, not moved")
                     }
                     None => format!("the cluster has no node {worker}: only its password goes"),
                 },
@@ -325,7 +326,7 @@ impl Keeper {
         let warned = volumes.into_iter().map(|volume| Finding {
             id: VOLUME.to_owned(),
             what: format!("{} stays: {}", volume.path, size(volume.bytes)),
-            fix: "remove it by hand where nobody needs it".to_owned(),
+            fix: "remove it if nothing needs it".to_owned(),
         });
         let mut warned: Vec<_> = warned.collect();
         let mut refused = Vec::new();

@@ -257,7 +257,7 @@ impl Keeper {
             return Ok(());
         };
         Err(Error::new("nothing can be planned yet")
-            .why(format!("the change {id} was interrupted, and comes to its end first"))
+            .why(format!("the change {id} was interrupted and must be finished first"))
             .fix("sudo pipeops-agent k3s resume finishes or undoes it; the command without --dry-run does so, too"))
     }
 
@@ -329,7 +329,7 @@ impl Keeper {
             return Ok(name);
         }
         Err(Error::new(format!("{name:?} cannot be the name of a node"))
-            .why("it must be lower-case letters, digits, dots and dashes, 63 at most")
+            .why("it must be lowercase letters, digits, dots and dashes, 63 at most")
             .fix("choose one: --node-name NAME"))
     }
 
@@ -414,7 +414,7 @@ impl Keeper {
             warned: prepared.look.warned.clone(),
             steps: describe::steps(&prepared.steps),
             bytes: plan::bytes(&prepared.steps),
-            undo: format!("{undo}; a failure on the way is undone by itself"),
+            undo: format!("{undo}; a failure on the way is undone automatically"),
             ..K3sPlan::default()
         }
     }
@@ -664,7 +664,7 @@ fn check_words(wishes: &Wishes) -> Result<()> {
     let is_word =
         |word: &&String| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic());
     match words.into_iter().find(|word| !is_word(word)) {
-        Some(word) => Err(Error::new(format!("{word:?} is no single word"))),
+        Some(word) => Err(Error::new(format!("{word:?} is not a single word"))),
         None => Ok(()),
     }
 }
@@ -680,7 +680,7 @@ impl System {
         if wanted.reuses_data {
             return Ok(None);
         }
-        let fix = format!("give k3s a directory of its own: --data-dir {data_dir}/k3s");
+        let fix = format!("give k3s its own directory: --data-dir {data_dir}/k3s");
         if let Some(path) = data::taken(data_dir, &|folder| self.list(folder, "")) {
             return Err(
                 Error::new(format!("{path} has files that k3s did not make"))

@@ -151,7 +151,7 @@ pub(super) fn findings(pods: &[drain::Pod], has_other_nodes: bool) -> (Vec<Findi
     let refused = (!bare.is_empty()).then(|| {
         finding(
             BARE,
-            format!("nobody would start these Pods again: {}", bare.join(", ")),
+            format!("nothing would start these Pods again: {}", bare.join(", ")),
             "delete them, or give them a Deployment",
         )
     });
@@ -177,9 +177,9 @@ pub(super) fn findings(pods: &[drain::Pod], has_other_nodes: bool) -> (Vec<Findi
 
 fn sentence(wanted: &Node, node: &str) -> String {
     match wanted.wish {
-        Wish::Cordon => format!("cordon the node {node}: it takes no new Pods"),
+        Wish::Cordon => format!("cordon the node {node}: it accepts no new Pods"),
         Wish::Drain(within) => format!(
-            "drain the node {node} within {}: its Pods go, and it takes no new ones",
+            "drain the node {node} within {}: its Pods are evicted, and it accepts no new ones",
             in_words(within)
         ),
     }
@@ -272,7 +272,7 @@ impl System {
         }
         Err(cannot
             .why(format!(
-                "a PodDisruptionBudget held {} for {}",
+                "a PodDisruptionBudget blocked {} for {}",
                 held.join(", "),
                 in_words(within)
             ))

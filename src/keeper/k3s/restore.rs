@@ -89,7 +89,7 @@ impl Keeper {
             steps: describe::steps(&steps),
             bytes: bytes_of(&manifest),
             undo: format!(
-                "sudo pipeops-agent undo ID: the cluster of now waits in {}",
+                "sudo pipeops-agent undo ID: the current cluster is kept in {}",
                 data::aside(&target.note.data_dir)
             ),
             ..K3sPlan::default()
@@ -291,7 +291,7 @@ impl Keeper {
             };
             if !metadata.is_file() {
                 return Err(Error::new(format!("cannot restore {path}"))
-                    .why("there is something else in its place, which is no plain file")
+                    .why("there is something else in its place, which is not a regular file")
                     .fix(format!("look at it, and move it away: ls -ld {path}")));
             }
             let copy = format!("{aside}{path}");
@@ -381,7 +381,7 @@ impl Target {
         let version = manifest
             .version
             .parse()
-            .map_err(|()| cannot().why(format!("{:?} is no version of k3s", manifest.version)))?;
+            .map_err(|()| cannot().why(format!("{:?} is not a k3s version", manifest.version)))?;
         let has = |name: &str| manifest.files.iter().any(|file| file.name == name);
         let (wanted, fix) = match self.datastore {
             Datastore::Etcd => (SNAPSHOT, "install k3s without --cluster-init"),

@@ -107,7 +107,7 @@ impl Keeper {
             bytes: plan::bytes(&steps),
             steps: describe::steps(&steps),
             undo: format!(
-                "a failure on the way is undone by itself; later: sudo pipeops-agent undo ID{lost}"
+                "a failure on the way is undone automatically; later: sudo pipeops-agent undo ID{lost}"
             ),
             refused: prepared.look.refused,
             warned: prepared.look.warned,

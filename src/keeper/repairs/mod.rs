@@ -203,7 +203,7 @@ fn is_listed(system: &System, list: &str, name: &str) -> bool {
 }
 
 fn clock(system: &System) -> Result<Planned> {
-    let cannot = || Error::new("cannot have the clock set by the network");
+    let cannot = || Error::new("cannot enable network time synchronization");
     if !system.is_there("/run/systemd/system") || !system.has("timedatectl") {
         return Err(cannot()
             .why("this machine has no timedatectl")

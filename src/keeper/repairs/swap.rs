@@ -29,7 +29,7 @@ pub(super) fn on_card(system: &System) -> Result<Planned> {
     if used_kib.saturating_mul(4) > free_kib.saturating_mul(3) {
         return Err(cannot()
             .why(format!(
-                "{} MB lie there, and only {} MB of memory are free",
+                "{} MB are swapped out, but only {} MB of memory are free",
                 used_kib / 1024,
                 free_kib / 1024
             ))

@@ -388,7 +388,7 @@ impl Keeper {
         } else {
             return Err(
                 Error::new("there is no service manager that could watch an update")
-                    .fix("update by hand: install.sh, or replace the program and start it again"),
+                    .fix("update with install.sh, or replace the program and start it again"),
             );
         };
         self.system.guard(path)?;

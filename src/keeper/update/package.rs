@@ -95,7 +95,7 @@ impl Keeper {
         if installed.is_held {
             return Err(
                 Error::new(format!("{NAME} is held at {}", installed.version))
-                    .why("somebody told the package manager not to change it")
+                    .why("it is held in the package manager")
                     .fix("let it go: sudo apt-mark unhold pipeops-agent"),
             );
         }

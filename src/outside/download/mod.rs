@@ -305,14 +305,14 @@ impl<'a> Attempt<'a> {
                 _ => to.to_owned(),
             };
             if !url.starts_with("https://") {
-                let why = format!("the server sends on to {url:?}, which is not https");
+                let why = format!("the server redirects to {url:?}, which is not https");
                 return Err(cannot(&self.wanted.from.url).why(why).fix(format!(
                     "look at {} and at what is between: a network with a login page does so",
                     self.wanted.from.setting
                 )));
             }
         }
-        Err(self.cannot().why("the server sends on again and again"))
+        Err(self.cannot().why("too many redirects"))
     }
 
     fn read(&mut self, body: Body, progress: &dyn Fn(u64, u64)) -> Result<()> {

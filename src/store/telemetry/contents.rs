@@ -30,7 +30,9 @@ impl Contents {
         if epoch(connection)? == Some(self.epoch) {
             Ok(())
         } else {
-            Err(NotCommitted::Conflict("telemetry.db began anew".to_owned()))
+            Err(NotCommitted::Conflict(
+                "telemetry.db was recreated".to_owned(),
+            ))
         }
     }
 

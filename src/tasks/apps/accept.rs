@@ -250,7 +250,7 @@ impl Apps {
         match refused_namespace(namespace, self.account(Owner::Machine).own_namespace()) {
             Some(why) => Err(Error::new("nothing was deployed")
                 .why(why)
-                .fix("use a namespace of its own for the app")),
+                .fix("use a separate namespace for the app")),
             None => Ok(()),
         }
     }
@@ -367,7 +367,7 @@ impl Apps {
                 return Err(Error::new(format!("{app} is not removed yet"))
                     .why(left.sentence)
                     .fix(format!(
-                        "removing goes on by itself: pipeops-agent apps why {app}"
+                        "the removal then continues automatically: pipeops-agent apps why {app}"
                     ))
                     .retry(Retry::Later));
             }

@@ -753,7 +753,7 @@ impl Cluster<'_> {
                 .fix(format!("kubectl create namespace {namespace}; {}", self.account.binding_command(namespace))),
             409 => what
                 .why(why)
-                .fix("it was made, changed or replaced by somebody else meanwhile: look at it, and deploy again"),
+                .fix("it was created, changed or replaced by something else meanwhile: look at it, and deploy again"),
             429 | 500..=599 if !is_of_manifest(message) => what.why(why).retry(Retry::Soon),
             _ if is_confidential => what
                 .why(why)

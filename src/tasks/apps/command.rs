@@ -108,7 +108,7 @@ impl Apps {
             Verb::Resume => {
                 let AppArgs { app } = read(args, NAME)?;
                 self.care(&app, Care::Resumed, &asker).await?;
-                let why = "it goes back to its last good version by itself again";
+                let why = "it is rolled back to its last good version automatically again";
                 self.note(command, why, None).await?;
             }
         }

@@ -258,11 +258,11 @@ mod tests {
         };
         assert_eq!(replaced(&last, 3), None);
         last.outcome.verdict = "bad".to_owned();
-        last.outcome.sentence = "container web ends again and again".to_owned();
+        last.outcome.sentence = "container web keeps exiting".to_owned();
         assert_eq!(replaced(&last, 4), None);
         assert_eq!(
             replaced(&last, 3).unwrap(),
-            "it takes the place of revision 4, which is bad: container web ends again and again"
+            "it takes the place of revision 4, which is bad: container web keeps exiting"
         );
     }
 }

@@ -573,7 +573,7 @@ impl Apps {
             by: by.to_owned(),
             at: self.now().wall,
         };
-        log::warn!("app {app}: {object} {field} was changed by {by} and is put back");
+        log::warn!("app {app}: {object} {field} was changed by {by} and is reverted");
         self.with_app(app, |drift| {
             drift.repairs.push_back(repair);
             if drift.repairs.len() > REPAIRS_MAX {

@@ -241,7 +241,7 @@ impl Apps {
         let period = i64::try_from(PERIOD.as_millis()).unwrap_or(0);
         let earliest = Wall::from_millis(now.millis().saturating_sub(period));
         let Some(since) = unchanged_since(&revisions).map(|since| since.max(earliest)) else {
-            return Ok(Err("this version has only just been put back".to_owned()));
+            return Ok(Err("this version has only just been restored".to_owned()));
         };
         let sets = owned("ReplicaSet", uid, &version.seen);
         let sets: Vec<_> = sets.iter().map(|set| set.name()).collect();

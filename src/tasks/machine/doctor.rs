@@ -282,7 +282,7 @@ async fn secrets(subject: &Subject) -> Option<Fact> {
     let look = executor::unblock(move || {
         let exposed = secrets.iter().find_map(|path| files::exposed(path));
         exposed.map_or_else(
-            || Fact::Text("nobody but their owner reads them".to_owned()),
+            || Fact::Text("only their owner can read them".to_owned()),
             |error| wrong(&error),
         )
     });
@@ -300,9 +300,10 @@ fn failed(error: &Error) -> Fact {
 }
 
 fn wrong(error: &Error) -> Fact {
-    let fix = error.fix.as_deref().unwrap_or(
-        "try again; where it stays so, pipeops-agent bundle collects what helps to find the cause",
-    );
+    let fix = error
+        .fix
+        .as_deref()
+        .unwrap_or("try again; if it persists, create a support bundle: sudo pipeops-agent bundle");
     Fact::Failed(format!("{}\n{fix}", error.sentence()))
 }
 
@@ -408,10 +409,10 @@ async fn ask_control_plane(dialer: &Dialer, way: &ControlPlane, limit: Duration)
         (
             "control plane dns",
             Phase::Dns,
-            format!("{target} is known"),
+            format!("{target} resolves"),
         ),
         ("control plane tcp", Phase::Tcp, format!("{target} answers")),
-        ("control plane tls", Phase::Tls, "it is good".to_owned()),
+        ("control plane tls", Phase::Tls, "it is valid".to_owned()),
     ];
     let mut answers = Answers::new();
     for (name, phase, seen) in steps {
@@ -452,7 +453,7 @@ async fn ask_cluster(dialer: &Dialer, settings: &kube::Settings, limit: Duration
     };
     answers.push((
         "kubeconfig".to_owned(),
-        Fact::Text(format!("it leads to {}", cluster.server)),
+        Fact::Text(format!("it points to {}", cluster.server)),
     ));
     let certificate = cluster
         .client

@@ -403,7 +403,7 @@ impl Proxy {
         match data {
             Some(piece) => match pipe.push(piece) {
                 Pushed::Taken | Pushed::NoRoom => {}
-                Pushed::Stray => self.drop_message("a piece of a body that nobody reads any more"),
+                Pushed::Stray => self.drop_message("a piece of a body that is no longer read"),
             },
             None => pipe.fail("a piece of the request body is not standard base64".to_owned()),
         }

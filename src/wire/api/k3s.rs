@@ -73,7 +73,7 @@ fields!(Copies {
 /// Rows of k3s: its one wording, for the command line and the page. The first one is the state.
 pub fn k3s_rows(status: &K3sStatus, copies: Option<&Copies>, now: Wall) -> Vec<Row> {
     let managed = match status.managed.as_str() {
-        "found" => Some("no: it came from somewhere else".to_owned()),
+        "found" => Some("no: installed by something else".to_owned()),
         "none" => None,
         word => Some(format!("yes, {word}")),
     };
@@ -101,7 +101,7 @@ pub fn k3s_rows(status: &K3sStatus, copies: Option<&Copies>, now: Wall) -> Vec<R
         ("Datastore", datastore(status)),
         (
             "Certificates",
-            ends.map(|end| format!("the first ends {end} ({file})")),
+            ends.map(|end| format!("the first expires {end} ({file})")),
         ),
         ("Watched", watched(status)),
         (
@@ -212,7 +212,7 @@ fn head(status: &K3sStatus, now: Wall) -> Row {
         ("none", _) if status.doing.is_some() => ("unknown", "k3s is being set up"),
         ("none", _) => ("unknown", "k3s is not installed on this machine"),
         (_, true) => ("ok", "k3s runs, and its node is Ready"),
-        (_, false) => ("critical", "k3s is here, but its node is not Ready"),
+        (_, false) => ("critical", "k3s is installed, but its node is not Ready"),
     };
     let row = Row {
         id: "k3s".to_owned(),
@@ -224,7 +224,7 @@ fn head(status: &K3sStatus, now: Wall) -> Row {
     match age(&status.at, now) {
         Some(age) if age >= OLD => Row {
             value: format!(
-                "nobody has looked at k3s for {}; before that: {value}",
+                "k3s has not been checked for {}; last known state: {value}",
                 in_words(age)
             ),
             state: "unknown".to_owned(),
@@ -255,7 +255,7 @@ fn watched(status: &K3sStatus) -> Option<String> {
     let looked = status.looked.as_deref().map(moment);
     let text = looked.map_or_else(
         || "no: sudo pipeops-agent k3s watch".to_owned(),
-        |looked| format!("yes, looked at {looked}"),
+        |looked| format!("yes, checked {looked}"),
     );
     (is_managed && status.server.is_none()).then_some(text)
 }
@@ -270,13 +270,13 @@ pub fn copies_row(copies: &Copies, now: Wall) -> Row {
         (Some(name), Some(at)) => {
             let old = age(at, now).map_or_else(|| "?".to_owned(), in_words);
             let (count, bytes) = (copies.count, size(copies.bytes));
-            format!("{count} there ({bytes}), the newest is {old} old: {name}")
+            format!("{count} in the bucket ({bytes}), newest {old} old: {name}")
         }
         _ => "none is known there yet".to_owned(),
     };
     let keeps = copies
         .keeps_all
-        .then(|| "the server lets none be removed, so older ones stay".to_owned());
+        .then(|| "the server allows no deletion, so older copies stay".to_owned());
     let details = [
         Some(newest),
         keeps,
@@ -341,8 +341,8 @@ mod tests {
                 "Managed: yes, installed",
                 "Version: v1.34.4+k3s1",
                 "Datastore: 4.2 MB",
-                "Certificates: the first ends 2027-11-23 10:00:00Z (kubelet.crt)",
-                "Watched: yes, looked at 2026-11-23 10:00:00Z",
+                "Certificates: the first expires 2027-11-23 10:00:00Z (kubelet.crt)",
+                "Watched: yes, checked 2026-11-23 10:00:00Z",
                 "Backups: none: sudo pipeops-agent k3s backup",
             ]
         );
@@ -431,7 +431,7 @@ mod tests {
         let row = k3s_row(&status(), at("2026-11-23T10:10:00Z"));
         assert_eq!(row.state, "unknown");
         assert!(
-            row.value.starts_with("nobody has looked at k3s for 10 min"),
+            row.value.starts_with("k3s has not been checked for 10 min"),
             "{row:?}"
         );
         let fresh = k3s_row(&status(), at("2026-11-23T10:09:59Z"));

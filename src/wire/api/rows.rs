@@ -63,7 +63,7 @@ impl Row {
             "access" => "Access",
             "traffic" => "Traffic",
             "agent" => "Agent",
-            "page" => "Page",
+            "page" => "Dashboard",
             _ => "Not ready",
         };
         Self {

@@ -122,7 +122,10 @@ fn backlog(backlog: &[Backlog], page: &mut Page) {
         .iter()
         .map(|waiting| (labels(waiting), waiting.oldest.and_then(seconds)));
     let name = "pipeops_agent_backlog_oldest_timestamp_seconds";
-    page.family((name, Gauge, "When the oldest of them was."), oldest);
+    page.family(
+        (name, Gauge, "Timestamp of the oldest undelivered record."),
+        oldest,
+    );
 }
 
 fn program(agent: &Agent<'_>, own: &Own, page: &mut Page) {
@@ -130,13 +133,13 @@ fn program(agent: &Agent<'_>, own: &Own, page: &mut Page) {
         (
             "pipeops_agent_start_time_seconds",
             Gauge,
-            "When the agent started, by the clock of that moment.",
+            "Start time of the agent, by the clock at that time.",
             seconds(agent.started),
         ),
         (
             "pipeops_agent_memory_pss_bytes",
             Gauge,
-            "Memory of the agent, with its share of what it has in common with others.",
+            "Proportional set size (PSS) of the agent.",
             whole(own.pss),
         ),
         (
@@ -148,13 +151,13 @@ fn program(agent: &Agent<'_>, own: &Own, page: &mut Page) {
         (
             "pipeops_agent_written_bytes_total",
             Counter,
-            "Bytes that the agent gave to disks.",
+            "Bytes the agent wrote to disk.",
             whole(own.written),
         ),
         (
             "pipeops_agent_wakeups_total",
             Counter,
-            "Times that a thread of the agent waited and was woken.",
+            "Voluntary context switches of the agent's threads.",
             whole(own.wakeups),
         ),
         (

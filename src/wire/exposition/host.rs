@@ -58,7 +58,7 @@ fn levels(now: &Reading, page: &mut Page) {
     for (name, help, value) in [
         (
             "node_boot_time_seconds",
-            "When the machine booted, by its clock of now.",
+            "Boot time of the machine, by the current clock.",
             scaled(booted.map(|millis| millis / 1000), 0),
         ),
         (
@@ -113,7 +113,7 @@ fn memory(now: &Reading, page: &mut Page) {
         ),
         (
             "node_memory_MemAvailable_bytes",
-            "Memory that a new program could have without swapping.",
+            "Memory available to new programs without swapping.",
             memory.available,
         ),
         (
@@ -138,17 +138,17 @@ fn memory(now: &Reading, page: &mut Page) {
     let parts: [(&str, &str, Part); 3] = [
         (
             "pipeops_host_zram_original_bytes",
-            "What compressed memory holds, as it was written.",
+            "Uncompressed size of the data in zram.",
             |zram| zram.original,
         ),
         (
             "pipeops_host_zram_compressed_bytes",
-            "The same, compressed.",
+            "Compressed size of the data in zram.",
             |zram| zram.compressed,
         ),
         (
             "pipeops_host_zram_memory_bytes",
-            "Memory that this takes.",
+            "Memory used by zram, with overhead.",
             |zram| zram.memory,
         ),
     ];
@@ -208,12 +208,12 @@ fn file_systems(now: &Reading, page: &mut Page) {
         ),
         (
             "node_filesystem_free_bytes",
-            "What of it is free.",
+            "Free space of a file system.",
             |known| known.space.free,
         ),
         (
             "node_filesystem_avail_bytes",
-            "What of it programs without privileges can write.",
+            "Space of a file system available to unprivileged users.",
             |known| known.space.available,
         ),
         (
@@ -292,7 +292,7 @@ fn disks(now: &Reading, page: &mut Page) {
         let labels = [("device", device.as_str())];
         (labels, scaled(disk.life_used_tenths, 1))
     });
-    let used = "How far the life of an eMMC is used up, by its own word.";
+    let used = "Share of an eMMC's life that is used, as it reports.";
     page.family(("pipeops_host_disk_life_used_ratio", Gauge, used), life);
     let spare = now
         .disks

@@ -169,7 +169,7 @@ fn reaches_for_no_other_host(whole: &Whole) {
         ),
         (
             format!("http://{host}/web/.git"),
-            "nothing protects what comes from there",
+            "the connection is neither encrypted nor authenticated",
         ),
         ("/etc".to_owned(), "names no host"),
         (String::new(), "comes from manifests or from the url"),

@@ -197,7 +197,7 @@ fn what_ran_before_runs_again_although_its_tag_was_moved_and_the_registry_is_awa
         assert!(
             said.contains(&format!("  {image} was {first}\n"))
                 && said.contains(&format!(
-                    "  {IMAGE} goes back to whatever has that name: it was imported"
+                    "  {IMAGE} rolls back to whatever image has that tag then: it was imported"
                 )),
             "{said}"
         );

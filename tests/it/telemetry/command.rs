@@ -134,7 +134,7 @@ fn what_cannot_be_shown_says_why_and_what_helps() {
             &["query", "no_such_metric"],
             "there is no series no_such_metric",
         ),
-        (here, &["query", "9{"], "is no series"),
+        (here, &["query", "9{"], "is not a series"),
         (
             here,
             &["export", "--last", "soon"],

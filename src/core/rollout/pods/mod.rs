@@ -383,7 +383,7 @@ fn container(
         ),
         "CreateContainerConfigError" => {
             let (cause, fix) = config(message);
-            let sentence = format!("container {name} cannot be made: {}", said(message));
+            let sentence = format!("container {name} cannot be created: {}", said(message));
             let evidence = evidence(reason, message);
             Some(Finding {
                 // What it does not name may pass.
@@ -486,7 +486,7 @@ fn image_words(cause: Cause) -> (&'static str, &'static str) {
         (
             Cause::ImageRateLimited,
             "the registry limits how often images are pulled, so IMAGE has to wait",
-            "log in to the registry with a pull secret, or use a mirror; it goes on by itself",
+            "log in to the registry with a pull secret, or use a mirror; it then continues automatically",
         ),
         (
             Cause::ImageDisk,
@@ -496,7 +496,7 @@ fn image_words(cause: Cause) -> (&'static str, &'static str) {
     ];
     const UNREACHABLE: (&str, &str) = (
         "the registry of the image IMAGE cannot be reached from the node",
-        "check the name of the registry, and the network and DNS of the machine: sudo pipeops-agent doctor; it goes on by itself",
+        "check the name of the registry, and the network and DNS of the machine: sudo pipeops-agent doctor; it then continues automatically",
     );
     let found = WORDS.iter().find(|(known, ..)| *known == cause);
     found.map_or(UNREACHABLE, |(_, sentence, fix)| (sentence, fix))
@@ -649,15 +649,14 @@ fn failed(
 ) -> Finding {
     let (cause, kind) = kind_of(part);
     if hook_failed(pod, name, seen) {
-        let sentence =
-            format!("{kind} {name} is ended again and again because its postStart hook fails");
+        let sentence = format!("{kind} {name} keeps being ended because its postStart hook fails");
         let fix = "correct lifecycle.postStart in the manifest; what it writes is in no log";
         return definite(pod, cause, (sentence, words.below(seen_of_it), fix));
     }
     let trouble = words.speak_of();
     let cause = Trouble::cause_or(trouble, cause);
     let sentence = format!(
-        "{kind} {name} ends again and again, last with exit code {code} ({}){}",
+        "{kind} {name} keeps exiting, last with exit code {code} ({}){}",
         exit_code(code),
         spoken_of(trouble)
     );
@@ -697,7 +696,7 @@ fn probed(
     (cause, which, event): (Cause, &'static str, &Object),
 ) -> (Cause, (String, String, &'static str)) {
     let sentence =
-        format!("container {name} is restarted again and again because its {which} probe fails");
+        format!("container {name} keeps being restarted because its {which} probe fails");
     let evidence = evidence(event.text("/reason"), event.text("/message"));
     (cause, (sentence, evidence, PROBE_FIX))
 }
@@ -815,7 +814,7 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
     let (cause, sentence, fix) = match reason {
         "FailedCreatePodSandBox" => (
             Cause::NodeSandbox,
-            format!("the node cannot make the network of {object}"),
+            format!("the node cannot set up the network of {object}"),
             "sudo pipeops-agent doctor; journalctl -u k3s -n 50",
         ),
         "FailedMount" if is_config => (

@@ -82,7 +82,7 @@ fn a_sidecar_goes_on_and_is_judged_like_a_container() {
         found("Always", &waits, &ended(0, "Completed")),
         Some((
             Cause::CrashLoop,
-            "sidecar proxy ends again and again, last with exit code 0 (which means success: a service must not end by itself)".to_owned(),
+            "sidecar proxy keeps exiting, last with exit code 0 (which means success: a service must not end by itself)".to_owned(),
             true
         ))
     );
@@ -126,7 +126,7 @@ fn a_hook_and_a_port_that_is_not_there_are_named() {
         of(&ended, ("Killing", "FailedPostStartHook")),
         (
             Cause::CrashLoop,
-            "container web is ended again and again because its postStart hook fails".to_owned(),
+            "container web keeps being ended because its postStart hook fails".to_owned(),
             true
         )
     );

@@ -255,7 +255,7 @@ impl Work {
             return Ok((
                 Outcome::Failed,
                 format!(
-                    "revision {bad} does not work: {why}; it is not rolled back by itself, because {reason}: {fix}"
+                    "revision {bad} does not work: {why}; it is not rolled back automatically, because {reason}: {fix}"
                 ),
             ));
         }
@@ -268,7 +268,7 @@ impl Work {
             return Ok((
                 Outcome::Failed,
                 format!(
-                    "revision {bad} does not work: {why}; revision {good} cannot be put back: {}",
+                    "revision {bad} does not work: {why}; revision {good} cannot be restored: {}",
                     error.sentence()
                 ),
             ));

@@ -69,7 +69,8 @@ impl Work {
                     object: entry.in_words(&app.namespace),
                     sentence: format!("{left} is still there"),
                     evidence: String::new(),
-                    fix: "its controller has to end it; removing goes on by itself".to_owned(),
+                    fix: "its controller has to end it; the removal then continues automatically"
+                        .to_owned(),
                     is_definite: false,
                 };
                 self.apps

@@ -162,7 +162,11 @@ impl Local {
     }
 
     pub(super) async fn pull_app(&self, request: &ApiRequest) -> Reply {
-        let wish = wish::<PullWish>(request, "the body is no wish", r#"{"prune_most":false}"#);
+        let wish = wish::<PullWish>(
+            request,
+            "the body is not a valid request",
+            r#"{"prune_most":false}"#,
+        );
         let pull = async |apps: Rc<Apps>, wish: PullWish, by: &Asker| {
             apps.pull(&request.id, &wish, by).await
         };

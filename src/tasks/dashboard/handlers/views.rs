@@ -107,7 +107,7 @@ impl Local {
         match page {
             Some(page) => shown(&page),
             None => odd(
-                "the page or its length makes no sense",
+                "the page or its size is invalid",
                 "?contains=cpu&limit=500 (up to 1000); continue is copied from the answer before",
             ),
         }
@@ -163,7 +163,7 @@ impl Local {
         let [namespace, contains, next] = ["namespace", "contains", "continue"]
             .map(|name| request.value(name).unwrap_or_default());
         if !namespace.is_empty() && cluster::named(&namespace).is_err() {
-            return odd("that is no name of a namespace", "?namespace=shop");
+            return odd("that is not a valid namespace name", "?namespace=shop");
         }
         shown(&self.cluster_view().pods(&namespace, &contains, &next).await)
     }
@@ -172,7 +172,7 @@ impl Local {
         let [namespace, next] =
             ["namespace", "continue"].map(|name| request.value(name).unwrap_or_default());
         if !namespace.is_empty() && cluster::named(&namespace).is_err() {
-            return odd("that is no name of a namespace", "?namespace=shop");
+            return odd("that is not a valid namespace name", "?namespace=shop");
         }
         shown(&self.cluster_view().workloads(&namespace, &next).await)
     }
@@ -184,14 +184,14 @@ impl Local {
         let is_wanted = |name: &str| request.value(name).is_some_and(|value| value == "1");
         let follow = is_wanted("follow");
         let Some(tail) = request.number("tail", 500, 0..=TAIL_MAX) else {
-            return odd("that is no number of lines", "?tail=500, up to 10000");
+            return odd("that is not a number of lines", "?tail=500, up to 10000");
         };
         let tail = u32::try_from(tail).unwrap_or_default();
         let place = (namespace.as_str(), pod.as_str(), container.as_str());
         let since = request.value("since");
         let since = since.map(|text| Wall::parse_rfc3339(&text).ok_or(()));
         let Ok(since) = since.transpose() else {
-            return odd("that is no moment", "?since=2026-06-16T05:00:00Z");
+            return odd("that is not a valid time", "?since=2026-06-16T05:00:00Z");
         };
         let path = match cluster::log_path(place, (tail, since), (follow, is_wanted("previous"))) {
             Ok(path) => path,
@@ -209,7 +209,7 @@ impl Local {
     pub(super) fn own_lines(&self, request: &ApiRequest) -> Reply {
         match request.number("tail", 200, 0..=OWN_LINES_MAX) {
             Some(tail) => Reply::json(&(self.sources.lines)(usize::try_from(tail).unwrap_or(0))),
-            None => odd("that is no number of lines", "?tail=200"),
+            None => odd("that is not a number of lines", "?tail=200"),
         }
     }
 
@@ -223,7 +223,7 @@ impl Local {
             (limit, before, source.transpose(), severity.transpose())
         else {
             return odd(
-                "the question makes no sense",
+                "the query is invalid",
                 "?limit=100 (up to 500), before=ID, source=agent|cluster, severity=note|warning|critical",
             );
         };

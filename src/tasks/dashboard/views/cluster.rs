@@ -210,7 +210,7 @@ pub fn named(name: &str) -> ViewResult<()> {
     if is_name(name) {
         Ok(())
     } else {
-        Err(format!("{name:?} is no name of an object in a cluster"))
+        Err(format!("{name:?} is not a valid object name"))
     }
 }
 

@@ -230,7 +230,7 @@ impl Bindings {
         match self.client.delete(&path).await {
             Err(error) if !error.is_not_found() => Err(error),
             Ok(()) | Err(_) => {
-                log::warn!("{name} was removed: {ACCOUNT} is not cluster-admin any more");
+                log::warn!("{name} was removed: {ACCOUNT} is no longer cluster-admin");
                 Ok(())
             }
         }

@@ -402,7 +402,7 @@ impl Delegate {
         let apply = format!("{path}?fieldManager=pipeops-agent&force=true");
         let made: Result<HeadOnly, _> = self.client.patch(&apply, Patch::Apply, &account).await;
         made.map_err(|error| format!("{ACCOUNT} cannot be made again: {error}"))?;
-        log::info!("{ACCOUNT} was made again: its tokens of before do not work any more");
+        log::info!("{ACCOUNT} was made again: its earlier tokens no longer work");
         Ok(())
     }
 
