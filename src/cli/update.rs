@@ -152,17 +152,24 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         }
     }
     let release = release(args, &loaded, &note)?;
-    let banned: Vec<Version> = note
-        .banned
-        .iter()
-        .filter_map(|text| text.parse().ok())
-        .collect();
+    if is_root {
+        // A version that somebody names may be signed later than the newest: its list says nothing
+        // about the order.
+        let is_newest = !args.has("to");
+        let sequence = if is_newest { release.list.sequence } else { 0 };
+        keeper(&loaded, args)?.update_list_seen(sequence, &release.list)?;
+    }
+    let versions = |texts: &[String]| -> Vec<Version> {
+        texts.iter().filter_map(|text| text.parse().ok()).collect()
+    };
+    let (banned, withdrawn) = (versions(&note.banned), versions(&note.withdrawn));
     let seed = files::read(Path::new("/etc/machine-id"), 256).unwrap_or_default();
     let machine = Machine {
         current: VERSION
             .parse()
             .map_err(|()| Error::new("this program has no version"))?,
         banned: &banned,
+        withdrawn: &withdrawn,
         not_before: Wall::from_millis(note.not_before_ms),
         seed: &String::from_utf8_lossy(&seed),
         now: clock::now().wall,
@@ -263,8 +270,6 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
         sha256: wanted.sha256,
         version: version.to_string(),
         previous: VERSION.to_owned(),
-        sequence: release.list.sequence,
-        keys: release.list.keys,
         was_linked: agent.seen().is_linked,
         within,
         package: previous,
