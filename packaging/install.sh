@@ -5,7 +5,7 @@
 #   sh install.sh uninstall [--purge] [--dry-run]
 #
 # It takes the package of the distribution's kind (.deb, .rpm), else the tarball. Nothing of a download is run or unpacked before the
-# signature of its list of checksums was verified with the key below (minisign), and its own checksum with that list.
+# signature of its list of checksums was verified with the key below (by minisign, or else by openssl 3), and its own checksum with that list.
 # --folder: everything is there already, no network is asked. The token comes by --token-file, PIPEOPS_TOKEN_FILE, PIPEOPS_TOKEN or
 # standard input (--token-file -), never by an argument. Proxies: HTTPS_PROXY and NO_PROXY, as curl and wget know them.
 # It may be run again: what is there already is left as it is.
@@ -145,8 +145,7 @@ verify_list() {
     esac
     get SHA256SUMS
     get SHA256SUMS.minisig
-    have minisign || install_minisign
-    minisign -Vqm "$work/SHA256SUMS" -x "$work/SHA256SUMS.minisig" -P "$PUBLIC_KEY" >/dev/null 2>&1 ||
+    has_signed "$work/SHA256SUMS" "$work/SHA256SUMS.minisig" ||
         die 'the signature of the release is invalid; nothing was installed' 'download again; if that does not help, tell security@pipeops.io'
     # Somebody may serve the list of last year, with its good signature, to withhold newer ones. Who names a version or a folder wants that one.
     ends=$(awk '$1 == "#" && $2 == "expires" { print $3 }' "$work/SHA256SUMS")
@@ -155,10 +154,60 @@ verify_list() {
         die "the list of the release expired ${ends:+at $ends }and this machine's clock shows $now" 'set the clock if it is wrong (date -u); else try later, or name the version: --version'
 }
 
+# has_signed FILE SIGNATURE: whether the pinned key did.
+has_signed() {
+    if ! have minisign; then
+        if has_openssl; then
+            openssl_verifies "$1" "$2"
+            return
+        fi
+        install_minisign
+    fi
+    minisign -Vqm "$1" -x "$2" -P "$PUBLIC_KEY" >/dev/null 2>&1
+}
+
+# Whether openssl is here, and knows Ed25519 on the command line: since 3.0.
+has_openssl() { have openssl && openssl pkeyutl -help 2>&1 | grep -q -e -rawin; }
+
+# part FILE FIRST COUNT: those bytes.
+part() { dd if="$1" bs=1 skip="$2" count="$3" 2>/dev/null; }
+has_bytes() { [ "$(wc -c <"$1")" -eq "$2" ]; }
+# ed25519 MESSAGE SIGNATURE: whether the key in key.der signed it.
+ed25519() { openssl pkeyutl -verify -pubin -keyform DER -inkey "$work/key.der" -rawin -in "$1" -sigfile "$2" >/dev/null 2>&1; }
+
+# What minisign does: the key is "Ed", its number and 32 bytes; the second line of a signature is "Ed" (over the file) or "ED" (over its
+# BLAKE2b), the number of the key and 64 bytes; the fourth is a signature over those 64 bytes and the comment in the third.
+openssl_verifies() {
+    printf %s "$PUBLIC_KEY" | openssl base64 -d -A >"$work/key" || return 1
+    sed -n 2p "$2" | openssl base64 -d -A >"$work/signed" || return 1
+    sed -n 4p "$2" | openssl base64 -d -A >"$work/signed.all" || return 1
+    has_bytes "$work/key" 42 && has_bytes "$work/signed" 74 && has_bytes "$work/signed.all" 64 || return 1
+    [ "$(part "$work/key" 0 2)" = Ed ] || return 1
+    part "$work/key" 2 8 >"$work/number" && part "$work/signed" 2 8 | cmp -s - "$work/number" || return 1
+    # An Ed25519 key in DER is these twelve bytes (RFC 8410) and the key.
+    {
+        printf '\060\052\060\005\006\003\053\145\160\003\041\000'
+        part "$work/key" 10 32
+    } >"$work/key.der" || return 1
+    part "$work/signed" 10 64 >"$work/signature" || return 1
+    case $(part "$work/signed" 0 2) in
+    Ed) cat "$1" >"$work/message" || return 1 ;;
+    ED) openssl dgst -blake2b512 -binary "$1" >"$work/message" || return 1 ;;
+    *) return 1 ;;
+    esac
+    ed25519 "$work/message" "$work/signature" || return 1
+    sed -n 3p "$2" | grep -q '^trusted comment: ' || return 1
+    {
+        cat "$work/signature"
+        sed -n '3s/^trusted comment: //p' "$2" | tr -d '\r\n'
+    } >"$work/message" || return 1
+    ed25519 "$work/message" "$work/signed.all"
+}
+
 # Its package comes by the distribution, with the distribution's own signature.
 install_minisign() {
-    say 'minisign, which verifies the release, is missing'
-    [ -z "$dry_run" ] || die 'a dry run installs nothing, and without minisign nothing can be verified' 'install minisign first'
+    say 'minisign or openssl 3, which verify the release, are missing'
+    [ -z "$dry_run" ] || die 'a dry run installs nothing, and without them nothing can be verified' 'install minisign first'
     if have apt-get; then
         wait_for_lock
         # A fresh image has no lists of packages.
@@ -173,7 +222,7 @@ install_minisign() {
     elif have zypper; then
         zypper --non-interactive --quiet install minisign </dev/null
     fi
-    have minisign || die 'minisign is not here and could not be installed' 'install it by hand: https://jedisct1.github.io/minisign'
+    have minisign || die 'neither minisign nor openssl 3 is here, and minisign could not be installed' 'install one of them by hand, or copy minisign from https://jedisct1.github.io/minisign to /usr/local/bin'
 }
 
 # One file of the release, held against the list.

@@ -4,6 +4,7 @@ use std::{path::Path, time::Duration};
 
 use crate::{
     config::DEFAULT_FILE,
+    core::k3s::{connect, texts::Init, watch},
     error::{Error, Result},
     host::exec,
 };
@@ -92,6 +93,21 @@ impl Manager {
     }
 }
 
+/// Stops the services that `pipeops-agent k3s` made; those that are not there are no matter.
+pub(super) fn stop_for_k3s(root: &Path) {
+    let stops = if root.join("run/systemd/system").exists() {
+        vec![watch::stop(Init::Systemd), connect::STOP]
+    } else if root.join("run/openrc").exists() {
+        vec![watch::stop(Init::OpenRc)]
+    } else {
+        vec![]
+    };
+    for stop in stops {
+        let argv: Vec<_> = stop.split(' ').collect();
+        drop(run(root, &argv));
+    }
+}
+
 fn run(root: &Path, argv: &[&str]) -> Result<()> {
     let ended = exec::run(root, argv, LIMITS)?;
     if ended.is_fine() {
@@ -161,9 +177,10 @@ mod tests {
         );
         let manager = manager(root.path()).unwrap();
         manager.start(root.path()).unwrap();
+        stop_for_k3s(root.path());
         assert_eq!(
             said(root.path()),
-            "rc-update add pipeops-agent default\nrc-service pipeops-agent restart\n"
+            "rc-update add pipeops-agent default\nrc-service pipeops-agent restart\nrc-service pipeops-k3s-watch stop\n"
         );
     }
 

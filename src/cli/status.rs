@@ -35,6 +35,10 @@ pub(super) static COMMAND: Command = Command {
             "Keep watching: redraws on a terminal, prints a line for each change in a pipe",
         )
         .short('w'),
+        Opt::flag(
+            "alive",
+            "Only check that the agent answers within five seconds (used by its service)",
+        ),
         SOCKET,
         CONFIG,
         SET,
@@ -46,7 +50,7 @@ pub(super) static COMMAND: Command = Command {
         "pipeops-agent status --json",
     ],
     notes: "To explain a message: pipeops-agent why.",
-    exit: "0 healthy, 1 a problem was found, 2 no agent answers. With --watch, Ctrl-C ends it (130).",
+    exit: "0 healthy, 1 a problem was found, 2 no agent answers. With --watch, Ctrl-C ends it (130). With --alive: 0 it answers, 1 it does not.",
     run: Some(status),
     ..Command::BARE
 };
@@ -54,6 +58,9 @@ pub(super) static COMMAND: Command = Command {
 fn status(args: &Args, output: &mut Output) -> Result<Exit> {
     if args.has("watch") {
         return Ok(watch(args, output));
+    }
+    if args.has("alive") {
+        return Ok(alive(args, output));
     }
     let status = asked(args, &Ask::Test(api::STATUS_FRESH_PATH))?;
     if args.has("json") {
@@ -69,6 +76,16 @@ fn status(args: &Args, output: &mut Output) -> Result<Exit> {
     } else {
         Exit::Fine
     })
+}
+
+/// Prints the sentence of an agent whose main loop answers.
+fn alive(args: &Args, output: &mut Output) -> Exit {
+    let (exit, text) = match asked(args, &Ask::Get(api::STATUS_PATH)) {
+        Ok(status) => (Exit::Fine, sentence(View::new(&status).text("summary"))),
+        Err(error) => (Exit::Problem, error.sentence()),
+    };
+    output.line(&printable(&text));
+    exit
 }
 
 /// The agent's status.

@@ -43,9 +43,11 @@ use crate::{
         download::{self, Address, Length, Redirects, Wanted},
         transport::Way,
     },
+    store,
     wire::{
         api,
         keeper::{PackageKind, Update, UpdateNote, UpdateStep},
+        state::read_identity,
     },
 };
 
@@ -152,19 +154,26 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         }
     }
     let release = release(args, &loaded, &note)?;
-    let banned: Vec<Version> = note
-        .banned
-        .iter()
-        .filter_map(|text| text.parse().ok())
-        .collect();
-    let seed = files::read(Path::new("/etc/machine-id"), 256).unwrap_or_default();
+    if is_root {
+        // A version that somebody names may be signed later than the newest: its list says nothing
+        // about the order.
+        let is_newest = !args.has("to");
+        let sequence = if is_newest { release.list.sequence } else { 0 };
+        keeper(&loaded, args)?.update_list_seen(sequence, &release.list)?;
+    }
+    let versions = |texts: &[String]| -> Vec<Version> {
+        texts.iter().filter_map(|text| text.parse().ok()).collect()
+    };
+    let (banned, withdrawn) = (versions(&note.banned), versions(&note.withdrawn));
+    let seed = seed(Path::new("/etc/machine-id"), loaded.state_dir());
     let machine = Machine {
         current: VERSION
             .parse()
             .map_err(|()| Error::new("this program has no version"))?,
         banned: &banned,
+        withdrawn: &withdrawn,
         not_before: Wall::from_millis(note.not_before_ms),
-        seed: &String::from_utf8_lossy(&seed),
+        seed: &seed,
         now: clock::now().wall,
     };
     let occasion = if args.has("automatic") {
@@ -177,6 +186,22 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(print(&release.list, &choice, &note, (args, output)));
     }
     install(&release, args, output)
+}
+
+/// A text that stays the same on this machine and differs from those of others: the id of the
+/// system, or that of the agent where the system has none, as on Alpine.
+fn seed(machine_id: &Path, state: &Path) -> String {
+    let id = files::read(machine_id, 256).unwrap_or_default();
+    let id = String::from_utf8_lossy(&id);
+    // systemd's word for an image that was never started.
+    if !matches!(id.trim(), "" | "uninitialized") {
+        return id.into_owned();
+    }
+    let path = state.join(store::IDENTITY);
+    // The folder is the agent's: what it puts there must not hold root up.
+    let content = path.is_file().then(|| files::read(&path, BYTES_MAX).ok());
+    let identity = content.flatten().and_then(|it| read_identity(&it).ok());
+    identity.map_or_else(String::new, |identity| identity.agent_id)
 }
 
 /// Reason why a timer has nothing to do, where that is no failure.
@@ -263,8 +288,6 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
         sha256: wanted.sha256,
         version: version.to_string(),
         previous: VERSION.to_owned(),
-        sequence: release.list.sequence,
-        keys: release.list.keys,
         was_linked: agent.seen().is_linked,
         within,
         package: previous,
@@ -509,5 +532,34 @@ impl Watched for Agent {
     fn wait(&self, time: Duration) -> Mono {
         smol::block_on(Timer::after(time));
         clock::now().mono
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{core::identity::Identity, wire::state::write_identity};
+
+    #[test]
+    fn machines_without_an_id_of_their_system_do_not_share_one_place_in_a_rollout() {
+        let machine = |id: Option<&str>, agent: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("machine-id");
+            if let Some(id) = id {
+                files::replace(&path, id.as_bytes(), 0o444).unwrap();
+            }
+            let identity = Identity {
+                agent_id: agent.to_owned(),
+                ..Identity::default()
+            };
+            let content = write_identity(&identity).unwrap();
+            files::replace(&folder.path().join(store::IDENTITY), &content, 0o600).unwrap();
+            seed(&path, folder.path())
+        };
+        assert_eq!(machine(Some("1f\n"), "a"), "1f\n");
+        for none in [None, Some("\n"), Some("uninitialized\n")] {
+            assert_eq!(machine(none, "a"), "a");
+            assert_ne!(machine(none, "a"), machine(none, "b"));
+        }
     }
 }

@@ -567,6 +567,8 @@ pub struct UpdateNote {
     pub sequence: u64,
     /// Changes of the signing key.
     pub keys: u32,
+    /// Versions that the list with that number withdraws.
+    pub withdrawn: Vec<String>,
     /// Versions that failed on this machine.
     pub banned: Vec<String>,
     /// Time of the next automatic try, in milliseconds since 1970.

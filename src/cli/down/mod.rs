@@ -32,7 +32,7 @@ pub(super) static COMMAND: Command = Command {
         CONFIG,
         JSON,
     ],
-    notes: "k3s and its workloads are not touched.\n\
+    notes: "k3s and its workloads are not touched. --purge ends the watch over k3s and its backups by schedule.\n\
             The agent's data stays, so that it keeps its identity after pipeops-agent up.\n\
             --purge removes what the agent created and nothing else, and says what it left and why. It may be repeated.",
     examples: &["sudo pipeops-agent down", "sudo pipeops-agent down --purge"],
@@ -63,6 +63,9 @@ fn down(args: &Args, output: &mut Output) -> Result<Exit> {
         manager.stop(Path::new("/"))?;
     }
     check_is_stopped(args)?;
+    if purge.is_some() && is_usual {
+        service::stop_for_k3s(Path::new("/"));
+    }
     let done = purge.map(Purge::remove).unwrap_or_default();
     let is_whole = done.failed.is_empty();
     let exit = if is_whole { Exit::Fine } else { Exit::Problem };
@@ -114,6 +117,7 @@ fn subject(file: &Path, loaded: &Loaded) -> Subject {
         state: loaded.state_dir().to_owned(),
         socket: loaded.socket().to_owned(),
         keeper: loaded.keeper().state_dir,
+        root: PathBuf::from("/"),
     }
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Subject {
     pub(super) socket: PathBuf,
     /// The folder of the root helper's journal.
     pub(super) keeper: PathBuf,
+    /// The root of the machine.
+    pub(super) root: PathBuf,
 }
 
 /// Something that stays.
@@ -36,6 +38,26 @@ pub(super) struct Left {
     pub(super) path: PathBuf,
     pub(super) why: String,
 }
+
+/// Services that `pipeops-agent k3s` made: links first, so that an interrupted removal leaves none
+/// that leads nowhere.
+const SERVICES_OF_K3S: [&str; 12] = [
+    "etc/systemd/system/timers.target.wants/pipeops-k3s-watch.timer",
+    "etc/systemd/system/timers.target.wants/pipeops-k3s-connect.timer",
+    "etc/systemd/system/multi-user.target.wants/pipeops-k3s-resume.service",
+    "etc/systemd/system/pipeops-k3s-watch.timer",
+    "etc/systemd/system/pipeops-k3s-watch.service",
+    "etc/systemd/system/pipeops-k3s-connect.timer",
+    "etc/systemd/system/pipeops-k3s-connect.service",
+    "etc/systemd/system/pipeops-k3s-resume.service",
+    "etc/runlevels/default/pipeops-k3s-watch",
+    "etc/runlevels/default/pipeops-k3s-resume",
+    "etc/init.d/pipeops-k3s-watch",
+    "etc/init.d/pipeops-k3s-resume",
+];
+/// Folders of those services: the credential and the state in memory, and copies of backups on
+/// their way to a bucket.
+const FOLDERS_OF_K3S: [&str; 2] = ["run/pipeops-k3s", "var/spool/pipeops-k3s"];
 
 /// Files and folders to remove, in order.
 #[derive(Debug, Default)]
@@ -98,6 +120,7 @@ impl Purge {
         purge.file(&subject.file);
         purge.last(&subject.file);
         if subject.is_usual {
+            purge.k3s_services(&subject.root);
             purge.keeper(&subject.keeper);
         }
         purge
@@ -141,6 +164,16 @@ impl Purge {
                     store::IDENTITY
                 ),
             });
+        }
+    }
+
+    /// Services that `pipeops-agent k3s` made, and what they keep beside k3s, which stays.
+    fn k3s_services(&mut self, root: &Path) {
+        for path in SERVICES_OF_K3S {
+            self.file(&root.join(path));
+        }
+        for folder in FOLDERS_OF_K3S {
+            self.folder(&root.join(folder), |_| true);
         }
     }
 
@@ -296,6 +329,31 @@ fn is_of(name: &OsStr, is_ours: impl Fn(&str) -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::k3s::{connect, plan, step::Step, texts::Init, watch};
+
+    #[test]
+    fn every_service_for_k3s_is_known_here_and_to_the_package() {
+        let made = [Init::Systemd, Init::OpenRc].map(watch::made);
+        let resume = [Init::Systemd, Init::OpenRc].map(plan::no_resume);
+        let resume = resume.iter().flatten().filter_map(|step| match step {
+            Step::Gone { path, .. } => Some(path.as_str()),
+            _ => None,
+        });
+        let made = made.into_iter().flatten().copied();
+        for path in made.chain(connect::MADE).chain(resume) {
+            let path = path.trim_start_matches('/');
+            let is_below = |folder: &&str| path.starts_with(*folder);
+            let is_known = SERVICES_OF_K3S.contains(&path) || FOLDERS_OF_K3S.iter().any(is_below);
+            assert!(is_known, "{path} stays after a purge");
+        }
+        let script = include_str!("../../../packaging/deb/postrm");
+        for name in FOLDERS_OF_K3S {
+            assert!(script.contains(&format!(" /{name}")), "{name}");
+        }
+        for name in ["watch", "connect", "resume"] {
+            assert!(script.contains(&format!(" pipeops-k3s-{name}")), "{name}");
+        }
+    }
 
     /// The package's own purge runs when this program is gone already.
     #[test]

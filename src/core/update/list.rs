@@ -30,7 +30,8 @@ pub struct List {
     pub expires: Wall,
     /// Share of machines that install it by themselves, in percent.
     pub rollout: u8,
-    withdrawn: Vec<Version>,
+    /// Versions that nobody shall install.
+    pub withdrawn: Vec<Version>,
     signed: Signed,
 }
 
@@ -50,6 +51,8 @@ pub struct Machine<'a> {
     pub current: Version,
     /// Versions that failed here.
     pub banned: &'a [Version],
+    /// Versions that the newest list withdrew which was seen here.
+    pub withdrawn: &'a [Version],
     /// Before this time nothing is tried again by itself.
     pub not_before: Wall,
     /// Any text that stays the same on this machine.
@@ -118,7 +121,7 @@ impl List {
     pub fn choose(&self, machine: &Machine<'_>, occasion: Trigger) -> Choice {
         let version = self.version;
         let held = |why: &str| Choice::Held(format!("{version} is not installed: {why}"));
-        if self.withdrawn.contains(&version) {
+        if self.withdrawn.contains(&version) || machine.withdrawn.contains(&version) {
             return held("it was withdrawn");
         }
         if version == machine.current {

@@ -177,6 +177,7 @@ fn only_a_newer_good_release_is_installed_by_itself() {
     let machine = |current: &str, now: &str| Machine {
         current: version(current),
         banned: &[],
+        withdrawn: &[],
         not_before: Wall::default(),
         seed: "machine",
         now: Wall::parse_rfc3339(now).unwrap(),
@@ -210,6 +211,13 @@ fn only_a_newer_good_release_is_installed_by_itself() {
         ..machine("0.1.9", early)
     };
     held(&usual, &soon, "the next is after");
+    let knows = Machine {
+        withdrawn: &banned,
+        ..machine("0.1.9", early)
+    };
+    held(&usual, &knows, "withdrawn");
+    let by_hand = usual.choose(&knows, Trigger::ByHand);
+    assert!(matches!(by_hand, Choice::Held(_)), "a list from before");
     // Somebody who is there decides about all of that but a withdrawal.
     for machine in [&failed, &soon, &machine("0.1.9", late)] {
         assert_eq!(usual.choose(machine, Trigger::ByHand), Choice::Install);

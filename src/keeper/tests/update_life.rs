@@ -7,7 +7,10 @@ use crate::{
     core::{
         preflight::UPDATE_TAKEN_BACK,
         time::Mono,
-        update::trial::{AgentStatus, Cause},
+        update::{
+            list::List,
+            trial::{AgentStatus, Cause},
+        },
     },
     keeper::update::{NewProgram, PROGRAM, PreviousPackage, Watched, services},
     wire::keeper::{PackageKind, ServiceFile, UpdateNote},
@@ -143,8 +146,6 @@ fn new(tree: &Tree) -> NewProgram {
         sha256: "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437".to_owned(),
         version: "0.1.1".to_owned(),
         previous: "0.1.0".to_owned(),
-        sequence: 7,
-        keys: 1,
         was_linked: true,
         within: Duration::from_secs(30),
         package: None,
@@ -182,7 +183,6 @@ fn a_good_version_stays_and_a_bad_one_goes_and_only_its_own_fault_bans_it() {
         tree.keeper().finish_update(&agent(&tree, fault)).unwrap();
         assert_eq!(tree.read("run/pipeops-agent/starts"), None, "old crashes");
         let note = assert_over(&tree, fault);
-        assert_eq!((note.sequence, note.keys), (7, 1));
         let last = note.last.unwrap();
         assert_eq!(last.is_kept, fault == Fault::None);
         let (banned, cause): (&[&str], _) = match fault {
@@ -208,6 +208,34 @@ fn a_good_version_stays_and_a_bad_one_goes_and_only_its_own_fault_bans_it() {
             .count();
         assert_eq!(restarts, if fault == Fault::None { 1 } else { 2 });
     }
+}
+
+#[test]
+fn the_newest_list_is_remembered_and_what_it_withdrew() {
+    let tree = tree();
+    let list = |sequence, keys, withdrawn: &[&str]| {
+        let mut list = List::default();
+        list.sequence = sequence;
+        list.keys = keys;
+        list.withdrawn = withdrawn.iter().map(|it| it.parse().unwrap()).collect();
+        list
+    };
+    let see = |sequence, list: &List| {
+        tree.keeper().update_list_seen(sequence, list).unwrap();
+        let note = tree.keeper().update_note().unwrap();
+        (note.sequence, note.keys, note.withdrawn)
+    };
+    let known = || vec!["0.1.1".to_owned()];
+    assert_eq!(see(7, &list(7, 0, &["0.1.1"])), (7, 0, known()));
+    // An older one with a key that is newer, one that was named, and one that forgets.
+    assert_eq!(see(5, &list(5, 1, &[])), (7, 1, known()));
+    assert_eq!(see(0, &list(9, 0, &[])), (7, 1, known()));
+    tree.keeper().stage_update(&new(&tree)).unwrap();
+    tree.keeper()
+        .finish_update(&agent(&tree, Fault::Link))
+        .unwrap();
+    assert_eq!(see(7, &list(7, 1, &[])), (7, 1, known()));
+    assert_eq!(see(8, &list(8, 1, &[])), (8, 1, Vec::new()), "taken back");
 }
 
 #[test]

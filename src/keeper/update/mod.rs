@@ -21,7 +21,7 @@ use crate::{
         time::{Mono, Wall},
         update::{
             Version,
-            list::PROGRAM_BYTES_MAX,
+            list::{List, PROGRAM_BYTES_MAX},
             trial::{AgentStatus, Cause, STARTS_MAX, Trial, TrialVerdict},
         },
     },
@@ -58,10 +58,6 @@ pub struct NewProgram {
     pub version: String,
     /// Version that is installed.
     pub previous: String,
-    /// Sequence number of the list.
-    pub sequence: u64,
-    /// Changes of the signing key by the list.
-    pub keys: u32,
     /// True if the agent is linked now.
     pub was_linked: bool,
     /// Time for the new version to prove itself.
@@ -83,6 +79,21 @@ impl Keeper {
     pub fn update_note(&self) -> Result<UpdateNote> {
         let note = Journal::open(&self.directory)?;
         read(&note.directory().join("updates.json")).map(Option::unwrap_or_default)
+    }
+
+    /// Takes down that this list was accepted: an older one is refused from now on, and what it
+    /// withdraws stays withdrawn. `sequence` is 0 where the list says nothing about the order.
+    pub fn update_list_seen(&self, sequence: u64, list: &List) -> Result<()> {
+        let mut note = self.update_note()?;
+        if sequence <= note.sequence && list.keys <= note.keys {
+            return Ok(());
+        }
+        if sequence > note.sequence {
+            note.sequence = sequence;
+            note.withdrawn = list.withdrawn.iter().map(ToString::to_string).collect();
+        }
+        note.keys = note.keys.max(list.keys);
+        self.note(&note)
     }
 
     /// Describes the last update, where it was taken back and nothing as new was installed since.
@@ -147,11 +158,6 @@ impl Keeper {
             write(&self.services_file(), &self.services_of(&next))?;
         }
         let package = new.package.as_ref();
-        self.note(&UpdateNote {
-            sequence: new.sequence,
-            keys: new.keys,
-            ..self.update_note()?
-        })?;
         self.write_update(&Update {
             version: new.version.clone(),
             sha256: new.sha256.clone(),

@@ -41,7 +41,7 @@ impl Fresh {
     fn run(&self, script: &str) -> Output {
         let machine = "set -e\n\
             mkdir -p kept && cp -a /etc/passwd /etc/group /etc/hosts /etc/nsswitch.conf kept/ 2>/dev/null || true\n\
-            for folder in /etc /run /var/lib /usr/local/bin; do mount -t tmpfs -o mode=755 none $folder; done\n\
+            for folder in /etc /run /var/lib /var/spool /usr/local/bin; do mount -t tmpfs -o mode=755 none $folder; done\n\
             cp -a kept/. /etc/\n\
             stranger() { setpriv --reuid 54321 --regid 54321 --clear-groups ./pipeops-agent \"$@\"; }\n\
             agent() { ./pipeops-agent \"$@\"; }\n\
@@ -151,7 +151,13 @@ fn purge_finishes_what_an_earlier_one_began_and_touches_nothing_of_others() {
          ln -s /var/lib/other /var/lib/pipeops-agent\n\
          echo '[log]' > /etc/pipeops-agent/config.toml; echo '[log]' > /etc/pipeops-agent/config.d/up.toml\n\
          echo mine > /etc/pipeops-agent/notes.txt\n\
+         mkdir -p /etc/systemd/system/timers.target.wants /run/pipeops-k3s /var/spool/pipeops-k3s\n\
+         (cd /etc/systemd/system && touch pipeops-k3s-watch.service pipeops-k3s-watch.timer k3s.service\n\
+         ln -s ../pipeops-k3s-watch.timer timers.target.wants/pipeops-k3s-watch.timer)\n\
+         touch /run/pipeops-k3s/status /var/spool/pipeops-k3s/1.tar.age\n\
          agent down --purge --yes || exit 91\n\
+         [ \"$(cd /etc/systemd/system && find . -name '*k3s*')\" = ./k3s.service ] || exit 92\n\
+         ls -d /run/pipeops-k3s /var/spool/pipeops-k3s 2>/dev/null && exit 93\n\
          find /etc/other /var/lib/other /etc/pipeops-agent /var/lib/pipeops-keeper | sort",
     );
     let told = text(&output.stdout);

@@ -346,6 +346,25 @@ mod tests {
     }
 
     #[test]
+    fn a_service_without_its_program_is_skipped_and_does_not_fail() {
+        let systemd = [
+            resume(Init::Systemd, "/p q", "/d"),
+            watch(Init::Systemd, "/p q"),
+            connect("/p q"),
+        ];
+        for text in systemd {
+            assert!(
+                text.lines()
+                    .any(|line| line == "ConditionFileIsExecutable=/p q"),
+                "{text}"
+            );
+        }
+        for text in [resume(Init::OpenRc, "/p", "/d"), watch(Init::OpenRc, "/p")] {
+            assert!(text.contains("[ ") && text.contains("-x "), "{text}");
+        }
+    }
+
+    #[test]
     fn no_placeholder_is_left_in_a_text() {
         for init in [Init::Systemd, Init::OpenRc] {
             let resume = resume(init, "/d/pipeops-agent", "/d");
