@@ -30,7 +30,7 @@ pub struct Overlay {
     pub restarted: Wall,
     /// Times since when the Pods of a workload read other configuration, in milliseconds:
     /// `Deployment/web`.
-    pub reconfigured: BTreeMap<String, u64>,
+    pub reconfigured: LiteMap<String, u64>,
     /// Digests that its Pods ran when the revision became good, by the names of its images; for an
     /// image without one a word that [`super::unpinned`] knows.
     pub digests: LiteMap<String, String>,

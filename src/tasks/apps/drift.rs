@@ -98,7 +98,7 @@ struct AppDrift {
     counts: LiteMap<(String, String), (u32, Mono)>,
     missing: Vec<String>,
     /// Objects that could not be put back, with the number of tries and the last error.
-    stuck: BTreeMap<String, (u32, Error)>,
+    stuck: LiteMap<String, (u32, Error)>,
 }
 
 impl AppDrift {

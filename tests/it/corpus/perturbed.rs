@@ -9,7 +9,7 @@ use pipeops_agent::core::{
     rollout::{JudgedRollout, Object, Observation, RolloutVerdict, replay},
     time::Mono,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Scenario, folder, names, read};
 
@@ -20,6 +20,8 @@ const RUNS: usize = 1_000;
 /// Runs of each broken recording.
 const RUNS_BROKEN: usize = 4;
 const HOUR_S: u64 = 3_600;
+/// Longest wait for the look after one that is missed.
+const MISSED: Duration = Duration::from_secs(2);
 
 /// What happens to one recording.
 struct Trouble {
@@ -35,8 +37,10 @@ impl Trouble {
         let first = frames.iter().find_map(|(_, seen)| seen.clone());
         let (mut later_s, mut all) = (0, Frames::new());
         for (place, (at, seen)) in frames.iter().enumerate() {
-            let is_last = place + 1 == frames.len();
-            if place > 0 && !is_last && self.rng.u8(..4) == 0 {
+            // A look that is missed: the next one is not far.
+            let next = frames.get(place + 1).map(|(next, _)| next.since(*at));
+            let is_short = next.is_some_and(|gap| gap < MISSED);
+            if place > 0 && is_short && self.rng.u8(..4) == 0 {
                 continue;
             }
             let seen = match (seen, ended_before, &first) {
@@ -63,16 +67,25 @@ impl Trouble {
 fn after_a_reboot(seen: &Observation, first: &Observation, count: u64) -> Observation {
     let mut all = Observation::default();
     for object in seen.all() {
-        let was_there = first
-            .get(&object.key())
-            .is_some_and(|before| before.uid() == object.uid());
+        // One that the kubelet did not know yet has no past.
+        let was_there = first.get(&object.key()).is_some_and(|before| {
+            uid(before) == uid(object)
+                && before
+                    .value()
+                    .pointer("/status/containerStatuses")
+                    .is_some()
+        });
         if object.key().kind != "Pod" || !was_there {
             all.add(object.clone());
             continue;
         }
-        let mut value = object.value();
+        let mut value = object.value().clone();
         let statuses = value.pointer_mut("/status/containerStatuses");
-        for status in statuses.and_then(|list| list.as_array_mut()).into_iter().flatten() {
+        for status in statuses
+            .and_then(|list| list.as_array_mut())
+            .into_iter()
+            .flatten()
+        {
             let before = status["restartCount"].as_u64().unwrap_or(0);
             status["restartCount"] = json!(before + count);
             if before == 0 && status.pointer("/lastState/terminated").is_none() {
@@ -82,6 +95,10 @@ fn after_a_reboot(seen: &Observation, first: &Observation, count: u64) -> Observ
         all.add(Object::recorded(&value));
     }
     all
+}
+
+fn uid(object: &Object) -> Value {
+    object.value()["metadata"]["uid"].clone()
 }
 
 fn judged(name: &str, seed: u64) -> Vec<JudgedRollout> {
@@ -108,12 +125,17 @@ fn a_thousand_healthy_rollouts_in_trouble_raise_no_alarm() {
     for run in 0..RUNS {
         let scenario = &healthy[run % healthy.len()];
         let steps = judged(&scenario.name, run as u64);
-        let alarm = steps.iter().find(|step| step.verdict == RolloutVerdict::Bad);
+        let alarm = steps
+            .iter()
+            .find(|step| step.verdict == RolloutVerdict::Bad);
         let last = steps.last().expect("a judgement");
         if let Some(step) = alarm {
             wrong.push(format!("{}, seed {run}: {step:?}", scenario.name));
         } else if last.verdict != RolloutVerdict::Good {
-            wrong.push(format!("{}, seed {run}, at the end: {last:?}", scenario.name));
+            wrong.push(format!(
+                "{}, seed {run}, at the end: {last:?}",
+                scenario.name
+            ));
         }
     }
     assert!(
@@ -140,8 +162,8 @@ fn a_broken_rollout_in_trouble_keeps_its_cause() {
         }
     }
     assert!(
-        wrong.len() * 50 <= runs,
-        "{} of {runs} are wrong, 2 % may be:\n{}",
+        wrong.is_empty(),
+        "{} of {runs} are wrong:\n{}",
         wrong.len(),
         wrong.join("\n")
     );
