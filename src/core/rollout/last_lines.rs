@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::{
     super::{lines::Lines, redact::redacted, secret::Secret},
-    Key, Object, Observation, Scope,
+    Cause, Finding, Key, Object, Observation, Scope,
     evidence::{LAST_LINES, key},
+    messages::on_one_line,
     object::text,
     pods, workloads,
 };
@@ -20,6 +21,8 @@ const LINE_BYTES_MAX: usize = 400;
 const CUT: char = '…';
 /// A shorter value of a Secret is hidden as a word, because it stands in many others.
 const VALUE_BYTES_MIN: usize = 6;
+/// A shorter piece of a value at the end of what was cut is no secret.
+const PIECE_BYTES_MIN: usize = 3;
 /// Words of the kubelet in the place of a log that is gone.
 const NO_LOG: &str = "unable to retrieve container logs for ";
 /// Text in the place of a value.
@@ -140,6 +143,61 @@ fn shortened(line: &str) -> String {
     short
 }
 
+impl Finding {
+    /// Returns whether words of the app's programs may stand in its evidence: the message that a
+    /// container left behind, the output of a probe.
+    pub const fn quotes(&self) -> bool {
+        matches!(
+            self.cause,
+            Cause::Oom
+                | Cause::ContainerStart
+                | Cause::ImagePlatform
+                | Cause::InitCrash
+                | Cause::CrashLoop
+                | Cause::ProbeStartup
+                | Cause::ProbeLiveness
+                | Cause::ProbeReadiness
+                | Cause::NodePressure
+                | Cause::JobFailed
+                | Cause::CustomStalled
+                | Cause::CustomNotReady
+        )
+    }
+
+    /// Hides secrets in its evidence, as in the lines of a log.
+    pub fn hide(&mut self, known: &[Secret]) {
+        let folded = known
+            .iter()
+            .map(|value| Secret::new(on_one_line(value.reveal())));
+        let folded: Vec<_> = folded.collect();
+        let mut safe = String::new();
+        for part in without(&self.evidence, &folded).split_inclusive(CUT) {
+            match part.strip_suffix(CUT) {
+                Some(kept) => {
+                    safe.push_str(&without_piece(kept, &folded));
+                    safe.push(CUT);
+                }
+                None => safe.push_str(part),
+            }
+        }
+        self.evidence = safe;
+    }
+}
+
+/// A text that was cut, without the piece of a value at its end.
+fn without_piece(text: &str, known: &[Secret]) -> String {
+    for value in known.iter().map(Secret::reveal) {
+        let ends = value.char_indices().map(|(end, _)| end).rev();
+        let mut pieces = ends
+            .filter(|end| *end >= PIECE_BYTES_MIN)
+            .filter_map(|end| value.get(..end));
+        if let Some(before) = pieces.find_map(|piece| text.strip_suffix(piece)) {
+            return format!("{before}{HIDDEN}");
+        }
+    }
+    text.to_owned()
+}
+
 fn without(text: &str, known: &[Secret]) -> String {
     let mut text = text.to_owned();
     for value in known.iter().map(Secret::reveal) {
@@ -200,6 +258,39 @@ mod tests {
             last_lines(b"half of a sec", false, &[]),
             Vec::<String>::new()
         );
+    }
+
+    #[test]
+    fn evidence_shows_no_secret_that_a_program_left_there_and_no_piece_of_one() {
+        let hidden = |message: &str, known: &[&str]| {
+            let mut found = Finding {
+                cause: Cause::CrashLoop,
+                object: String::new(),
+                sentence: String::new(),
+                evidence: crate::core::rollout::messages::evidence("Error", message),
+                fix: String::new(),
+                is_definite: true,
+            };
+            assert!(found.quotes());
+            let known: Vec<_> = known.iter().map(|value| Secret::new(*value)).collect();
+            found.hide(&known);
+            found.evidence
+        };
+        assert_eq!(
+            hidden("no login with s3ed-4f1c9e\nas x", &["s3ed-4f1c9e"]),
+            "Error: no login with (hidden) as x"
+        );
+        assert_eq!(
+            hidden("a  horse\t battery", &["horse\t battery"]),
+            "Error: a (hidden)"
+        );
+        let long = format!("{} s3ed-4f1c9e", "x".repeat(385));
+        assert!(
+            hidden(&long, &["s3ed-4f1c9e"]).ends_with("x (hidden)…"),
+            "{}",
+            hidden(&long, &["s3ed-4f1c9e"])
+        );
+        assert_eq!(hidden("token=abcdefgh", &[]), "Error: token=(hidden)");
     }
 
     #[test]

@@ -7,7 +7,7 @@ const EVIDENCE_CHARS_MAX: usize = 400;
 
 /// A line of evidence: a reason and a message, on one line and not too long.
 pub(super) fn evidence(reason: &str, message: &str) -> String {
-    let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = on_one_line(message);
     let line = match (reason, message.as_str()) {
         ("", message) => message.to_owned(),
         (reason, "") => reason.to_owned(),
@@ -18,6 +18,11 @@ pub(super) fn evidence(reason: &str, message: &str) -> String {
         Some((at, _)) => format!("{}…", line.get(..at).unwrap_or_default()),
         None => line,
     }
+}
+
+/// A text with one space in the place of each white space.
+pub(super) fn on_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Events about an object; one of an earlier object of the same name is not.

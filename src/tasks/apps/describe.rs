@@ -6,6 +6,7 @@ use super::{
     Apps,
     change::{Plan, is_ours},
     ledger::of_api,
+    veil::veil,
     verdict::{kinds, refused, scope, sight},
 };
 use crate::{
@@ -104,14 +105,15 @@ impl Apps {
             .collect();
         let scope = scope(&services);
         let known = self.watched_standing(app, &scope);
-        let (verdict, sentence, finding) = if let Some(known) = known {
+        let cluster = self.cluster(app.owner);
+        let (verdict, sentence, mut finding) = if let Some(known) = known {
             known
         } else {
-            let cluster = self.cluster(app.owner);
             let seen = cluster.observe(&app.namespace, &kinds(&services)).await;
             let seen = seen.map_err(|error| refused(&error));
             standing(&scope, sight(&seen))
         };
+        veil(&cluster, (manifests, &app.namespace), finding.as_mut()).await;
         let judgement = JudgedRollout {
             verdict,
             sentence,

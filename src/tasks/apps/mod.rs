@@ -45,6 +45,7 @@ mod running;
 mod source;
 mod stage;
 mod suggest;
+mod veil;
 mod verdict;
 mod watched;
 

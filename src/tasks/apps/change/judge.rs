@@ -53,7 +53,9 @@ impl Work {
             self.unstick(&cluster, pods.unwrap_or_default()).await;
             self.hear(version, (&watched, &scope), &mut lines).await;
             let judgement = watched.look(|sight| rollout.observe(sight, self.apps.now().mono));
-            if let Some(judgement) = judgement {
+            if let Some(mut judgement) = judgement {
+                let of = (version, read.app.namespace.as_str());
+                self.veil(of, &mut judgement, &mut lines).await;
                 self.apps.show(&self.plan.app, &judgement);
                 if judgement.verdict.is_final() {
                     let digests = watched.look(|sight| match sight {

@@ -1,11 +1,12 @@
 //! Last lines of the containers of a version that died, asked for while it is judged: once for each
 //! death, without values of Secrets.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use super::{
     super::{
         observe::{LOG_BYTES_MAX, log_query},
+        veil::{WITHIN, in_words, secrets, veil},
         watched::Watched,
     },
     Work,
@@ -13,16 +14,13 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{secret_names, values},
-        rollout::{Died, Object, Scope, Sight, died, last_lines},
+        rollout::{Died, JudgedRollout, Object, Scope, Sight, died, last_lines},
         secret::Secret,
     },
-    error::{Error, Retry},
+    error::Retry,
     net::deadline,
 };
 
-/// Time for one question; the verdict waits for it.
-const WITHIN: Duration = Duration::from_secs(5);
 /// Questions while one version is judged. A container that dies again and again is started later
 /// each time, five minutes at most.
 const ASKED_MAX: usize = 100;
@@ -33,6 +31,8 @@ pub(super) struct LastLines {
     asked: BTreeSet<Died>,
     /// Values that lines must not show, once they were needed.
     hidden: Option<Vec<Secret>>,
+    /// The last evidence that a program may have written, and how it is shown.
+    veiled: (String, String),
 }
 
 impl Work {
@@ -69,6 +69,31 @@ impl Work {
         }
     }
 
+    /// Hides in the evidence of a judgement what the app's Secrets hold; once for each evidence.
+    pub(super) async fn veil(
+        &self,
+        of: (&Version, &str),
+        judgement: &mut JudgedRollout,
+        lines: &mut LastLines,
+    ) {
+        let Some(found) = judgement.finding.as_mut() else {
+            return;
+        };
+        let (raw, shown) = &mut lines.veiled;
+        if *raw != found.evidence {
+            raw.clone_from(&found.evidence);
+            let (version, namespace) = of;
+            veil(
+                &self.cluster(),
+                (&version.manifests, namespace),
+                Some(&mut *found),
+            )
+            .await;
+            shown.clone_from(&found.evidence);
+        }
+        found.evidence.clone_from(shown);
+    }
+
     async fn ask(
         &self,
         version: &Version,
@@ -77,7 +102,7 @@ impl Work {
     ) -> Object {
         let known = match hidden {
             Some(known) => known,
-            None => match self.values(version, died).await {
+            None => match secrets(&self.cluster(), (&version.manifests, &died.namespace)).await {
                 Ok(known) => hidden.insert(known),
                 Err(error) => return died.is_hidden(&in_words(&error)),
             },
@@ -96,29 +121,4 @@ impl Work {
             Err(error) => died.is_hidden(&in_words(&error)),
         }
     }
-
-    /// Values of the Secrets that the Pods of a version read. What is not known cannot be hidden,
-    /// so no lines are shown without.
-    async fn values(&self, version: &Version, died: &Died) -> Result<Vec<Secret>, Error> {
-        let own = version.manifests.iter();
-        let own = own.filter(|manifest| manifest.kind.name == "Secret");
-        let mut known: Vec<_> = own.flat_map(|own| values(&own.object)).collect();
-        let cluster = self.cluster();
-        // On the way back a Secret keeps its value of today.
-        for name in secret_names(&version.manifests) {
-            let found = cluster.secret(&died.namespace, &name).await;
-            let found = found.map_err(|error| {
-                error.within(format!(
-                    "they may hold values of the Secret {name}, which cannot be read"
-                ))
-            })?;
-            known.extend(found.iter().flat_map(values));
-        }
-        Ok(known)
-    }
-}
-
-fn in_words(error: &Error) -> String {
-    let fix = error.fix.iter().map(|fix| format!("; {fix}"));
-    format!("{}{}", error.what, fix.collect::<String>())
 }
