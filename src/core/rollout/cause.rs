@@ -135,6 +135,8 @@ causes! {
     NodeRuntime = "node.runtime", Outside, 0;
     /// The API server, its datastore or a webhook does not answer.
     ApiTrouble = "api.unavailable", Outside, 0;
+    /// A volume, its node or its provisioner is not there now.
+    StorageUnavailable = "storage.unavailable", Outside, 0;
     /// The account that deploys may not do what the change needs.
     AccessRefused = "access.refused", Outside, 0;
     /// An object that is being deleted is kept by a finalizer.

@@ -402,19 +402,54 @@ fn unanswered(message: &str) -> Option<&'static str> {
         .map(|(_, who)| *who)
 }
 
-/// Cause of a Pod that no node takes, by the words of the scheduler. The first that fits: they
-/// stand in the order in which a person would have to act.
-pub(super) fn unschedulable(message: &str) -> (Cause, &'static str) {
-    const NODE_TAINTS: [&str; 2] = [
-        "node.kubernetes.io/not-ready",
-        "node.kubernetes.io/unreachable",
-    ];
-    const PRESSURE_TAINTS: [&str; 3] = [
+/// Taints that Kubernetes and cloud providers put on a node in trouble. Whoever deploys an app sets
+/// none of these.
+pub(super) const NODE_TAINTS: [&str; 2] =
+    ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
+
+/// Trouble of nodes for which a Pod may have to wait, by the words of the scheduler.
+pub(super) fn node_trouble(message: &str) -> Option<(Cause, &'static str)> {
+    const PRESSURE: [&str; 3] = [
         "node.kubernetes.io/disk-pressure",
         "node.kubernetes.io/memory-pressure",
         "node.kubernetes.io/pid-pressure",
     ];
+    const CORDONED: [&str; 2] = [
+        "node(s) were unschedulable",
+        "node.kubernetes.io/unschedulable",
+    ];
     let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if has(&PRESSURE) {
+        Some((
+            Cause::NodePressure,
+            "the node lacks disk, memory or process ids and takes no new Pods",
+        ))
+    } else if has(&CORDONED) {
+        Some((
+            Cause::NodeCordoned,
+            "the node is cordoned and takes no Pods",
+        ))
+    } else if has(&NODE_TAINTS) || has(&["no nodes available"]) {
+        Some((Cause::NodeNotReady, "no node is ready to take it"))
+    } else {
+        None
+    }
+}
+
+/// Cause of a Pod that no node takes, by the words of the scheduler. The first that fits: they
+/// stand in the order in which a person would have to act.
+pub(super) fn unschedulable(message: &str) -> (Cause, &'static str) {
+    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    let is_volume = has(&["volume node affinity conflict"]);
+    let is_selector = has(&[
+        "node affinity/selector",
+        "node selector",
+        "pod affinity",
+        "pod anti-affinity",
+        "topology spread",
+    ]) || message
+        .replace("volume node affinity", "")
+        .contains("node affinity");
     if has(&["unbound immediate PersistentVolumeClaims"])
         || (has(&["persistentvolumeclaim"]) && has(&["not found"]))
     {
@@ -432,38 +467,29 @@ pub(super) fn unschedulable(message: &str) -> (Cause, &'static str) {
             Cause::ScheduleMemory,
             "no node has as much memory left as it requests",
         )
+    } else if let Some(trouble) = node_trouble(message) {
+        trouble
     } else if has(&["free ports"]) {
         (
             Cause::SchedulePorts,
             "the hostPort that it wants is taken on every node",
         )
-    } else if has(&NODE_TAINTS) {
-        (Cause::NodeNotReady, "no node is ready to take it")
-    } else if has(&PRESSURE_TAINTS) {
+    } else if is_volume && is_selector {
         (
-            Cause::NodePressure,
-            "the node lacks disk, memory or process ids and takes no new Pods",
+            Cause::ScheduleAffinity,
+            "its volume lies on a node, or in a zone, that its nodeSelector or affinity excludes",
         )
-    } else if has(&[
-        "node(s) were unschedulable",
-        "node.kubernetes.io/unschedulable",
-    ]) {
+    } else if is_volume {
         (
-            Cause::NodeCordoned,
-            "the node is cordoned and takes no Pods",
+            Cause::StorageUnavailable,
+            "its volume lies on a node, or in a zone, where no node can take it now",
         )
     } else if has(&["untolerated taint"]) {
         (
             Cause::ScheduleTaint,
             "every node has a taint that it does not tolerate",
         )
-    } else if has(&[
-        "node affinity",
-        "node selector",
-        "pod affinity",
-        "pod anti-affinity",
-        "topology spread",
-    ]) {
+    } else if is_selector {
         (
             Cause::ScheduleAffinity,
             "no node matches its nodeSelector or affinity",
@@ -622,6 +648,56 @@ mod tests {
             found("Error creating: something new"),
             (Cause::Admission, false)
         );
+    }
+
+    #[test]
+    fn a_pod_that_no_node_takes_is_blamed_on_what_the_scheduler_names() {
+        let taint = |taint: &str| format!("1 node(s) had untolerated taint {{{taint}: }}");
+        for (reasons, wanted) in [
+            (taint("node.kubernetes.io/not-ready"), Cause::NodeNotReady),
+            (taint("node.kubernetes.io/unreachable"), Cause::NodeNotReady),
+            (
+                taint("node.kubernetes.io/network-unavailable"),
+                Cause::NodeNotReady,
+            ),
+            (
+                taint("node.cloudprovider.kubernetes.io/uninitialized"),
+                Cause::NodeNotReady,
+            ),
+            (taint("node.kubernetes.io/disk-pressure"), Cause::NodePressure),
+            (taint("node.kubernetes.io/memory-pressure"), Cause::NodePressure),
+            (taint("node.kubernetes.io/pid-pressure"), Cause::NodePressure),
+            ("1 node(s) were unschedulable".to_owned(), Cause::NodeCordoned),
+            (
+                format!(
+                    "1 node(s) didn't have free ports for the requested pod ports, {}",
+                    taint("node.kubernetes.io/unreachable")
+                ),
+                Cause::NodeNotReady,
+            ),
+            (
+                taint("node-role.kubernetes.io/control-plane"),
+                Cause::ScheduleTaint,
+            ),
+            (
+                "1 node(s) didn't match Pod's node affinity/selector".to_owned(),
+                Cause::ScheduleAffinity,
+            ),
+            (
+                "1 node(s) had volume node affinity conflict".to_owned(),
+                Cause::StorageUnavailable,
+            ),
+            (
+                "1 node(s) didn't match Pod's node affinity/selector, 1 node(s) had volume node affinity conflict".to_owned(),
+                Cause::ScheduleAffinity,
+            ),
+            ("1 Too many pods".to_owned(), Cause::Schedule),
+        ] {
+            let message = format!("0/2 nodes are available: {reasons}. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.");
+            assert_eq!(unschedulable(&message).0, wanted, "{message}");
+        }
+        let none = "no nodes available to schedule pods";
+        assert_eq!(unschedulable(none).0, Cause::NodeNotReady);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use super::{
     earlier::{Earlier, ends_of},
     evidence::{Words, spoken_of},
     messages::{
-        FOREIGN, config, container_of, evidence, exit_code, newest, pull, start, unschedulable,
+        FOREIGN, config, container_of, evidence, exit_code, newest, node_trouble, pull, start,
+        unschedulable,
     },
     object::{list, text},
 };
@@ -139,7 +140,16 @@ fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
     }
     let object = pod.in_words();
     // As long as others use it, it may become free.
-    let is_definite = resource_of(cause).is_none_or(|resource| !would_fit(pod, seen, resource));
+    let is_too_large = resource_of(cause).map(|resource| !would_fit(pod, seen, resource));
+    let trouble = match is_too_large {
+        Some(true) => None,
+        // It may fit on the node that is in trouble.
+        Some(false) => node_trouble(message),
+        // Newer schedulers do not name the taint.
+        None if cause == Cause::ScheduleTaint => tainted(seen),
+        None => None,
+    };
+    let (cause, because) = trouble.unwrap_or((cause, because));
     Some(Finding {
         cause,
         sentence: format!(
@@ -149,12 +159,26 @@ fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
         object,
         evidence: evidence("Unschedulable", message),
         fix: schedule_fix(cause).to_owned(),
-        is_definite,
+        // A claim that waits for its volume says what is wrong with it; what nobody knows may pass.
+        is_definite: is_too_large
+            .unwrap_or_else(|| cause != Cause::Schedule && !message.contains("unbound immediate")),
     })
 }
 
+/// Trouble of a node by its taints.
+fn tainted(seen: &Observation) -> Option<(Cause, &'static str)> {
+    let taints = seen
+        .of_kind("Node")
+        .flat_map(|node| node.list("/spec/taints"));
+    let mut keys = taints.map(|taint| text(taint, "/key"));
+    keys.find_map(node_trouble)
+}
+
+/// Action for a volume that is not there now.
+const VOLUME_FIX: &str = "kubectl get pv,nodes -o wide shows where the volume lies; bring that node back, or restore the volume elsewhere; it goes on by itself";
+
 fn schedule_fix(cause: Cause) -> &'static str {
-    const FIXES: [(Cause, &str); 9] = [
+    const FIXES: [(Cause, &str); 10] = [
         (
             Cause::ScheduleCpu,
             "lower resources.requests.cpu or replicas, or remove another app",
@@ -188,6 +212,7 @@ fn schedule_fix(cause: Cause) -> &'static str {
             "free disk or memory on the node: pipeops-agent doctor",
         ),
         (Cause::NodeCordoned, "kubectl uncordon NODE"),
+        (Cause::StorageUnavailable, VOLUME_FIX),
     ];
     let found = FIXES.iter().find(|(known, _)| *known == cause);
     found.map_or(

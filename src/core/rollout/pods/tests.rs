@@ -170,3 +170,38 @@ fn a_node_that_lacks_memory_is_not_the_fault_of_the_pod() {
         assert_eq!(found(message), wanted, "{message}");
     }
 }
+
+#[test]
+fn a_pod_that_may_fit_on_a_node_in_trouble_waits_for_it() {
+    let found = |message: &str, requests: &str, taint: &str| {
+        let conditions = json!([{"type": "PodScheduled", "status": "False", "message": message}]);
+        let pod = pod(
+            &json!({"containers": [{"name": "web", "resources": {"requests": {"memory": requests}}}]}),
+            &json!({"conditions": conditions}),
+        );
+        let mut seen = Observation::default();
+        seen.add(Object::reduced(
+            "Node",
+            &json!({"metadata": {"name": "n"}, "spec": {"taints": [{"key": taint}]},
+                "status": {"allocatable": {"memory": "1Gi"}}}),
+        ));
+        let found = findings(&pod, &seen, &Earlier::default()).remove(0);
+        (found.cause, found.is_definite)
+    };
+    let lost = "1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }";
+    let little = format!("0/2 nodes are available: 1 Insufficient memory, {lost}.");
+    assert_eq!(found(&little, "64Mi", "").0, Cause::NodeNotReady);
+    assert_eq!(found(&little, "2Gi", ""), (Cause::ScheduleMemory, true));
+    let little = "0/1 nodes are available: 1 Insufficient memory.";
+    assert_eq!(found(little, "64Mi", ""), (Cause::ScheduleMemory, false));
+    let unnamed = "0/1 nodes are available: 1 node(s) had untolerated taint(s).";
+    assert_eq!(found(unnamed, "0", "gpu"), (Cause::ScheduleTaint, true));
+    let full = "node.kubernetes.io/disk-pressure";
+    assert_eq!(found(unnamed, "0", full).0, Cause::NodePressure);
+    for message in [
+        "1 Too many pods",
+        "pod has unbound immediate PersistentVolumeClaims",
+    ] {
+        assert!(!found(message, "0", "").1, "{message}");
+    }
+}
