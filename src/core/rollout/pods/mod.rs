@@ -790,7 +790,12 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
     let event = newest(pod, seen, is_meant)?;
     let (reason, message) = (event.text("/reason"), event.text("/message"));
     let object = pod.in_words();
-    let is_config = message.contains("not found") || message.contains("references non-existent");
+    // Not a driver or a device that is not found.
+    let is_named = ["configmap \"", "configmaps \"", "secret \"", "secrets \""]
+        .iter()
+        .any(|kind| message.contains(kind));
+    let is_config =
+        is_named && message.contains("not found") || message.contains("references non-existent");
     let is_path = message.contains("hostPath type check failed");
     let (cause, sentence, fix) = match reason {
         "FailedCreatePodSandBox" => (
@@ -812,10 +817,14 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
             ),
             "create on the node what the evidence names, or correct path or type (DirectoryOrCreate) in the manifest",
         ),
+        // It was mounted since.
+        _ if statuses(pod).any(|(status, _)| status.pointer("/state/waiting").is_none()) => {
+            return None;
+        }
         _ => (
-            Cause::StorageUnbound,
-            format!("{object} cannot start: a volume cannot be mounted"),
-            "kubectl describe the claim and the Pod",
+            Cause::StorageUnavailable,
+            format!("{object} cannot start: a volume cannot be mounted on its node now"),
+            VOLUME_FIX,
         ),
     };
     Some(Finding {
@@ -854,6 +863,18 @@ pub(super) fn claim_findings(claim: &Object, seen: &Observation) -> Vec<Finding>
             Cause::StorageNoClass,
             format!("{object} names the storage class {class:?}, which does not exist"),
             "correct storageClassName: kubectl get storageclass",
+        )
+    } else if message.to_lowercase().contains("access mode") {
+        (
+            Cause::StorageUnbound,
+            format!("{object} wants an access mode that its storage class does not have"),
+            "correct accessModes (ReadWriteOnce is common), or use another storage class",
+        )
+    } else if event.text("/reason") == "ProvisioningFailed" {
+        (
+            Cause::StorageUnavailable,
+            format!("{object} has no volume yet: the provisioner does not manage to make one"),
+            "read the evidence; for a full disk: sudo pipeops-agent doctor; it goes on by itself",
         )
     } else {
         (

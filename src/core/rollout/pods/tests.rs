@@ -205,3 +205,71 @@ fn a_pod_that_may_fit_on_a_node_in_trouble_waits_for_it() {
         assert!(!found(message, "0", "").1, "{message}");
     }
 }
+
+#[test]
+fn a_volume_that_is_away_is_waited_for_and_one_that_is_named_wrongly_is_not() {
+    let event = |kind: &str, reason: &str, message: &str| {
+        let mut seen = Observation::default();
+        seen.add(Object::reduced(
+            "Event",
+            &json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": reason, "message": message,
+            "involvedObject": {"kind": kind, "namespace": "shop", "name": "p", "uid": "p"}}),
+        ));
+        seen
+    };
+    let mounted = |reason: &str, message: &str, state: &str| {
+        let mut status = json!({"name": "web", "state": {}});
+        status["state"][state] = json!({});
+        let pod = pod(&json!({}), &json!({"containerStatuses": [status]}));
+        let found = findings(&pod, &event("Pod", reason, message), &Earlier::default());
+        found.first().map(|found| found.cause)
+    };
+    let mount = "MountVolume.SetUp failed for volume \"secret-data\" : ";
+    for (message, wanted) in [
+        (
+            "driver name a.example not found in the list of registered CSI drivers",
+            Cause::StorageUnavailable,
+        ),
+        (
+            "mount failed: input/output error",
+            Cause::StorageUnavailable,
+        ),
+        (
+            "failed to sync configmap cache: timed out waiting for the condition",
+            Cause::StorageUnavailable,
+        ),
+        ("configmap \"settings\" not found", Cause::ConfigMissing),
+        (
+            "references non-existent secret key: ca.crt",
+            Cause::ConfigMissing,
+        ),
+    ] {
+        let found = mounted("FailedMount", &format!("{mount}{message}"), "waiting");
+        assert_eq!(found, Some(wanted), "{message}");
+    }
+    let attach = "Multi-Attach error for volume \"pvc-1\" Volume is already used by pod(s) p";
+    let found = |state| mounted("FailedAttachVolume", attach, state);
+    assert_eq!(found("waiting"), Some(Cause::StorageUnavailable));
+    assert_eq!(found("running"), None);
+    let claim = Object::reduced(
+        "PersistentVolumeClaim",
+        &json!({"metadata": {"name": "p", "namespace": "shop", "uid": "p"}, "status": {"phase": "Pending"}}),
+    );
+    for (message, wanted) in [
+        (
+            "failed to provision volume with StorageClass \"local-path\": no space left on device",
+            Cause::StorageUnavailable,
+        ),
+        (
+            "failed to provision volume with StorageClass \"local-path\": Only support ReadWriteOnce access mode",
+            Cause::StorageUnbound,
+        ),
+        (
+            "storageclass.storage.k8s.io \"fast\" not found",
+            Cause::StorageNoClass,
+        ),
+    ] {
+        let seen = event("PersistentVolumeClaim", "ProvisioningFailed", message);
+        assert_eq!(claim_findings(&claim, &seen)[0].cause, wanted, "{message}");
+    }
+}
