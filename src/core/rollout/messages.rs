@@ -103,6 +103,12 @@ pub(super) fn pull(message: &str) -> Cause {
     }
 }
 
+/// The platform for which an image is built, where the message of another one says so.
+pub(super) fn platform_of(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once("but its platform (")?;
+    rest.split_once(')').map(|(platform, _)| platform)
+}
+
 /// A cause, its explanation, and the fix.
 pub(super) type Explained = (Cause, &'static str, &'static str);
 
@@ -698,6 +704,34 @@ mod tests {
         }
         let none = "no nodes available to schedule pods";
         assert_eq!(unschedulable(none).0, Cause::NodeNotReady);
+    }
+
+    #[test]
+    fn a_pull_that_fails_has_the_cause_that_the_registry_or_the_node_names() {
+        for (message, wanted) in [
+            (
+                "failed to copy: httpReadSeeker: failed open: unexpected status code https://registry.example/v2/a/manifests/1: 429 Too Many Requests - Server message: toomanyrequests: You have reached your unauthenticated pull rate limit.",
+                Cause::ImageRateLimited,
+            ),
+            (
+                "failed to pull and unpack image \"a:1\": failed to extract layer: write /var/lib/rancher/k3s/agent/containerd: no space left on device",
+                Cause::ImageDisk,
+            ),
+            (
+                "no match for platform in manifest: not found",
+                Cause::ImagePlatform,
+            ),
+            (
+                "no matching manifest for linux/arm64/v8 in the manifest list entries",
+                Cause::ImagePlatform,
+            ),
+        ] {
+            assert_eq!(pull(message), wanted, "{message}");
+            assert_eq!(platform_of(message), None);
+        }
+        let other = "image with reference a:1 was found but its platform (linux/amd64) does not match the specified platform (linux/arm64/v8)";
+        assert_eq!(pull(other), Cause::ImagePlatform);
+        assert_eq!(platform_of(other), Some("linux/amd64"));
     }
 
     #[test]

@@ -114,6 +114,7 @@ fn of_kind(kind: &str) -> &'static [&'static str] {
         b"Pod" => &[
             "spec/nodeName",
             "spec/restartPolicy",
+            "spec/resources/limits/memory",
             "spec/containers/*/name",
             "spec/containers/*/image",
             "spec/containers/*/imagePullPolicy",

@@ -44,7 +44,8 @@ fn seen(ready: bool, restarts: u64, state: &serde_json::Value) -> Observation {
     seen.add(Object::reduced("Pod", &json!({
         "metadata": {"name": "web-1-a", "namespace": "shop", "uid": "p",
             "ownerReferences": [{"kind": "ReplicaSet", "name": "web-1", "uid": "r"}]},
-        "spec": {"restartPolicy": "Always", "nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
+        "spec": {"restartPolicy": "Always", "nodeName": "n", "containers": [
+            {"name": "c", "image": "i", "resources": {"limits": {"memory": "8Mi"}}}]},
         "status": {"phase": "Running",
             "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
             "containerStatuses": [{"name": "c", "image": "i", "ready": ready, "restartCount": restarts, "state": state}]}})));

@@ -7,8 +7,8 @@ use super::{
     earlier::{Earlier, ends_of},
     evidence::{Words, spoken_of},
     messages::{
-        FOREIGN, config, container_of, evidence, exit_code, newest, node_trouble, pull, start,
-        unschedulable,
+        FOREIGN, config, container_of, evidence, exit_code, newest, node_trouble, platform_of,
+        pull, start, unschedulable,
     },
     object::{list, text},
 };
@@ -424,6 +424,9 @@ fn said(message: &str) -> String {
 }
 
 fn start_error(pod: &Object, name: &str, message: &str) -> Finding {
+    if message.contains("OOM-killed") {
+        return out_of_memory(pod, name, evidence("", message));
+    }
     let known = start(message);
     let (cause, because, fix) = known.unwrap_or((
         Cause::ContainerStart,
@@ -455,7 +458,10 @@ fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
     };
     let cause = pull(message);
     let (because, fix) = image_words(cause);
-    let sentence = because.replace("IMAGE", image);
+    let mut sentence = because.replace("IMAGE", image);
+    if let Some(there) = platform_of(message) {
+        sentence = format!("{sentence}, but for {there}");
+    }
     definite(pod, cause, (sentence, evidence("", message), fix))
 }
 
@@ -586,12 +592,10 @@ fn ended(
         &format!("{count} {restarts}, exit code {} {message}", code_of(last)),
     );
     if reason == "OOMKilled" {
-        // Killed once for its memory it will be killed again.
-        let is_definite = again >= 1;
-        let found = (out_of_memory(pod, name), seen_of_it, MEMORY_FIX);
         return Some(Finding {
-            is_definite,
-            ..definite(pod, Cause::Oom, found)
+            // Killed once for its memory it will be killed again.
+            is_definite: again >= 1,
+            ..out_of_memory(pod, name, seen_of_it)
         });
     }
     let found = if let Some(killed) = killed_by(pod, name, seen) {
@@ -668,11 +672,22 @@ fn read_log(pod: &Object, name: &str) -> String {
     )
 }
 
-const MEMORY_FIX: &str = "raise resources.limits.memory, or have the program use less";
-
-fn out_of_memory(pod: &Object, name: &str) -> String {
-    let limit = memory_limit(pod, name);
-    format!("container {name} used more memory than its limit{limit} and was killed")
+/// A container that was killed for its memory: at its limit, or because the node had none left.
+fn out_of_memory(pod: &Object, name: &str, evidence: String) -> Finding {
+    let (cause, why, fix) = match memory_limit(pod, name) {
+        "" => (
+            Cause::NodePressure,
+            "was killed because its node ran out of memory; it has no limit of its own".to_owned(),
+            "free memory on the node (sudo pipeops-agent doctor), or set resources.limits.memory",
+        ),
+        limit => (
+            Cause::Oom,
+            format!("used more memory than its limit of {limit} and was killed"),
+            "raise resources.limits.memory, or have the program use less",
+        ),
+    };
+    let sentence = format!("container {name} {why}");
+    definite(pod, cause, (sentence, evidence, fix))
 }
 
 /// Cause, sentence, evidence and fix of a container that a probe has restarted.
@@ -717,17 +732,16 @@ fn hook_failed(pod: &Object, name: &str, seen: &Observation) -> bool {
     killing.is_some_and(|event| event.text("/message") == "FailedPostStartHook")
 }
 
-fn memory_limit(pod: &Object, name: &str) -> String {
+/// Limit of the memory of a container, else that of its whole Pod; empty where it has none.
+fn memory_limit<'a>(pod: &'a Object, name: &str) -> &'a str {
+    const LIMIT: &str = "/resources/limits/memory";
     let mut containers = pod
         .list("/spec/containers")
         .chain(pod.list("/spec/initContainers"));
-    let limit = containers
-        .find(|container| text(container, "/name") == name)
-        .map(|container| text(container, "/resources/limits/memory"))
-        .unwrap_or_default();
-    match limit {
-        "" => String::new(),
-        limit => format!(" of {limit}"),
+    let container = containers.find(|container| text(container, "/name") == name);
+    match container.map_or("", |container| text(container, LIMIT)) {
+        "" => pod.text("/spec/resources/limits/memory"),
+        limit => limit,
     }
 }
 

@@ -273,3 +273,55 @@ fn a_volume_that_is_away_is_waited_for_and_one_that_is_named_wrongly_is_not() {
         assert_eq!(claim_findings(&claim, &seen)[0].cause, wanted, "{message}");
     }
 }
+
+#[test]
+fn a_container_without_a_limit_was_killed_for_the_memory_of_its_node() {
+    let found = |spec: &Value, last: &Value| {
+        let status = json!({"name": "web", "restartCount": 1, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": last}});
+        let pod = pod(spec, &json!({"containerStatuses": [status]}));
+        let found = findings(&pod, &Observation::default(), &Earlier::default()).remove(0);
+        (found.cause, found.sentence)
+    };
+    let ended = json!({"exitCode": 137, "reason": "OOMKilled"});
+    let never = json!({"exitCode": 128, "reason": "StartError",
+        "message": "container init was OOM-killed (memory limit too low?): unknown"});
+    let limits = json!({"limits": {"memory": "8Mi"}});
+    for last in [&ended, &never] {
+        let own = json!({"restartPolicy": "Always", "containers": [{"name": "web", "resources": limits}]});
+        let of_pod = json!({"restartPolicy": "Always", "containers": [{"name": "web"}], "resources": limits});
+        for spec in [own, of_pod] {
+            assert_eq!(
+                found(&spec, last),
+                (
+                    Cause::Oom,
+                    "container web used more memory than its limit of 8Mi and was killed"
+                        .to_owned()
+                )
+            );
+        }
+        let none = json!({"restartPolicy": "Always", "containers": [{"name": "web"}]});
+        assert_eq!(
+            found(&none, last),
+            (
+                Cause::NodePressure,
+                "container web was killed because its node ran out of memory; it has no limit of its own".to_owned()
+            )
+        );
+    }
+}
+
+#[test]
+fn an_image_of_another_platform_says_for_which_one_it_is() {
+    let message = "image with reference a:1 was found but its platform (linux/amd64) does not match the specified platform (linux/arm64/v8)";
+    let status = json!({"name": "web", "image": "a:1", "state": {"waiting": {"reason": "ErrImagePull", "message": message}}});
+    let pod = pod(&json!({}), &json!({"containerStatuses": [status]}));
+    let found = findings(&pod, &Observation::default(), &Earlier::default()).remove(0);
+    assert_eq!(
+        (found.cause, found.sentence.as_str()),
+        (
+            Cause::ImagePlatform,
+            "the image a:1 is not built for the processor of this node, but for linux/amd64"
+        )
+    );
+}
