@@ -137,6 +137,8 @@ causes! {
     ApiTrouble = "api.unavailable", Outside, 0;
     /// A volume, its node or its provisioner is not there now.
     StorageUnavailable = "storage.unavailable", Outside, 0;
+    /// Programs say that DNS does not answer.
+    DnsUnavailable = "dns.unavailable", Outside, 0;
     /// The account that deploys may not do what the change needs.
     AccessRefused = "access.refused", Outside, 0;
     /// An object that is being deleted is kept by a finalizer.

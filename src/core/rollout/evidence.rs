@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{
-    Key, Object, Observation,
+    Cause, Key, Object, Observation,
     object::{list, text},
 };
 
@@ -92,6 +92,15 @@ pub(super) struct Trouble {
     pub(super) name: &'static str,
     /// Action for a person.
     pub(super) fix: &'static str,
+    /// Cause outside the app, where the words leave no doubt.
+    outside: Option<Cause>,
+}
+
+impl Trouble {
+    /// Cause of a container that ends because of it, else `cause`.
+    pub(super) fn cause_or(trouble: Option<&Self>, cause: Cause) -> Cause {
+        trouble.and_then(|trouble| trouble.outside).unwrap_or(cause)
+    }
 }
 
 const TROUBLES: &[Trouble] = &[
@@ -99,21 +108,31 @@ const TROUBLES: &[Trouble] = &[
         signs: &[FOREIGN_PROGRAM],
         name: "a program of another processor",
         fix: "use an image for this node's processor: kubectl get nodes -L kubernetes.io/arch; a script needs a first line such as #!/bin/sh",
+        outside: None,
     },
     Trouble {
         signs: &["address already in use", "address in use", "EADDRINUSE"],
         name: "a port that is taken",
         fix: "have the program listen on another port: containers of one Pod share its ports, and with hostNetwork those of the node",
+        outside: None,
     },
     Trouble {
-        signs: &["no space left on device", "disk quota exceeded", "ENOSPC"],
+        signs: &["disk quota exceeded", "EDQUOT"],
+        name: "a quota of disk space that is used up",
+        fix: "write less, or raise the quota",
+        outside: None,
+    },
+    Trouble {
+        signs: &["no space left on device", "ENOSPC"],
         name: "a disk or volume that is full",
         fix: "free space or enlarge the volume; for the disk of the node: sudo pipeops-agent doctor",
+        outside: Some(Cause::NodePressure),
     },
     Trouble {
         signs: &["read-only file system", "EROFS"],
         name: "a file system that is read-only",
         fix: "mount a volume where the program writes (emptyDir is enough), or turn off readOnlyRootFilesystem",
+        outside: None,
     },
     Trouble {
         signs: &[
@@ -125,6 +144,7 @@ const TROUBLES: &[Trouble] = &[
         ],
         name: "a permission that it lacks",
         fix: "compare the user of the container (runAsUser, fsGroup) with the owner of the files; ports below 1024 may need another port",
+        outside: None,
     },
     Trouble {
         signs: &[
@@ -138,6 +158,17 @@ const TROUBLES: &[Trouble] = &[
         ],
         name: "a file that is missing",
         fix: "add the file to the image or mount it, or correct its path in command, args or the environment",
+        outside: None,
+    },
+    Trouble {
+        signs: &[
+            "temporary failure in name resolution",
+            "server misbehaving",
+            "EAI_AGAIN",
+        ],
+        name: "DNS that does not answer",
+        fix: "DNS of the cluster: kubectl -n kube-system get pods; that of the machine: sudo pipeops-agent doctor; it goes on by itself",
+        outside: Some(Cause::DnsUnavailable),
     },
     Trouble {
         signs: &[
@@ -147,15 +178,16 @@ const TROUBLES: &[Trouble] = &[
             "could not resolve host",
             "bad address",
             "ENOTFOUND",
-            "EAI_AGAIN",
         ],
         name: "a host whose name is not found",
         fix: "correct the name of the host in the app's configuration (a Service is NAME.NAMESPACE.svc); DNS itself: kubectl -n kube-system get pods",
+        outside: None,
     },
     Trouble {
         signs: &["connection refused", "ECONNREFUSED"],
         name: "a connection that was refused",
         fix: "correct address and port in the app's configuration, or start first what it connects to",
+        outside: None,
     },
 ];
 
@@ -190,6 +222,14 @@ mod tests {
         assert_eq!(
             name(&["open /data/db: permission denied"]),
             Some("a permission that it lacks")
+        );
+        assert_eq!(
+            name(&["lookup db on 10.43.0.10:53: no such host"]),
+            Some("a host whose name is not found")
+        );
+        assert_eq!(
+            name(&["getaddrinfo EAI_AGAIN db"]),
+            Some("DNS that does not answer")
         );
         assert_eq!(name(&["all is well"]), None);
     }

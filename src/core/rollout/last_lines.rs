@@ -158,6 +158,7 @@ impl Finding {
                 | Cause::ProbeLiveness
                 | Cause::ProbeReadiness
                 | Cause::NodePressure
+                | Cause::DnsUnavailable
                 | Cause::JobFailed
                 | Cause::CustomStalled
                 | Cause::CustomNotReady

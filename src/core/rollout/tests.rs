@@ -305,6 +305,40 @@ fn restarts_from_before_the_change_count_neither_as_a_loop_nor_as_lack_of_memory
 }
 
 #[test]
+fn a_program_that_lacks_dns_or_disk_waits_and_one_that_asks_for_a_wrong_name_is_bad() {
+    for (line, wanted, cause) in [
+        (
+            "EAI_AGAIN db",
+            RolloutVerdict::Waiting,
+            Cause::DnsUnavailable,
+        ),
+        (
+            "write /x: no space left on device",
+            RolloutVerdict::Waiting,
+            Cause::NodePressure,
+        ),
+        (
+            "lookup db: no such host",
+            RolloutVerdict::Bad,
+            Cause::CrashLoop,
+        ),
+    ] {
+        let mut rollout = rollout();
+        rollout.observe(Sight::Seen(&starting()), at(0));
+        let mut crashed = restarted(5, &backs_off(), ("Error", 1));
+        crashed.add(Object::reduced(
+            LAST_LINES,
+            &json!({"metadata": {"name": "web-1-a/c", "namespace": "shop"}, "id": "", "lines": [line]}),
+        ));
+        let judged = rollout.observe(Sight::Seen(&crashed), at(1));
+        assert_eq!(
+            (judged.verdict, judged.finding.unwrap().cause),
+            (wanted, cause)
+        );
+    }
+}
+
+#[test]
 fn a_container_that_waits_after_an_end_of_before_shows_it_and_is_not_bad() {
     let mut rollout = rollout();
     let waits = restarted(9, &backs_off(), ("StartError", 128));

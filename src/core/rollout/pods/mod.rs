@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{
     Cause, Finding, Key, Object, Observation,
     earlier::{Earlier, ends_of},
-    evidence::{Words, spoken_of},
+    evidence::{Trouble, Words, spoken_of},
     messages::{
         FOREIGN, config, container_of, evidence, exit_code, newest, node_trouble, platform_of,
         pull, start, unschedulable,
@@ -655,6 +655,7 @@ fn failed(
         return definite(pod, cause, (sentence, words.below(seen_of_it), fix));
     }
     let trouble = words.speak_of();
+    let cause = Trouble::cause_or(trouble, cause);
     let sentence = format!(
         "{kind} {name} ends again and again, last with exit code {code} ({}){}",
         exit_code(code),
