@@ -1,13 +1,18 @@
 //! Last lines of a container that died, as evidence of a verdict: without the values of any Secret
 //! that the app reads.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::{Bench, IMAGE, SEED, holds};
-use crate::cluster::kubectl;
+use super::{Bench, IMAGE, SEED, SOON, holds};
+use crate::{agent::until_every, cluster::kubectl};
 
 /// A value of a Secret that is not the app's.
 const FOREIGN: &str = "f0reign-77ab";
+/// A value that a probe puts out. The telemetry keeps the cluster's events as they are, and so this
+/// one, too.
+const PROBED: &str = "pr0bed-31cd";
 
 fn job(name: &str) -> String {
     // On one stream: containerd reads the two in any order.
@@ -70,17 +75,52 @@ fn what_a_container_wrote_before_it_died_is_shown_without_secrets() {
     let kept = bench.record("migrate");
     let kept = &kept["revisions"][0]["evidence"];
     assert_eq!(kept.as_str(), Some(evidence));
+    of_a_probe(&bench);
     says_why_it_shows_none(&bench);
-    for text in [SEED, FOREIGN] {
+    for text in [SEED, FOREIGN, PROBED] {
         assert!(!bench.agent.log().contains(text));
     }
     bench.agent.stop();
-    for app in ["migrate", "again"] {
+    for app in ["migrate", "probed", "again"] {
         std::fs::remove_file(bench.agent.folder().join(format!("{app}.yaml"))).unwrap();
     }
     for text in [SEED, FOREIGN, "our key is"] {
         assert_eq!(holds(bench.agent.folder(), text), Vec::<String>::new());
     }
+}
+
+/// What a probe puts out is shown like what a container writes.
+fn of_a_probe(bench: &Bench) {
+    let literal = format!("--from-literal=key={PROBED}");
+    kubectl(&[
+        "-n",
+        &bench.namespace,
+        "create",
+        "secret",
+        "generic",
+        "probe",
+        &literal,
+    ]);
+    let manifest = format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: probed}}\nspec:\n  selector: {{matchLabels: {{app: probed}}}}\n  template:\n    \
+         metadata: {{labels: {{app: probed}}}}\n    spec:\n      terminationGracePeriodSeconds: 1\n      containers:\n      - name: web\n        image: {IMAGE}\n        \
+         imagePullPolicy: Never\n        command: [sh, -c, \"exec sleep 3600\"]\n        \
+         env: [{{name: OWN, valueFrom: {{secretKeyRef: {{name: probe, key: key}}}}}}]\n        \
+         readinessProbe: {{periodSeconds: 1, exec: {{command: [sh, -c, \"echo I know $OWN; exit 1\"]}}}}\n"
+    );
+    let (code, said) = bench.apply("probed", &manifest);
+    assert_eq!(code, 0, "{said}");
+    let evidence = until_every(Duration::from_millis(500), "the probe speaks", SOON, || {
+        let (_, why) = bench.why("probed");
+        let evidence = why["evidence"].as_str()?.to_owned();
+        assert!(!why.to_string().contains(PROBED), "{why:#}");
+        Some(evidence)
+    });
+    assert_eq!(
+        evidence,
+        "Unhealthy: Readiness probe failed: I know (hidden)"
+    );
+    assert_eq!(bench.apps(&["remove", "probed"]).0, 0);
 }
 
 /// The role of an older manifest may not read logs.
