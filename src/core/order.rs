@@ -1,8 +1,8 @@
 //! Stable sorting with one compiled algorithm for all types, and maps that are filled without it.
 //!
 //! The sorts of the standard library are compiled for each type again, about 5 KB each, and
-//! collecting into a `LiteMap`, `BTreeMap` or `BTreeSet` sorts first: 335 KB of a release for x86-64, a
-//! twentieth of its code. What is sorted here is short, or seldom sorted.
+//! collecting into a `LiteMap`, `BTreeMap` or `BTreeSet` sorts first: 335 KB of a release for
+//! x86-64, a twentieth of its code. What is sorted here is short, or seldom sorted.
 
 use std::{
     cmp::Ordering,

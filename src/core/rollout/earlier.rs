@@ -3,12 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use super::{
     Key, Object, Observation,
+    containers::{ends_of, statuses},
     object::text,
-    pods::{count_of, statuses},
 };
 use crate::core::order::GatherExt as _;
 
@@ -59,14 +57,4 @@ impl Earlier {
         all.find(|(name, _)| name == container)
             .map_or(0, |(_, ends)| *ends)
     }
-}
-
-/// Number of times that a container has ended. While it runs that is the number of its restarts;
-/// else the last end has had none yet.
-pub(super) fn ends_of(status: &Value) -> u64 {
-    let is_over = status.pointer("/state/running").is_none()
-        && ["/state/terminated", "/lastState/terminated"]
-            .iter()
-            .any(|state| status.pointer(state).is_some());
-    count_of(status).saturating_add(u64::from(is_over))
 }

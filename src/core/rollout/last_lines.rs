@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{
     super::{lines::Lines, redact::redacted, secret::Secret},
     Cause, Finding, Key, Object, Observation, Scope,
+    containers::count_of,
     evidence::{LAST_LINES, key},
     messages::on_one_line,
     object::text,
@@ -89,7 +90,7 @@ pub fn died(scope: &Scope, seen: &Observation) -> Vec<Died> {
                 } else {
                     ""
                 };
-                let rank = (pods::count_of(status), when.to_owned());
+                let rank = (count_of(status), when.to_owned());
                 let died = Died {
                     namespace: pod.text("/metadata/namespace").to_owned(),
                     pod: pod.name().to_owned(),

@@ -6,6 +6,7 @@
 
 mod cause;
 mod charts;
+mod containers;
 mod custom;
 mod earlier;
 mod evidence;

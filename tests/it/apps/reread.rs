@@ -1,4 +1,5 @@
-//! Workloads are replaced when configuration of their app that they read has changed, and only then.
+//! Workloads are replaced when configuration of their app that they read has changed, and only
+//! then.
 
 use super::{Bench, IMAGE, SEED, SOON, drift::LOOK};
 use crate::agent::until_every;

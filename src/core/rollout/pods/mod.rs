@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::{
     Cause, Finding, Key, Object, Observation,
-    earlier::{Earlier, ends_of},
+    containers::{ContainerRole, count_of, ends_of, statuses},
+    earlier::Earlier,
     evidence::{Trouble, Words, spoken_of},
     messages::{
         FOREIGN, config, container_of, evidence, exit_code, newest, node_trouble, platform_of,
@@ -29,14 +30,6 @@ pub(super) fn is_ready(pod: &Object) -> bool {
     condition.is_some_and(|condition| text(condition, "/status") == "True")
 }
 
-/// Restarts of one container.
-pub(super) fn count_of(status: &Value) -> u64 {
-    status
-        .get("restartCount")
-        .and_then(Value::as_u64)
-        .unwrap_or(0)
-}
-
 /// Reasons why a Pod is not ready; none where it is.
 pub(super) fn findings(pod: &Object, seen: &Observation, earlier: &Earlier) -> Vec<Finding> {
     if is_ready(pod) || pod.text("/status/phase") == "Succeeded" {
@@ -53,35 +46,6 @@ pub(super) fn findings(pod: &Object, seen: &Observation, earlier: &Earlier) -> V
         found.extend(mounts(pod, seen));
     }
     found
-}
-
-/// Part of a Pod that a container plays.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum ContainerRole {
-    Init,
-    /// An init container that goes on beside the others (`restartPolicy: Always`).
-    Sidecar,
-    Main,
-}
-
-/// Statuses of all containers of a Pod, in the order in which they start.
-pub(super) fn statuses(pod: &Object) -> impl Iterator<Item = (&Value, ContainerRole)> {
-    let inits = pod.list("/status/initContainerStatuses").map(|status| {
-        let mut inits = pod.list("/spec/initContainers");
-        let init = inits.find(|init| text(init, "/name") == text(status, "/name"));
-        let part = match init {
-            Some(init) if is_sidecar(init) => ContainerRole::Sidecar,
-            Some(_) | None => ContainerRole::Init,
-        };
-        (status, part)
-    });
-    let mains = pod.list("/status/containerStatuses");
-    inits.chain(mains.map(|status| (status, ContainerRole::Main)))
-}
-
-/// Returns whether an init container goes on beside the others.
-fn is_sidecar(init: &Value) -> bool {
-    text(init, "/restartPolicy") == "Always"
 }
 
 fn evicted(pod: &Object) -> Option<Finding> {
@@ -571,7 +535,8 @@ fn ended(
     let count = count_of(status);
     let end = end(pod, status, part)?;
     let last = end.terminated;
-    // An end of before the change proves nothing. It is shown while the kubelet waits because of it.
+    // An end of before the change proves nothing. It is shown while the kubelet waits because
+    // of it.
     let is_new = ends_of(status) > before;
     let backs_off = text(status, "/state/waiting/reason") == "CrashLoopBackOff";
     if !is_new && end.is_previous && !backs_off {

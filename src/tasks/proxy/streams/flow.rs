@@ -62,11 +62,11 @@ impl HttpBody for Counted {
     }
 }
 
-/// Limit of the time in which the backend of an answer sends nothing. A caller that does not read is
-/// not the backend's silence.
+/// Limit of the time in which the backend of an answer sends nothing. A caller that does not read
+/// is not the backend's silence.
 ///
-/// The timer outlives each silence: every new one wakes the thread of the reactor, which cost a
-/// download a quarter of its rate.
+/// The timer outlives each silence, because every new one wakes the thread of the reactor: with one
+/// for each piece of a download that was a system call in six.
 struct Silence {
     limit: Duration,
     since: Option<Mono>,
