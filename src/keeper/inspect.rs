@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, os::unix::fs::MetadataExt};
 
 use super::system::System;
 use crate::{
-    core::{order::OrderExt as _, preflight::facts::Fact},
+    core::{facts::Fact, order::OrderExt as _},
     host::{
         doctor,
         exec::{self, Limits},

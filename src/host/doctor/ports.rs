@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use crate::core::{preflight::facts::Fact, procfs::net::listeners};
+use crate::core::{facts::Fact, procfs::net::listeners};
 
 /// A machine with more processes has its ports looked for among these.
 const PROCESSES_MAX: usize = 4096;

@@ -14,7 +14,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{super::link::lease_gate::LeaseGate, account::Account, cut, observe::observe};
+use super::{super::lease_gate::LeaseGate, account::Account, cut, observe::observe};
 use crate::{
     core::{
         apps::{

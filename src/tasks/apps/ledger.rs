@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::{super::link::lease_gate::LeaseGate, cut};
+use super::{super::lease_gate::LeaseGate, cut};
 use crate::{
     core::{
         apps::{App, Manifest},
