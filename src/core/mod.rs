@@ -14,6 +14,7 @@ pub mod command;
 pub mod diagnosis;
 pub mod environment;
 pub mod event;
+pub mod facts;
 pub mod gateway;
 pub mod health;
 pub mod identity;

@@ -215,27 +215,73 @@ fn credentials(text: &str) -> Option<Secret> {
     )))
 }
 
-fn host_and_port(authority: &str, default_port: u16) -> Result<(String, u16), String> {
-    let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
-        let (host, behind) = rest.split_once(']').ok_or("its [ has no ]")?;
-        if host.parse::<std::net::Ipv6Addr>().is_err() {
-            return Err(format!("{host:?} is not an IPv6 address"));
+/// Host and port of an authority as they are written, before either is judged.
+#[derive(Debug, Eq, PartialEq)]
+pub struct Authority<'a> {
+    /// Host, without the brackets around an IPv6 address.
+    pub host: &'a str,
+    /// Text behind the last colon.
+    pub port: Option<&'a str>,
+    /// True if the host was in brackets: an IPv6 address, or nothing that is valid.
+    pub is_bracketed: bool,
+}
+
+impl<'a> Authority<'a> {
+    /// Splits `host`, `host:port`, `[address]` and `[address]:port`.
+    ///
+    /// # Errors
+    /// Mistake in the brackets.
+    pub fn parse(text: &'a str) -> Result<Self, &'static str> {
+        if let Some(rest) = text.strip_prefix('[') {
+            let (host, behind) = rest.split_once(']').ok_or("its [ has no ]")?;
+            let port = match behind {
+                "" => None,
+                _ => Some(
+                    behind
+                        .strip_prefix(':')
+                        .ok_or("there is text between ] and the port")?,
+                ),
+            };
+            return Ok(Self {
+                host,
+                port,
+                is_bracketed: true,
+            });
         }
-        let port = match behind {
-            "" => None,
-            _ => Some(
-                behind
-                    .strip_prefix(':')
-                    .ok_or("there is text between ] and the port")?,
-            ),
-        };
-        (host, port)
-    } else {
-        match authority.rsplit_once(':') {
+        let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) => (host, Some(port)),
-            None => (authority, None),
+            None => (text, None),
+        };
+        Ok(Self {
+            host,
+            port,
+            is_bracketed: false,
+        })
+    }
+
+    /// Port as a number.
+    ///
+    /// # Errors
+    /// Text that is not a port.
+    pub fn port(&self) -> Result<Option<u16>, &'a str> {
+        let Some(text) = self.port else {
+            return Ok(None);
+        };
+        match text.parse() {
+            Ok(port) if port != 0 && text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Ok(Some(port))
+            }
+            _ => Err(text),
         }
-    };
+    }
+}
+
+fn host_and_port(authority: &str, default_port: u16) -> Result<(String, u16), String> {
+    let authority = Authority::parse(authority)?;
+    let host = authority.host;
+    if authority.is_bracketed && host.parse::<std::net::Ipv6Addr>().is_err() {
+        return Err(format!("{host:?} is not an IPv6 address"));
+    }
     let is_ip = host.parse::<IpAddr>().is_ok();
     let is_name = !host.is_empty()
         && host.len() <= 253
@@ -248,14 +294,9 @@ fn host_and_port(authority: &str, default_port: u16) -> Result<(String, u16), St
             _ => format!("{host:?} is not a host name"),
         });
     }
-    let port = match port {
-        None => default_port,
-        Some(text) => match text.parse() {
-            Ok(port) if port != 0 && text.bytes().all(|byte| byte.is_ascii_digit()) => port,
-            _ => return Err(format!("{text:?} is not a port")),
-        },
-    };
-    Ok((host.to_owned(), port))
+    let port = authority.port();
+    let port = port.map_err(|text| format!("{text:?} is not a port"))?;
+    Ok((host.to_owned(), port.unwrap_or(default_port)))
 }
 
 /// Undoes the %-encoding. `None` where it is wrong or gives a line end, which would end the header
@@ -282,6 +323,29 @@ fn decoded(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_authority_is_split_at_its_last_colon_or_its_bracket() {
+        let split = |text| {
+            let it = Authority::parse(text)?;
+            Ok((it.host, it.port(), it.is_bracketed))
+        };
+        for (text, expected) in [
+            ("a.example", Ok(("a.example", Ok(None), false))),
+            ("a.example:80", Ok(("a.example", Ok(Some(80)), false))),
+            ("a.example:", Ok(("a.example", Err(""), false))),
+            ("a.example:+80", Ok(("a.example", Err("+80"), false))),
+            ("a.example:0", Ok(("a.example", Err("0"), false))),
+            ("a:b:80", Ok(("a:b", Ok(Some(80)), false))),
+            ("[fd00::1]", Ok(("fd00::1", Ok(None), true))),
+            ("[fd00::1]:65535", Ok(("fd00::1", Ok(Some(65535)), true))),
+            ("[fd00::1]:65536", Ok(("fd00::1", Err("65536"), true))),
+            ("[fd00::1", Err("its [ has no ]")),
+            ("[fd00::1]80", Err("there is text between ] and the port")),
+        ] {
+            assert_eq!(split(text), expected, "{text}");
+        }
+    }
 
     #[test]
     fn wss_is_encrypted_and_ws_is_not() {

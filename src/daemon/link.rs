@@ -27,11 +27,10 @@ use crate::{
     link::dial::Caller,
     store,
     tasks::{
+        lease_gate::Permission,
         link::{
             commands::Commands,
-            lease,
-            lease_gate::Permission,
-            takeover,
+            lease, takeover,
             uplink::{self},
         },
         rights::credential::supply,

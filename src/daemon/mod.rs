@@ -40,9 +40,9 @@ use crate::{
         apps::Apps,
         audit::AuditWriter,
         dashboard::{handlers::Local, login::Logins, status},
+        lease_gate::LeaseGate,
         link::{
             deliver::{self, Delivery},
-            lease_gate::LeaseGate,
             registration::Registrar,
         },
         machine::k3s,

@@ -57,10 +57,10 @@ use crate::{
         self,
         apps::{self, Accounts, Apps, account::Account},
         audit::AuditWriter,
+        lease_gate::{LeaseGate, Permission},
         link::{
             deliver::{Databases, Delivery},
             lease,
-            lease_gate::{LeaseGate, Permission},
             registration::{Profile, Registrar},
         },
         proxy::{Proxy, level::Configured},

@@ -13,7 +13,7 @@ use litemap::LiteMap;
 
 use super::system::System;
 use crate::{
-    core::{order::OrderExt as _, preflight::facts::Fact},
+    core::{facts::Fact, order::OrderExt as _},
     host::{
         doctor,
         exec::{self, Limits},

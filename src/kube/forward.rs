@@ -22,7 +22,7 @@ use smol::{
 use super::{
     client::{Client, Identity},
     error::Error,
-    socket::{self, Ask, Opened, Peer, Socket},
+    socket::{self, Ask, Opened, Socket},
 };
 use crate::net::{Carrier, Stream};
 
@@ -51,7 +51,7 @@ pub(super) async fn open(
         headers: HeaderMap::new(),
         protocols: &protocols,
     };
-    let opened = Box::pin(socket::open(client, Peer::Api(identity), ask, limit)).await?;
+    let opened = Box::pin(socket::open(client, identity, ask, limit)).await?;
     match opened {
         Opened::Open(socket) => Ok(Stream::Carried(Box::new(Forward {
             socket,

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use async_tungstenite::tungstenite::handshake::client::generate_key;
 use hyper::header::{self, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response, Uri};
@@ -17,6 +18,7 @@ use super::calls::Detail;
 use super::client::{Client, Identity, strip_hop_by_hop};
 use super::error::Error;
 use super::forward;
+use super::socket::{self, Ask, Opened};
 use super::upgraded::Upgraded;
 use crate::net::Body;
 use crate::net::target::Target;
@@ -293,6 +295,22 @@ pub async fn upgrade(
         client.upgrade_once(stream, &call, request).await
     };
     in_time(head_deadline, &call, work).await
+}
+
+/// Opens a WebSocket to a service.
+///
+/// # Errors
+/// As [`upgrade`], or a handshake that is not one.
+pub async fn open_socket(
+    client: &Client,
+    (address, scheme): (&Address, Scheme),
+    ask: Ask<'_>,
+    limit: Duration,
+) -> Result<Opened, Error> {
+    let key = generate_key();
+    let request = socket::handshake(&ask, &key)?;
+    let answer = upgrade(client, address, scheme, request, limit).await?;
+    socket::opened(answer, &ask, &key).await
 }
 
 async fn in_time<T>(

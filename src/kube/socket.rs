@@ -13,7 +13,6 @@ use hyper::{Method, Request, Response};
 
 use super::client::{Client, Identity};
 use super::error::Error;
-use super::services::{self, Address, Scheme};
 use super::upgraded::{Upgraded, UpgradedStream};
 use crate::net::Body;
 
@@ -30,15 +29,6 @@ const WRITE_BUFFER_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
 /// Subprotocols offered at once. The API server knows five.
 const PROTOCOLS_MAX: usize = 32;
-
-/// Peer of the WebSocket.
-#[derive(Debug)]
-pub enum Peer<'a> {
-    /// The API server, under an identity.
-    Api(&'a Identity),
-    /// A Pod of a service.
-    Service(&'a Address, Scheme),
-}
 
 /// An open WebSocket.
 pub struct Socket {
@@ -76,29 +66,30 @@ pub struct Ask<'a> {
     pub protocols: &'a [String],
 }
 
-/// Opens a WebSocket.
+/// Opens a WebSocket to the API server, under an identity.
+/// [`open_socket`](super::services::open_socket) opens one to a service.
 ///
 /// # Errors
 /// As [`Client::upgrade`], or a handshake that is not one.
 pub async fn open(
     client: &Client,
-    peer: Peer<'_>,
+    identity: &Identity,
     ask: Ask<'_>,
     limit: Duration,
 ) -> Result<Opened, Error> {
     let key = generate_key();
     let request = handshake(&ask, &key)?;
-    let answer = match peer {
-        Peer::Api(identity) => client.upgrade(request, identity, limit).await?,
-        Peer::Service(address, scheme) => {
-            services::upgrade(client, address, scheme, request, limit).await?
-        }
-    };
+    let answer = client.upgrade(request, identity, limit).await?;
+    opened(answer, &ask, &key).await
+}
+
+/// Opens a WebSocket from the answer to its handshake.
+pub(super) async fn opened(answer: Upgraded, ask: &Ask<'_>, key: &str) -> Result<Opened, Error> {
     let (head, stream) = match answer {
         Upgraded::Refused(response) => return Ok(Opened::Refused(response)),
         Upgraded::Switched(head, stream) => (head, stream),
     };
-    let protocol = checked(&head.headers, &key, ask.protocols).map_err(|why| Error::Broken {
+    let protocol = checked(&head.headers, key, ask.protocols).map_err(|why| Error::Broken {
         call: format!("WebSocket {}", super::calls::without_query(ask.path)),
         why: why.to_owned(),
     })?;
@@ -116,7 +107,8 @@ pub async fn open(
     })))
 }
 
-fn handshake(ask: &Ask<'_>, key: &str) -> Result<Request<Body>, Error> {
+/// Request for the upgrade.
+pub(super) fn handshake(ask: &Ask<'_>, key: &str) -> Result<Request<Body>, Error> {
     let bad = |error: hyper::http::Error| {
         Error::BadRequest(format!("the WebSocket cannot be asked for: {error}"))
     };

@@ -10,7 +10,7 @@ use super::head::Head;
 use super::target::Target;
 use super::tls::Tls;
 use super::{Error, ErrorKind, Phase, Stream};
-use crate::core::url::ProxyUrl;
+use crate::core::url::{Authority, ProxyUrl};
 
 /// A proxy's answer to CONNECT is a status line and a few headers. Longer is not a proxy.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -130,12 +130,9 @@ impl Exception {
                 port: None,
             });
         }
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) => (host, Some(port.parse::<u16>().ok()?)),
-            None => (text.as_str(), None),
-        };
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let what = if let Ok(address) = bare.parse::<IpAddr>() {
+        let authority = Authority::parse(&text).ok()?;
+        let (host, port) = (authority.host, authority.port().ok()?);
+        let what = if let Ok(address) = host.parse::<IpAddr>() {
             whole(address)
         } else if let Some(below) = host.strip_prefix("*.").or_else(|| host.strip_prefix('.')) {
             Except::Below(below.trim_end_matches('.').to_owned())
@@ -284,6 +281,7 @@ mod tests {
             ("cp.example.org:6443", "cp.example.org", false),
             ("cp.example.org:443", "cp.example.org", true),
             ("[fd12::1]:443", "fd12::1", true),
+            ("[fd12::1]", "fd12::1", true),
             ("10.0.0.0/99,/,:,:x", "10.0.0.1", false),
         ] {
             assert_eq!(

@@ -4,6 +4,7 @@
 pub mod apps;
 pub mod audit;
 pub mod dashboard;
+pub mod lease_gate;
 pub mod link;
 pub mod machine;
 pub mod proxy;

@@ -1,4 +1,4 @@
-//! Backups of k3s: the manifest in the archive, and the reports about them.
+//! Backups of k3s: the manifest in the archive, and the reports about them and their copies.
 
 use serde::{Deserialize, Serialize};
 
@@ -112,3 +112,37 @@ impl BackupEntry {
         }
     }
 }
+
+/// Copies of backups in a bucket.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Copies {
+    /// Address of the bucket.
+    pub at: String,
+    /// Name of the newest backup there; `null`: there is none, or the bucket was not listed yet.
+    pub newest: Option<String>,
+    /// Time of that backup: RFC 3339 in UTC.
+    pub newest_at: Option<String>,
+    /// Number of copies of this node.
+    pub count: u64,
+    /// Length of all of them.
+    pub bytes: u64,
+    /// True if the server lets none be removed, so that older ones stay.
+    pub keeps_all: bool,
+    /// Time when the bucket was listed last: RFC 3339 in UTC.
+    pub checked_at: Option<String>,
+    /// Work that is under way.
+    pub doing: Option<String>,
+    /// Reason why the last try failed.
+    pub why: Option<String>,
+}
+fields!(Copies {
+    at,
+    newest,
+    newest_at,
+    count,
+    bytes,
+    keeps_all,
+    checked_at,
+    doing,
+    why
+});

@@ -8,11 +8,11 @@ use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    api::{ChangeReport, Copies},
-    backup::{BackupEntry, Volume},
+    backup::{BackupEntry, Copies, Volume},
+    change::ChangeReport,
     json::fields,
 };
-use crate::core::{order::GatherExt as _, preflight::facts::Fact, time::Wall};
+use crate::core::{facts::Fact, order::GatherExt as _, time::Wall};
 
 /// The longest line, either way.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;

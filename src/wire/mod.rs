@@ -5,6 +5,7 @@ pub mod api;
 pub mod apps;
 pub mod backup;
 pub mod certificate;
+pub mod change;
 pub mod control;
 pub mod edge;
 pub mod exposition;

@@ -86,7 +86,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("main", &[]),
 ];
 
-const PARTIES: &[&str] = &[
+const ADAPTERS: &[&str] = &[
     "host",
     "store",
     "kube",
@@ -208,74 +208,79 @@ fn slices_are_sorted_by_the_one_algorithm_of_core_order() {
 }
 
 #[test]
-fn no_two_folders_of_tasks_import_each_other() {
-    let tasks = root().join("src/tasks");
-    let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for file in rust_files(&tasks) {
-        let below = file.strip_prefix(&tasks).unwrap();
-        let folder = below.iter().next().unwrap().to_str().unwrap();
-        let folder = folder.trim_end_matches(".rs");
-        let named = modules_of_tasks(&program_text(&file));
-        let named = named.into_iter().filter(|named| named != folder);
-        imports.entry(folder.to_owned()).or_default().extend(named);
+fn no_folders_of_a_layer_import_each_other_in_a_circle() {
+    // `tasks::apps`, whether it is a folder or a file.
+    let folder = |module: &str| {
+        let (layer, rest) = module.split_once("::")?;
+        let name = rest.split("::").next().unwrap_or(rest);
+        Some((layer.to_owned(), format!("{layer}::{name}")))
+    };
+    let mut folders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (module, named) in without_pairs(imports()) {
+        let Some((layer, of)) = folder(&module) else {
+            continue;
+        };
+        let named = named.iter().filter_map(|named| folder(named));
+        let named = named.filter(|(other, named)| *other == layer && *named != of);
+        let named: Vec<_> = named.map(|(_, named)| named).collect();
+        folders.entry(of).or_default().extend(named);
     }
+    let circle = circle(folders);
     assert!(
-        imports.values().any(|named| !named.is_empty()),
-        "the scan finds no imports"
-    );
-    // Folders that import nothing of what is left are taken away; a circle is what never goes.
-    while let Some(free) = imports
-        .iter()
-        .find(|(_, named)| !named.iter().any(|named| imports.contains_key(named)))
-        .map(|(folder, _)| folder.clone())
-    {
-        imports.remove(&free);
-    }
-    assert!(
-        imports.is_empty(),
-        "these folders of src/tasks import each other in a circle: {imports:?}; hand in a value or a closure, or move \
-         what both need up into src/tasks"
+        circle.is_empty(),
+        "these folders import each other in a circle: {circle:?}; hand in a value or a closure, or move what both need \
+         up into a file beside them"
     );
 }
 
 #[test]
-fn no_two_files_import_each_other() {
-    let src = root().join("src");
-    let modules: BTreeMap<String, PathBuf> = rust_files(&src)
-        .into_iter()
-        .map(|file| (module_of(file.strip_prefix(&src).unwrap()), file))
-        .collect();
-    let imports: BTreeMap<&str, BTreeSet<String>> = modules
-        .iter()
-        .map(|(module, file)| {
-            let named = paths_named(module, &program_text(file));
-            let named = named.iter().filter_map(|path| file_of(path, &modules));
-            (module.as_str(), named.collect())
-        })
-        .collect();
-    // The file of a folder and those in it are one thing: it names its parts, and they name its
-    // types.
-    let is_in = |one: &str, other: &str| other.starts_with(&format!("{one}::"));
+fn no_files_import_each_other_in_a_circle() {
+    let imports = imports();
+    assert!(
+        imports.values().any(|named| !named.is_empty()),
+        "the scan finds no imports"
+    );
     let mut pairs = BTreeSet::new();
-    for (&one, named) in &imports {
+    for (one, named) in &imports {
         for other in named {
-            let is_mutual = imports[other.as_str()].contains(one);
-            if is_mutual && one < other.as_str() && !is_in(one, other) && !is_in(other, one) {
-                pairs.insert((one, other.as_str()));
+            if imports[other].contains(one) && one < other {
+                pairs.insert((one.as_str(), other.as_str()));
             }
         }
     }
     let permitted: BTreeSet<_> = PAIRS.iter().map(|(one, other, _)| (*one, *other)).collect();
-    let new: Vec<_> = pairs.difference(&permitted).collect();
-    assert!(
-        new.is_empty(),
-        "these files import each other: {new:?}; move what both need into a file of its own, or join the two"
-    );
     let gone: Vec<_> = permitted.difference(&pairs).collect();
     assert!(
         gone.is_empty(),
         "these files no longer import each other; take them out of PAIRS: {gone:?}"
     );
+    let circle = circle(without_pairs(imports));
+    assert!(
+        circle.is_empty(),
+        "these files import each other in a circle: {circle:?}; move what they need into a file of its own, or join two"
+    );
+}
+
+#[test]
+fn a_circle_of_three_is_found_without_what_only_leads_to_it() {
+    let imports = |of: &[(&str, &str)]| {
+        let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (one, other) in of {
+            let named = imports.entry((*one).to_owned()).or_default();
+            named.insert((*other).to_owned());
+        }
+        imports
+    };
+    let seen = circle(imports(&[
+        ("a", "b"),
+        ("b", "c"),
+        ("c", "d"),
+        ("d", "b"),
+        ("d", "e"),
+    ]));
+    let seen: Vec<_> = seen.keys().map(String::as_str).collect();
+    assert_eq!(seen, ["b", "c", "d"]);
+    assert!(circle(imports(&[("a", "b"), ("b", "c")])).is_empty());
 }
 
 #[test]
@@ -299,22 +304,14 @@ fn the_scan_of_files_follows_braces_and_parents() {
 }
 
 #[test]
-fn the_scan_of_tasks_sees_imports_in_braces() {
-    let text = "use crate::{\n    core::time,\n    tasks::{link::{lease, uplink::Parts}, proxy::Proxy, state::SharedState},\n};\n\
-                fn f() { crate::tasks::rights::look() }\n";
-    let named: Vec<_> = modules_of_tasks(text).into_iter().collect();
-    assert_eq!(named, ["link", "proxy", "rights", "state"]);
-}
-
-#[test]
 fn the_scan_sees_what_it_is_for() {
     let text = "use crate::{\n    core::{lanes, time::Now},\n    error::Error,\n    store,\n};\n\
-                fn f() { crate::link::dial(); }\n// crate::kube is only told about\n";
+                fn f() { crate::link::dial(); }\n// crate::kube is only mentioned\n";
     let named: Vec<_> = layers_named(text).into_iter().collect();
     assert_eq!(named, ["core", "error", "link", "store"]);
     assert_eq!(
         advice("store", "host"),
-        "store/ may not use host/: no party knows another. Move the meeting of the two to tasks/"
+        "store/ may not use host/: no adapter knows another. Move the meeting of the two to tasks/"
     );
 }
 
@@ -327,29 +324,62 @@ fn advice(layer: &str, named: &str) -> String {
         (_, "log") => "use the macros of the crate log",
         (_, "cli" | "daemon" | "tasks") => "those wire, they are not used. Move the line up there",
         (_, "net") => "only link, kube, outside and dashboard speak to the network",
-        (layer, named) if PARTIES.contains(&layer) && PARTIES.contains(&named) => {
-            "no party knows another. Move the meeting of the two to tasks/"
+        (layer, named) if ADAPTERS.contains(&layer) && ADAPTERS.contains(&named) => {
+            "no adapter knows another. Move the meeting of the two to tasks/"
         }
         _ => "see the table in src/ARCHITECTURE.md",
     };
     format!("{layer}/ may not use {named}/: {rule}")
 }
 
-/// Modules of `tasks` named behind every `crate::tasks::`, whether alone or in braces.
-fn modules_of_tasks(text: &str) -> BTreeSet<String> {
-    let code: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("//"))
+/// Files that each file imports, by module. The file of a folder and those in it are one thing: it
+/// names its parts, and they name its types.
+fn imports() -> BTreeMap<String, BTreeSet<String>> {
+    let src = root().join("src");
+    let modules: BTreeMap<String, PathBuf> = rust_files(&src)
+        .into_iter()
+        .map(|file| (module_of(file.strip_prefix(&src).unwrap()), file))
         .collect();
-    let code = code.join("\n");
-    let mut modules = BTreeSet::new();
-    for rest in code.split("tasks::").skip(1) {
-        match rest.strip_prefix('{') {
-            Some(list) => modules.extend(top_level(list)),
-            None => modules.extend([word(rest)]),
+    let is_in = |one: &str, other: &str| other.starts_with(&format!("{one}::"));
+    let of = |module: &str, file: &Path| {
+        let named = paths_named(module, &program_text(file)).into_iter();
+        let named = named.filter_map(|path| file_of(&path, &modules));
+        named
+            .filter(|other| other != module && !is_in(module, other) && !is_in(other, module))
+            .collect()
+    };
+    let imports = modules
+        .iter()
+        .map(|(module, file)| (module.clone(), of(module, file)));
+    imports.collect()
+}
+
+/// Imports without those between the files of [`PAIRS`].
+fn without_pairs(
+    mut imports: BTreeMap<String, BTreeSet<String>>,
+) -> BTreeMap<String, BTreeSet<String>> {
+    for (one, other, _) in PAIRS {
+        imports.get_mut(*one).unwrap().remove(*other);
+        imports.get_mut(*other).unwrap().remove(*one);
+    }
+    imports
+}
+
+/// Modules that lie on a circle, or between two: what is left once those that import nothing of the
+/// rest, and those that nothing of the rest imports, are taken away.
+fn circle(mut imports: BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
+    loop {
+        let named: BTreeSet<String> = imports.values().flatten().cloned().collect();
+        let before = imports.len();
+        imports.retain(|module, of| !of.is_empty() && named.contains(module));
+        let left: BTreeSet<String> = imports.keys().cloned().collect();
+        for of in imports.values_mut() {
+            of.retain(|other| left.contains(other));
+        }
+        if imports.len() == before {
+            return imports;
         }
     }
-    modules
 }
 
 /// Module of a file below `src`.

@@ -3,6 +3,7 @@
 use std::{fmt, net::Ipv6Addr};
 
 use super::repository::{Cause, Failure, Repository};
+use crate::core::url::Authority;
 
 /// Host with its port, in one form for each: small letters, an IPv6 address as short as it can be.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -15,29 +16,14 @@ pub struct GitHost {
 impl GitHost {
     /// Reads `host`, `host:port` or `[address]:port`; `None`: it is none of these.
     pub fn parse(text: &str) -> Option<Self> {
-        let (name, port) = if let Some(rest) = text.strip_prefix('[') {
-            let (address, port) = rest.split_once(']')?;
-            let address: Ipv6Addr = address.parse().ok()?;
-            let port = match port {
-                "" => None,
-                port => Some(port.strip_prefix(':')?),
-            };
-            (format!("[{address}]"), port)
+        let authority = Authority::parse(text).ok()?;
+        let name = if authority.is_bracketed {
+            let address: Ipv6Addr = authority.host.parse().ok()?;
+            format!("[{address}]")
         } else {
-            // A second colon is in the port, which is no number then.
-            let (name, port) = match text.split_once(':') {
-                Some((name, port)) => (name, Some(port)),
-                None => (text, None),
-            };
-            (is_name(name).then(|| name.to_ascii_lowercase())?, port)
+            is_name(authority.host).then(|| authority.host.to_ascii_lowercase())?
         };
-        let port = match port {
-            None => None,
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                Some(digits.parse().ok().filter(|port| *port != 0)?)
-            }
-            Some(_) => return None,
-        };
+        let port = authority.port().ok()?;
         Some(Self { name, port })
     }
 

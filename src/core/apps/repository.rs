@@ -2,7 +2,10 @@
 //! of `git` in words.
 
 use super::manifests::{Problem, problem};
-use crate::error::{Error, Retry};
+use crate::{
+    core::url::Authority,
+    error::{Error, Retry},
+};
 
 /// Letters of an address, a reference or a path.
 const TEXT_BYTES_MAX: usize = 500;
@@ -529,11 +532,14 @@ fn address(text: &str) -> Result<String, Problem> {
             "write user:token into a file and name that: --credentials FILE",
         ));
     }
-    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-:".contains(&byte);
     let is_user = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if host.is_empty()
-        || host.starts_with(['-', '.', ':'])
-        || !host.bytes().all(is_host)
+    let is_named = Authority::parse(host).is_ok_and(|it| {
+        let is_name = it.is_bracketed || !it.host.contains(':');
+        let is_whole = !it.host.is_empty() && !it.host.starts_with(['-', '.']);
+        is_name && is_whole && it.host.bytes().all(is_host) && it.port().is_ok()
+    });
+    if !is_named
         || user.starts_with('-')
         || !user.bytes().all(is_user)
         || path.trim_matches('/').is_empty()
@@ -577,12 +583,10 @@ fn is_reference(text: &str) -> bool {
 
 /// `-p 2222 host`, for `ssh-keyscan`.
 fn keyscan(host: &str) -> String {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
-            format!("-p {port} {name}")
-        }
-        Some(_) | None => host.to_owned(),
-    }
+    let Ok(Authority { host, port, .. }) = Authority::parse(host) else {
+        return host.to_owned();
+    };
+    port.map_or_else(|| host.to_owned(), |port| format!("-p {port} {host}"))
 }
 
 /// The line that says most: the last one of git itself, without what could not be printed.
@@ -723,6 +727,14 @@ mod tests {
         assert_eq!(of("v1").choose(&both).unwrap_err().cause, Cause::Reference);
         assert_eq!(of("refs/heads/v1").choose(&both).unwrap().commit, one);
         assert_eq!(of(&two).commit(), Some(two.as_str()));
+    }
+
+    #[test]
+    fn the_key_of_a_host_is_asked_for_by_address_and_port() {
+        assert_eq!(keyscan("git.example"), "git.example");
+        assert_eq!(keyscan("git.example:2222"), "-p 2222 git.example");
+        assert_eq!(keyscan("[fd00::1]"), "fd00::1");
+        assert_eq!(keyscan("[fd00::1]:2222"), "-p 2222 fd00::1");
     }
 
     /// Address, words of git or ssh, cause, and a part of the fix.

@@ -1,5 +1,7 @@
 //! Names in a request: the host that it addresses, its origin, its session.
 
+use crate::core::url::Authority;
+
 /// Returns whether a `Host` names this machine: with any port, or none.
 pub fn is_here(host: &str, also_here: &[String]) -> bool {
     let Some(name) = name_of(host) else {
@@ -11,12 +13,11 @@ pub fn is_here(host: &str, also_here: &[String]) -> bool {
 
 /// The name in `name`, `name:port` and `[name]:port`.
 pub fn name_of(host: &str) -> Option<&str> {
-    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((name, "")) => (name, "0"),
-        Some((name, rest)) => (name, rest.strip_prefix(':')?),
-        None => host.split_once(':').unwrap_or((host, "0")),
-    };
-    (!name.is_empty() && port.parse::<u16>().is_ok()).then_some(name)
+    let authority = Authority::parse(host).ok()?;
+    let name = authority.host;
+    // A colon in the name needs brackets: else it could begin anywhere.
+    let is_name = !name.is_empty() && (authority.is_bracketed || !name.contains(':'));
+    (is_name && authority.port().is_ok()).then_some(name)
 }
 
 /// Returns whether an `Origin` is the page that this machine serves under that `Host`. Whoever sits

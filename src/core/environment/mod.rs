@@ -7,7 +7,7 @@ mod notes;
 pub use commands::BootFix;
 pub use notes::Note;
 
-use super::{preflight::facts::Facts, procfs::kernel::controllers};
+use super::{facts::Facts, procfs::kernel::controllers};
 
 /// Facts that [`Environment::of`] reads, by the names of [`Facts`].
 pub const READS: &[&str] = &[

@@ -11,7 +11,11 @@
 
 use std::net::IpAddr;
 
-use super::{Role, ready, texts::Init};
+use super::{
+    super::preflight::{DATASTORE_BYTES_MAX, DATASTORE_LOG_BYTES_MAX, DUPLICATES_MAX},
+    Role, ready,
+    texts::Init,
+};
 use crate::core::{
     health::Severity::{self, Critical, Warning},
     words::size,
@@ -861,14 +865,6 @@ pub const FAULTS: &[Fault] = &[
             be pulled needs the network, or the archive in agent/images; a loop: sudo pipeops-agent doctor names the server",
     },
 ];
-
-/// Length of a datastore that slows the API down.
-pub const DATASTORE_BYTES_MAX: u64 = 2_000_000_000;
-/// Length of its write-ahead log that does.
-pub const DATASTORE_LOG_BYTES_MAX: u64 = 1_000_000_000;
-/// Duplicate rules that are too many. A few are there in any cluster: rules of ports that were
-/// opened by hand.
-pub const DUPLICATES_MAX: u64 = 50;
 
 /// A fix for the service manager and the part of the cluster that this machine has; in the table it
 /// is that of a server with systemd.

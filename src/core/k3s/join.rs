@@ -8,7 +8,11 @@ use std::{fmt::Write as _, time::Duration};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 
 use super::{Doubt, Role, Version, servers::Shared};
-use crate::core::{secret::Secret, time::Wall, url::Url};
+use crate::core::{
+    secret::Secret,
+    time::Wall,
+    url::{Authority, Url},
+};
 
 /// Port of a server, where its address names none.
 const PORT: u16 = 6443;
@@ -131,17 +135,16 @@ fn is_bootstrap(text: &str) -> bool {
 
 /// Reads the address of a server: `https://ADDRESS`, with the port of k3s where it names none.
 pub fn server(text: &str) -> Result<Url, String> {
-    let has_port = |rest: &str| {
+    // Mistakes in an authority are found by the parser of URLs.
+    let lacks_port = |rest: &str| {
         let authority = rest.split('/').next().unwrap_or_default();
-        authority
-            .rsplit_once(':')
-            .is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
+        Authority::parse(authority).is_ok_and(|authority| authority.port.is_none())
     };
     let rest = text
         .strip_prefix("https://")
         .ok_or("it begins with https://")?;
     let mut whole = text.trim_end_matches('/').to_owned();
-    if !has_port(rest) {
+    if lacks_port(rest) {
         write!(whole, ":{PORT}").map_err(|error| error.to_string())?;
     }
     let url = Url::parse(&whole)?;

@@ -15,10 +15,13 @@ use super::{
 use crate::core::{
     environment::{Environment, Init},
     health::Severity::{Critical, Note, Warning},
-    k3s::faults::DUPLICATES_MAX,
     procfs::kernel::modules,
     repair::recipe::network_manager,
 };
+
+/// Duplicate rules that are too many. A few are there in any cluster: rules of ports that were
+/// opened by hand.
+pub const DUPLICATES_MAX: u64 = 50;
 
 /// The table.
 pub(super) const CHECKS: &[Check] = &[

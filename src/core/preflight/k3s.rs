@@ -9,7 +9,6 @@ use super::{Advice, Check, Fact, Facts, Judgement, Problem, network::has_k3s, ok
 use crate::core::{
     environment::{Environment, Init},
     health::Severity::{Critical, Note, Warning},
-    k3s::faults::{DATASTORE_BYTES_MAX, DATASTORE_LOG_BYTES_MAX},
 };
 
 const BINARY: &str = "stat /usr/local/bin/k3s";
@@ -29,6 +28,11 @@ const PRECIOUS: [&str; 5] = [
     "stat /etc/rancher/node/password",
 ];
 const DAY_MS: i64 = 86_400_000;
+
+/// Length of a datastore that slows the API down.
+pub const DATASTORE_BYTES_MAX: u64 = 2_000_000_000;
+/// Length of its write-ahead log that does.
+pub const DATASTORE_LOG_BYTES_MAX: u64 = 1_000_000_000;
 
 /// The table.
 pub(super) const CHECKS: &[Check] = &[

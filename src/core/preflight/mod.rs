@@ -7,7 +7,6 @@
 mod agent;
 mod clock;
 mod disk;
-pub mod facts;
 mod firewall;
 mod k3s;
 mod kernel;
@@ -16,14 +15,22 @@ mod machine;
 mod network;
 mod resolver;
 
-use self::facts::{Fact, Facts};
+use litemap::LiteMap;
+
+use crate::core::order::OrderExt as _;
+
 pub use self::{
     agent::{CERTIFICATE, SECRETS, UPDATE_TAKEN_BACK},
     clock::is_behind,
+    firewall::DUPLICATES_MAX,
+    k3s::{DATASTORE_BYTES_MAX, DATASTORE_LOG_BYTES_MAX},
 };
-use super::{environment::Environment, health::Severity, repair::Recipe};
-use crate::core::order::OrderExt as _;
-use litemap::LiteMap;
+use super::{
+    environment::Environment,
+    facts::{self, Fact, Facts},
+    health::Severity,
+    repair::Recipe,
+};
 
 /// One thing that can be wrong.
 #[derive(Debug)]

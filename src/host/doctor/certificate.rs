@@ -5,7 +5,7 @@ use std::path::Path;
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 
 use crate::{
-    core::{preflight::facts::Fact, time::Wall},
+    core::{facts::Fact, time::Wall},
     files,
     wire::certificate::validity,
 };

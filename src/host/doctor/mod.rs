@@ -1,4 +1,4 @@
-//! Facts for the doctor, read below a root path: see [`crate::core::preflight::facts`] for the
+//! Facts for the doctor, read below a root path: see [`crate::core::facts`] for the
 //! names.
 //!
 //! Each fact goes out as soon as it is read, so that a file that hangs costs those behind it and
@@ -18,11 +18,11 @@ use nix::{
 };
 
 use crate::{
-    core::preflight::{checks, facts::Fact},
     core::{
         environment,
         order::{GatherExt as _, OrderExt as _},
     },
+    core::{facts::Fact, preflight::checks},
     files,
 };
 

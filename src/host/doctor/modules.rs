@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use crate::core::{preflight::facts::Fact, procfs::kernel::modules};
+use crate::core::{facts::Fact, procfs::kernel::modules};
 
 /// `modules.dep` of a kernel of a distribution has a megabyte.
 const INDEX_BYTES_MAX: u64 = 8 << 20;

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use crate::core::preflight::facts::Fact;
+use crate::core::facts::Fact;
 
 /// The database of a desktop has 6 MB.
 const DATABASE_BYTES_MAX: u64 = 32 << 20;

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use litemap::LiteMap;
 
-use crate::core::{preflight::facts::Fact, procfs::net::listeners};
+use crate::core::{facts::Fact, procfs::net::listeners};
 
 /// A machine with more processes has its ports looked for among these.
 const PROCESSES_MAX: usize = 4096;

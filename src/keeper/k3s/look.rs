@@ -9,11 +9,9 @@ use super::super::system::System;
 use crate::{
     core::{
         environment::Environment,
+        facts::{Fact, Facts},
         k3s::{self, BINARY, Version, servers::Datastore, texts::DropIn},
-        preflight::{
-            self, CheckResult,
-            facts::{Fact, Facts},
-        },
+        preflight::{self, CheckResult},
         time::Wall,
         words::size,
     },

@@ -52,7 +52,7 @@ impl Apps {
     /// Waits for a permission or its end.
     async fn until(&self, is_so: fn(&Self) -> bool) {
         while !is_so(self) {
-            self.lease_gate.news(self.now().mono).await;
+            self.lease_gate.changed(self.now().mono).await;
         }
     }
 

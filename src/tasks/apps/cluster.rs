@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, time::Duration};
 use litemap::LiteMap;
 use serde_json::{Value, json};
 
-use super::{super::link::lease_gate::LeaseGate, account::Account, cut, observe::observe};
+use super::{super::lease_gate::LeaseGate, account::Account, cut, observe::observe};
 use crate::{
     core::{
         apps::{

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::{super::link::lease_gate::LeaseGate, cut};
+use super::{super::lease_gate::LeaseGate, cut};
 use crate::{
     core::{
         apps::{App, Manifest, place},

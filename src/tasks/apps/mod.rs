@@ -69,7 +69,7 @@ use self::{
     source::Sources,
 };
 pub use self::{asker::Asker, operate::Care};
-use super::{audit::AuditWriter, link::lease_gate::LeaseGate, state::SharedState};
+use super::{audit::AuditWriter, lease_gate::LeaseGate, state::SharedState};
 use crate::{
     core::{
         apps::{App, GitHost, Owner, Problem, is_name},

@@ -8,7 +8,7 @@ use smol::{
     future::{self, FutureExt as _},
 };
 
-use super::lease_gate::{LeaseGate, Permission};
+use super::super::lease_gate::{LeaseGate, Permission};
 use crate::{
     core::{
         health::Severity,
@@ -52,7 +52,7 @@ pub struct ElectionDependencies {
     pub copied_from: Option<String>,
 }
 
-/// The permit before the first answer.
+/// The permission before the first answer.
 pub fn not_asked_yet() -> Permission {
     permission(Standing::Asking)
 }

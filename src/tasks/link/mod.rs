@@ -3,7 +3,6 @@
 pub mod commands;
 pub mod deliver;
 pub mod lease;
-pub mod lease_gate;
 pub mod registration;
 pub mod takeover;
 pub mod uplink;

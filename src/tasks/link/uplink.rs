@@ -15,7 +15,7 @@ use hyper::body::Bytes;
 use smol::{Task, Timer, channel::Receiver, future};
 
 use super::{
-    commands::Commands, deliver::Delivery, lease_gate::LeaseGate, registration::Registrar,
+    super::lease_gate::LeaseGate, commands::Commands, deliver::Delivery, registration::Registrar,
 };
 use crate::{
     core::{
@@ -180,7 +180,7 @@ impl Uplink {
     }
 
     /// Waits for the first thing that happens. Time and commands first: a busy socket must not
-    /// starve them. The permit before all: a process that was stopped, or a machine that slept,
+    /// starve them. The lease gate before all: a process that was stopped, or a machine that slept,
     /// looks at it before its socket.
     async fn wait(&mut self, timer: &mut Timer) -> Wakeup {
         let time = async {
@@ -227,7 +227,7 @@ impl Uplink {
         .await
     }
 
-    /// Does what the permit says.
+    /// Does what the lease gate says.
     fn obey(&mut self, now: Now) {
         let is_held = self.link.is_held_by(Holder::Lease);
         if self.parts.lease_gate.is_open(now.mono) {

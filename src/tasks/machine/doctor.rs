@@ -20,11 +20,9 @@ use super::keeper::Keeper;
 use crate::{
     core::{
         environment::Environment,
+        facts::{Fact, Facts},
         order::GatherExt as _,
-        preflight::{
-            self, CheckResult,
-            facts::{Fact, Facts},
-        },
+        preflight::{self, CheckResult},
         rates::Reading,
         time::Wall,
     },

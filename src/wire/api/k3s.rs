@@ -36,40 +36,6 @@ pub struct K3sReport {
 }
 fields!(K3sReport { copies, seen, rows });
 
-/// Copies of backups in a bucket.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
-pub struct Copies {
-    /// Address of the bucket.
-    pub at: String,
-    /// Name of the newest backup there; `null`: there is none, or the bucket was not listed yet.
-    pub newest: Option<String>,
-    /// Time of that backup: RFC 3339 in UTC.
-    pub newest_at: Option<String>,
-    /// Number of copies of this node.
-    pub count: u64,
-    /// Length of all of them.
-    pub bytes: u64,
-    /// True if the server lets none be removed, so that older ones stay.
-    pub keeps_all: bool,
-    /// Time when the bucket was listed last: RFC 3339 in UTC.
-    pub checked_at: Option<String>,
-    /// Work that is under way.
-    pub doing: Option<String>,
-    /// Reason why the last try failed.
-    pub why: Option<String>,
-}
-fields!(Copies {
-    at,
-    newest,
-    newest_at,
-    count,
-    bytes,
-    keeps_all,
-    checked_at,
-    doing,
-    why
-});
-
 /// Rows of k3s: its one wording, for the command line and the page. The first one is the state.
 pub fn k3s_rows(status: &K3sStatus, copies: Option<&Copies>, now: Wall) -> Vec<Row> {
     let managed = match status.managed.as_str() {

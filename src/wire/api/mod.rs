@@ -28,11 +28,10 @@ pub use cluster::{
 };
 pub use diagnosis::{DIAGNOSIS_PATH, Diagnosis, Figure, HOST_PATH, HostReport, Probe};
 pub use doctor::{Automatic, Check, Doctor, Environment, Note, PROBLEMS_PATH};
-pub use k3s::{Copies, K3S_PATH, K3sReport, copies_row, k3s_page, k3s_row, k3s_rows};
+pub use k3s::{K3S_PATH, K3sReport, copies_row, k3s_page, k3s_row, k3s_rows};
 pub use lists::{
-    CHANGES_PATH, ChangeList, ChangeReport, Destination, EVENTS_PATH, EventPage, EventReport,
-    LINK_PATH, LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, STREAM_PATH, SettingReport,
-    SettingsReport, Undo,
+    CHANGES_PATH, ChangeList, Destination, EVENTS_PATH, EventPage, EventReport, LINK_PATH,
+    LOGS_PATH, LinkReport, LogEntry, LogPage, Outage, STREAM_PATH, SettingReport, SettingsReport,
 };
 pub use rows::{Row, rows};
 pub use series::{Column, Mark, SeriesHead, SeriesList, Values};
@@ -41,6 +40,11 @@ pub use session::{
     SessionsEnded, TOKENS_PATH, TokenWish,
 };
 pub use verdict::{PartVerdict, Verdict};
+
+pub use super::{
+    backup::Copies,
+    change::{ChangeReport, Undo},
+};
 
 use super::json::fields;
 use crate::core::{health, time::Wall, verdict::cause};

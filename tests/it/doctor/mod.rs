@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use pipeops_agent::{
     core::{
         environment::{Environment, READS},
-        preflight::{self, CheckOutcome, CheckResult, Judgement, checks, facts::Fact},
+        facts::Fact,
+        preflight::{self, CheckOutcome, CheckResult, Judgement, checks},
         repair::Repair,
     },
     wire::api,

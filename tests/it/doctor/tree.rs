@@ -6,10 +6,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 use pipeops_agent::{
     core::{
         environment::Environment,
-        preflight::{
-            self, CheckOutcome, CheckResult,
-            facts::{Fact, Facts},
-        },
+        facts::{Fact, Facts},
+        preflight::{self, CheckOutcome, CheckResult},
         rates::Space,
         time::Wall,
     },

@@ -17,7 +17,7 @@ use pipeops_agent::host::clock;
 use pipeops_agent::kube::counts::{Nodes, Pods};
 use pipeops_agent::kube::kubeconfig::Source;
 use pipeops_agent::kube::services::{self, Scheme};
-use pipeops_agent::kube::socket::{self, Ask, Opened, Peer};
+use pipeops_agent::kube::socket::{self, Ask, Opened};
 use pipeops_agent::kube::watch::{Event, Watch};
 use pipeops_agent::kube::{Body, Client, Detail, Error, Identity, Patch, Settings};
 use pipeops_agent::net::dial::Dialer;
@@ -286,7 +286,7 @@ fn services_lead_to_their_pods() {
                 headers: HeaderMap::new(),
                 protocols: &[],
             };
-            let opened = socket::open(&client, Peer::Service(&address, scheme), ask, SOON)
+            let opened = services::open_socket(&client, (&address, scheme), ask, SOON)
                 .await
                 .unwrap();
             let Opened::Open(mut socket) = opened else {
@@ -337,7 +337,7 @@ fn a_command_runs_in_a_pod_with_input_output_and_exit_code() {
             headers: HeaderMap::new(),
             protocols: &protocols,
         };
-        let opened = socket::open(&client, Peer::Api(&Identity::Agent), ask, SOON)
+        let opened = socket::open(&client, &Identity::Agent, ask, SOON)
             .await
             .unwrap();
         let Opened::Open(mut socket) = opened else {

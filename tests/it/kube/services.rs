@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use hyper::Request;
 use hyper::header::HeaderMap;
 use pipeops_agent::kube::services::{self, Address, Pod, Scheme};
-use pipeops_agent::kube::socket::{self, Ask, Opened, Peer, Socket};
+use pipeops_agent::kube::socket::{self, Ask, Opened, Socket};
 use pipeops_agent::kube::{Body, Client, Error, Identity};
 use smol::stream::StreamExt;
 
@@ -185,13 +185,22 @@ async fn echoed(socket: &mut Socket, message: Message) {
     assert_eq!(socket.messages.next().await.unwrap().unwrap(), message);
 }
 
-async fn opened(client: &Client, peer: Peer<'_>, protocols: &[String]) -> Box<Socket> {
+/// A WebSocket to a service, or to the API server.
+async fn opened(
+    client: &Client,
+    service: Option<(&Address, Scheme)>,
+    protocols: &[String],
+) -> Box<Socket> {
     let ask = Ask {
         path: "/ws?x=1",
         headers: HeaderMap::new(),
         protocols,
     };
-    match socket::open(client, peer, ask, SOON).await.unwrap() {
+    let opened = match service {
+        Some(service) => services::open_socket(client, service, ask, SOON).await,
+        None => socket::open(client, &Identity::Agent, ask, SOON).await,
+    };
+    match opened.unwrap() {
         Opened::Open(socket) => socket,
         Opened::Refused(response) => panic!("refused: {}", response.status()),
     }
@@ -211,12 +220,12 @@ fn messages_go_both_ways_to_the_api_and_to_services() {
             "v4.channel.k8s.io".to_owned(),
         ];
         let (at_plain, at_tls) = (at(&plain), at(&tls));
-        for peer in [
-            Peer::Api(&Identity::Agent),
-            Peer::Service(&at_plain, Scheme::Plain),
-            Peer::Service(&at_tls, Scheme::Tls),
+        for service in [
+            None,
+            Some((&at_plain, Scheme::Plain)),
+            Some((&at_tls, Scheme::Tls)),
         ] {
-            let mut socket = opened(&client, peer, &protocols).await;
+            let mut socket = opened(&client, service, &protocols).await;
             assert_eq!(socket.protocol.as_deref(), Some("v5.channel.k8s.io"));
             echoed(&mut socket, Message::text("hello")).await;
             echoed(&mut socket, Message::binary(vec![9; 300_000])).await;
@@ -238,7 +247,7 @@ fn a_refused_websocket_comes_back_with_its_answer() {
             headers: HeaderMap::new(),
             protocols: &[],
         };
-        let answer = socket::open(&client, Peer::Api(&Identity::Anonymous), ask, SOON)
+        let answer = socket::open(&client, &Identity::Anonymous, ask, SOON)
             .await
             .unwrap();
         let Opened::Refused(response) = answer else {

@@ -25,8 +25,8 @@ use crate::{
     },
     host::clock,
     kube::{
-        Body, UpgradedStream,
-        socket::{self, Ask, Opened, Peer, Socket},
+        Body, UpgradedStream, services,
+        socket::{self, Ask, Opened, Socket},
     },
     link::outlet::{Lost, Outlet},
     tasks::proxy::{
@@ -173,8 +173,8 @@ impl SocketExchange {
         let opening = async {
             match &authorization.call.target {
                 CallTarget::Kubernetes(_) => {
-                    let peer = Peer::Api(&authorization.identity);
-                    let opened = socket::open(client, peer, ask, left).await;
+                    let identity = &authorization.identity;
+                    let opened = socket::open(client, identity, ask, left).await;
                     opened.map_err(|error| format!("{what}: {error}"))
                 }
                 CallTarget::Service(service) => {
@@ -182,8 +182,8 @@ impl SocketExchange {
                     let address = upstream::address((shared, client), service, authorization)
                         .await
                         .map_err(|denial| format!("{what}: {}", denial.text))?;
-                    let peer = Peer::Service(&address, upstream::scheme(service));
-                    let opened = socket::open(client, peer, ask, left).await;
+                    let to = (&address, upstream::scheme(service));
+                    let opened = services::open_socket(client, to, ask, left).await;
                     opened.map_err(|error| format!("{what}: {error}"))
                 }
             }

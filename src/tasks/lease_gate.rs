@@ -27,36 +27,36 @@ pub enum Permission {
     Not(String),
 }
 
-/// The permit.
+/// Permission with a signal of its changes.
 #[derive(Debug)]
 pub struct LeaseGate {
     permission: RefCell<Permission>,
-    /// One word that there is another permission, for the task that waits for one.
-    news: (Sender<()>, Receiver<()>),
+    /// Signal of a change, for the task that waits for one.
+    changes: (Sender<()>, Receiver<()>),
 }
 
 impl LeaseGate {
-    /// A permit that begins like this.
+    /// Creates a gate with this permission.
     pub fn new(permission: Permission) -> Self {
         Self {
             permission: RefCell::new(permission),
-            news: bounded(1),
+            changes: bounded(1),
         }
     }
 
-    /// From now on this is permitted. Returns what was before.
+    /// Replaces the permission, and returns the previous one.
     pub fn set(&self, permission: Permission) -> Permission {
         let before = self.permission.replace(permission);
-        // A word that waits already says the same.
-        self.news.0.try_send(()).ok();
+        // A signal that waits already says the same.
+        self.changes.0.try_send(()).ok();
         before
     }
 
-    /// Waits until there may be another permission: it was given, or ended. For one task.
-    pub async fn news(&self, now: Mono) {
+    /// Waits until the permission was replaced or expired. For one task.
+    pub async fn changed(&self, now: Mono) {
         let given = async {
             // It is never closed: both ends are here.
-            self.news.1.recv().await.ok();
+            self.changes.1.recv().await.ok();
         };
         let ended = async {
             match self.until(now) {
@@ -67,7 +67,7 @@ impl LeaseGate {
         given.or(ended).await;
     }
 
-    /// Refuses what only the agent with the permit may do.
+    /// Refuses what only the agent with the lease may do.
     ///
     /// # Errors
     /// Reason why this agent may not.
@@ -101,7 +101,7 @@ impl LeaseGate {
         }
     }
 
-    /// Returns when an open permit ends; `None` where it does not, or has ended.
+    /// Returns when the permission ends; `None` where it does not, or has ended.
     pub fn until(&self, now: Mono) -> Option<Mono> {
         match &*self.permission.borrow() {
             Permission::Until(until) if now < *until => Some(*until),
@@ -116,7 +116,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_permit_ends_by_itself() {
+    fn a_permission_expires() {
         let at = |seconds| Mono::since_boot(Duration::from_secs(seconds));
         let lease_gate = LeaseGate::new(Permission::Not("not asked yet".to_owned()));
         assert!(!lease_gate.is_open(at(1)));
