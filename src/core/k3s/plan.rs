@@ -454,7 +454,7 @@ pub fn farewell(wanted: &Farewell) -> Vec<Step> {
 const KUBECTL: &str = "/usr/local/bin/k3s kubectl --cache-dir=/run/k3s/kubectl";
 
 /// Command that gives the Lease of an upgrade back, where this node still has it.
-pub fn no_lease(node: &str) -> String {
+fn no_lease(node: &str) -> String {
     format!("{KUBECTL} -n kube-system delete lease -l {LEASE_LABEL}={node} --timeout=60s")
 }
 

@@ -354,9 +354,11 @@ impl Keeper {
             return Ok(false);
         }
         let Some(servers) = self.system.servers() else {
+            // A member whose certificates have ended is no part of its cluster: nothing is lost.
+            let has_ended = order.fault.id == ENDED;
             return match self.system.datastore(&note.data_dir) {
-                Datastore::Etcd => Err(UNCOUNTED.to_owned()),
-                Datastore::Sqlite | Datastore::Elsewhere => Ok(false),
+                Datastore::Etcd if !has_ended => Err(UNCOUNTED.to_owned()),
+                Datastore::Etcd | Datastore::Sqlite | Datastore::Elsewhere => Ok(false),
             };
         };
         if servers.len() <= 1 {
@@ -624,6 +626,10 @@ fn is_renewed(path: &str) -> bool {
 const DNS_NAMESPACE: &str = "kube-system";
 /// Beginning of the faults about certificates.
 const CERTIFICATES: &str = "k3s.certificates";
+/// Fault of certificates that end in weeks.
+const END: &str = "k3s.certificates-end";
+/// Fault of certificates that have ended.
+const ENDED: &str = "k3s.certificates-ended";
 /// Reason not to restart a server that may be one of several.
 const UNCOUNTED: &str = "the API does not say how many servers the cluster has, and several restart one after the other: restart this one by hand, \
     once all others are Ready";
@@ -660,7 +666,8 @@ mod tests {
         std::fs::create_dir_all(keeper.system.path(&etcd)).unwrap();
         let why = keeper.turn(&dated, &note).unwrap_err();
         assert!(why.contains("how many servers"), "{why}");
-        // What is broken is restarted all the same.
+        // What is broken is restarted all the same: the API of such a one answers nobody.
+        assert_eq!(keeper.turn(&order(ENDED), &note), Ok(false));
         assert_eq!(keeper.turn(&order("k3s.api-silent"), &note), Ok(false));
     }
 }
