@@ -22,6 +22,7 @@ pub mod step;
 pub mod texts;
 pub mod viewer;
 pub mod watch;
+pub mod window;
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 

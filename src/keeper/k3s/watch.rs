@@ -31,6 +31,7 @@ use crate::{
             step::{Step, words},
             texts::Init,
             watch::{self, Handed, MEMORY, MEMORY_MODE, Memory, Order},
+            window::{self, Window},
         },
         time::Wall,
     },
@@ -52,6 +53,8 @@ pub struct Look {
     /// Interval of backups, and the backup or what is wrong with its settings; none: there are none
     /// by schedule.
     pub backups: Option<(Duration, Result<Backup>)>,
+    /// Time of the day for restarts that can wait; `None`: any.
+    pub window: Option<Window>,
     /// Group of the agent, which may read what was found.
     pub group: Option<u32>,
     /// Date of this program: the clock is wrong where it is earlier.
@@ -291,6 +294,12 @@ impl Keeper {
         if is_unfinished(&journal)? || self.system.service().is_stopped_on_purpose() {
             return Ok(None);
         }
+        let can_wait = order.fault.id == END;
+        if let Some(window) = wanted.window.filter(|_| can_wait)
+            && self.k3s_opens_in(window).is_some()
+        {
+            return Ok(None);
+        }
         if let Some(why) = self.system.speaks_against(order, note, wanted.built) {
             memory.hold(order, &why);
             return Ok(None);
@@ -344,6 +353,13 @@ impl Keeper {
             seen: order.seen.clone(),
             done,
         }))
+    }
+
+    /// Minutes until a window opens; `None`: it is open, or nothing tells the time here.
+    pub fn k3s_opens_in(&self, window: Window) -> Option<u16> {
+        let argv = ["date", "+%H:%M"];
+        let said = exec::run(self.system.root(), &argv, Limits::SHORT).ok()?;
+        window.opens_in(window::minutes(&said.output)?)
     }
 
     /// Takes the Lease for a restart that can wait, where there are several servers; true if it has
@@ -641,6 +657,7 @@ pub(super) const SERVERS: &str = "node-role.kubernetes.io/control-plane";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::time::{Mono, Now};
 
     #[test]
     fn a_member_of_etcd_that_cannot_count_the_others_does_not_restart_for_certificates() {
@@ -669,5 +686,41 @@ mod tests {
         // What is broken is restarted all the same: the API of such a one answers nobody.
         assert_eq!(keeper.turn(&order(ENDED), &note), Ok(false));
         assert_eq!(keeper.turn(&order("k3s.api-silent"), &note), Ok(false));
+    }
+
+    #[test]
+    fn a_restart_for_certificates_waits_for_the_window() {
+        let root = tempfile::tempdir().unwrap();
+        let date = root.path().join("usr/sbin/date");
+        std::fs::create_dir_all(root.path().join("usr/sbin")).unwrap();
+        files::replace(&date, b"#!/bin/sh\necho 12:00\n", 0o755).unwrap();
+        let keeper = Keeper::new(root.path(), &root.path().join("keeper"));
+        let note = Managed::default();
+        let sight = Sight {
+            service: Service::parse("ActiveState=active"),
+            api: Some(Api::Node(Node::parse("condition|Ready|True|fine").unwrap())),
+            certificate: Some(("a.crt".to_owned(), 20)),
+            ..Sight::default()
+        };
+        let at = |seconds: u64| Now {
+            mono: Mono::since_boot(Duration::from_secs(seconds)),
+            wall: Wall::default(),
+        };
+        for (window, waits) in [("02:00-05:00", true), ("11:00-13:00", false)] {
+            let mut memory = Memory::default();
+            memory.look(&sight, at(1000), true);
+            let order = memory.look(&sight, at(5000), true).unwrap();
+            let wanted = Look {
+                repairs: true,
+                backups: None,
+                window: Window::parse(window),
+                group: None,
+                built: Wall::default(),
+            };
+            let done = keeper.repair(&order, &note, &mut memory, (&sight, &wanted));
+            assert!(done.unwrap().is_none());
+            // Here nothing says that the clock is synchronized, which is what holds it up then.
+            assert_eq!(memory.handed().is_empty(), waits, "{window}");
+        }
     }
 }

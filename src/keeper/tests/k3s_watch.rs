@@ -48,6 +48,7 @@ fn broken(tree: &Tree, service: &str) {
 fn look(tree: &Tree, repairs: bool) -> Option<Done> {
     let wanted = Look {
         repairs,
+        window: None,
         backups: None,
         group: None,
         built: Wall::default(),
