@@ -18,6 +18,7 @@ pub mod plan;
 pub mod ready;
 pub mod runtimes;
 pub mod servers;
+pub mod shutdown;
 pub mod step;
 pub mod texts;
 pub mod viewer;

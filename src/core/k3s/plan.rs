@@ -6,6 +6,7 @@ use super::{
     data::{self, aside, kept, settings_aside, unpacked},
     runtimes::Use,
     servers::{Datastore, LEASE_LABEL},
+    shutdown,
     step::{Drain, Extent, Replaced, Staged, Step, When, directories, file, run},
     texts::{self, DropIn, Init},
     watch,
@@ -109,12 +110,14 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
 
 /// The service, started.
 fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn(&str) -> bool) {
-    let text = texts::service(wanted.init, wanted.role, &wanted.data_dir);
-    match wanted.init {
+    let init = wanted.init;
+    let text = texts::service(init, wanted.role, &wanted.data_dir);
+    match init {
         Init::Systemd => {
             steps.push(run("", "systemctl daemon-reload"));
             // After the unit, so that the undo of the reload above comes after the unit is gone.
             steps.push(file(wanted.role.unit(), text, 0o644));
+            steps.extend(shutdown::files(init, &wanted.data_dir, &wanted.note.0));
             steps.push(run("systemctl daemon-reload", ""));
             let name = wanted.role.name();
             steps.push(run(
@@ -122,12 +125,14 @@ fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn(&str) -> b
                 &format!("systemctl disable {name}"),
             ));
             steps.push(run(&start(wanted.init, wanted.role), KILLALL));
+            steps.push(shutdown::start());
         }
         Init::OpenRc => {
             directories(steps, "/etc/logrotate.d", is_there);
             let rotation = include_str!("texts/k3s.logrotate").to_owned();
             steps.push(file(ROTATION, rotation, 0o644));
             steps.push(file(wanted.role.service(), text, 0o755));
+            steps.extend(shutdown::files(init, &wanted.data_dir, &wanted.note.0));
             let name = wanted.role.name();
             steps.push(run(
                 &format!("rc-update add {name} default"),
@@ -209,6 +214,13 @@ fn gone(path: &str) -> Step {
     }
 }
 
+fn empty(path: &str) -> Step {
+    Step::Gone {
+        path: path.to_owned(),
+        extent: Extent::Empty,
+    }
+}
+
 /// Parts of a removal of k3s.
 #[derive(Clone, Debug)]
 pub struct Uninstall {
@@ -250,18 +262,20 @@ const DATA: [&str; 2] = ["/etc/rancher/node", "/etc/rancher/k3s"];
 pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
     let init = wanted.init;
-    let looks: [(&str, &str, &[&str]); 2] = [
+    let looks: [(&str, &str, &[&str]); 3] = [
         (watch::mark(init), watch::stop(init), watch::made(init)),
         (connect::TIMER, connect::STOP, &connect::MADE),
+        (
+            shutdown::mark(init),
+            shutdown::stop(init),
+            shutdown::made(init),
+        ),
     ];
     for (mark, stop, made) in looks {
         if is_there(mark) {
             steps.push(run(stop, ""));
             steps.extend(made.iter().map(|path| gone(path)));
-            steps.extend([connect::WANTS, connect::DIRECTORY].map(|path| Step::Gone {
-                path: path.to_owned(),
-                extent: Extent::Empty,
-            }));
+            steps.extend([connect::WANTS, connect::DIRECTORY].map(empty));
         }
     }
     // It may be missing after half a removal, or be another's.
@@ -275,32 +289,24 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
     if is_there(unit) {
         steps.push(run(&disable, ""));
     }
-    steps.extend([unit, &format!("/etc/systemd/system/{name}.service.env")].map(gone));
+    let of_user = format!("/etc/systemd/system/{name}.service.env");
+    steps.extend([unit, &of_user].map(gone));
     match wanted.init {
         Init::Systemd => steps.push(run("systemctl daemon-reload", "")),
         Init::OpenRc => steps.push(gone(ROTATION)),
     }
     steps.extend(trees(wanted, is_there).iter().map(|path| gone(path)));
     let shared = wanted.shared.iter().map(|it| it.path);
-    steps.extend(shared.filter(|path| is_there(path)).map(|path| Step::Gone {
-        path: path.to_owned(),
-        extent: Extent::Empty,
-    }));
+    steps.extend(shared.filter(|path| is_there(path)).map(empty));
     if wanted.keep == Keep::Nothing {
         let programs = format!("{}/{}", wanted.data_dir, data::PROGRAMS);
-        steps.extend([programs, wanted.data_dir.clone()].map(|path| Step::Gone {
-            path,
-            extent: Extent::Empty,
-        }));
+        steps.extend([&programs, &wanted.data_dir].map(|path| empty(path)));
     }
     steps.extend(wanted.links.iter().map(|path| gone(path)));
     steps.extend([BINARY, role.uninstall(), KILLALL].map(gone));
-    steps.push(gone(&wanted.note));
+    steps.extend([&wanted.note, &shutdown::stopped(&wanted.note)].map(|path| gone(path)));
     // The last of what k3s had there; where somebody has more in it, it stays.
-    steps.extend(["/etc/rancher", "/var/lib/rancher"].map(|path| Step::Gone {
-        path: path.to_owned(),
-        extent: Extent::Empty,
-    }));
+    steps.extend(["/etc/rancher", "/var/lib/rancher"].map(empty));
     steps.extend(no_resume(wanted.init));
     steps
 }

@@ -51,6 +51,16 @@ pub fn resume(init: Init, program: &str, data_dir: &str) -> String {
         .replace("@DATA@", data_dir)
 }
 
+/// The service that ends the Pods when the machine goes down.
+pub fn shutdown(init: Init, data_dir: &str, stopped: &str) -> String {
+    let text = match init {
+        Init::Systemd => include_str!("shutdown.service"),
+        Init::OpenRc => include_str!("shutdown.openrc"),
+    };
+    text.replace("@DATA@", data_dir)
+        .replace("@STOPPED@", stopped)
+}
+
 /// The service that looks at k3s: once, for a timer, or again and again where there are no timers.
 pub fn watch(init: Init, program: &str) -> String {
     let text = match init {
@@ -356,8 +366,9 @@ mod tests {
                     uninstall(role, "/d"),
                 ]
             };
-            for text in Role::ALL.into_iter().flat_map(of).chain([resume]) {
-                for name in ["@DATA@", "@PROGRAM@", "@NAME@", "@COMMAND@"] {
+            let texts = [resume, shutdown(init, "/d", "/s")];
+            for text in Role::ALL.into_iter().flat_map(of).chain(texts) {
+                for name in ["@DATA@", "@PROGRAM@", "@NAME@", "@COMMAND@", "@STOPPED@"] {
                     assert!(!text.contains(name), "{text}");
                 }
                 assert!(text.contains("/d"), "{text}");
