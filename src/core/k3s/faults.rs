@@ -171,6 +171,8 @@ pub struct Sight {
     pub duplicates: Option<u64>,
     /// State of the Pods of CoreDNS, where none is ready.
     pub dns: String,
+    /// Damage of the datastore that a check of it found.
+    pub damage: Option<String>,
 }
 
 impl Sight {
@@ -501,7 +503,10 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.datastore-damaged",
+        from: "three restarts in ten minutes, or a start that does not end, and k3s names this reason in its log; or SQLite finds it, which \
+            checks the datastore (up to 256 MB) once k3s is Ready after the machine went down without stopping k3s",
         detect: |sight| {
+            let found = |damage| format!("the datastore of k3s is damaged: {damage}");
             says(
                 sight,
                 &[
@@ -510,6 +515,7 @@ pub const FAULTS: &[Fault] = &[
                     "disk I/O error",
                 ],
             )
+            .or_else(|| sight.damage.as_ref().map(found))
         },
         fix: "restore the newest backup: sudo pipeops-agent k3s status names it, then: sudo pipeops-agent k3s restore; look at the disk, too: dmesg | tail",
         ..LOOP

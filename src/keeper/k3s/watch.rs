@@ -15,6 +15,7 @@ use super::{
     Backup, NOTE, Target,
     backup::DOES as DOES_BACKUP,
     connect::open_to,
+    datastore::{self, CHECKED_BYTES_MAX},
     describe,
 };
 use crate::{
@@ -28,6 +29,7 @@ use crate::{
                 self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
             },
             servers::Datastore,
+            shutdown,
             step::{Step, words},
             texts::Init,
             watch::{self, Handed, MEMORY, MEMORY_MODE, Memory, Order},
@@ -240,6 +242,12 @@ impl Keeper {
 
     fn sight(&self, note: &Managed, memory: &mut Memory) -> Sight {
         let now = clock::now();
+        if memory.is_first() {
+            let mark = self.directory.join(shutdown::stopped(NOTE));
+            if std::fs::remove_file(mark).is_err() {
+                memory.was_cut_off();
+            }
+        }
         let service = self.system.service();
         let mut sight = Sight {
             restarts: memory.restarted(service.restarts, now),
@@ -275,6 +283,19 @@ impl Keeper {
             };
             sight.has_fixed_address = is_set || texts.any(names_it);
         }
+        if let Some(Api::Node(node)) = &sight.api
+            && node.is_ready()
+            && memory.checks(now)
+        {
+            let path = self
+                .system
+                .path(&format!("{}/server/db/state.db", note.data_dir));
+            let length = sight.datastore.map(|[main, log]| main.saturating_add(log));
+            let is_short = length.is_some_and(|length| length <= CHECKED_BYTES_MAX);
+            let damage = is_short.then(|| datastore::damage(&path)).flatten();
+            memory.checked(damage.as_deref(), now);
+        }
+        sight.damage.clone_from(&memory.damage);
         sight.service = service;
         sight
     }

@@ -6,7 +6,10 @@ use super::{
     *,
 };
 use crate::{
-    core::k3s::watch::{DOING, MEMORY, Memory, STATUS, TIMER},
+    core::k3s::{
+        watch::{DOING, MEMORY, Memory, STATUS, TIMER},
+        window::Window,
+    },
     wire::{json, keeper::K3sStatus},
 };
 
@@ -16,6 +19,8 @@ const HEALTHY: &str = "ActiveState=active\\nResult=success\\nNRestarts=0\\nUnitF
 fn machine(service: &str) -> Tree {
     let tree = good();
     assert_eq!(install(&tree).unwrap().outcome, "done");
+    // As after a shutdown that stopped it: its datastore is none.
+    tree.put("var/keeper/k3s.managed.stopped", "", 0o600);
     broken(&tree, service);
     tree
 }
@@ -85,6 +90,36 @@ fn an_installation_is_watched_and_its_removal_ends_that() {
     assert!(tree.read(TIMER.trim_start_matches('/')).is_some());
     let again = tree.keeper().k3s_watch("/usr/bin/pipeops-agent", "root");
     assert_eq!(again.unwrap().change, None);
+}
+
+#[test]
+fn the_datastore_is_checked_after_a_power_cut_and_not_after_a_shutdown() {
+    for (is_cut, told) in [(false, &[][..]), (true, &["k3s.datastore-damaged"])] {
+        let tree = machine(HEALTHY);
+        tree.put("mended", "", 0o644);
+        tree.put(
+            "var/lib/rancher/k3s/server/db/state.db",
+            "something else, of some length",
+            0o600,
+        );
+        let mark = tree.root().join("var/keeper/k3s.managed.stopped");
+        if is_cut {
+            std::fs::remove_file(&mark).unwrap();
+        }
+        assert!(look(&tree, true).is_none());
+        assert!(!mark.exists());
+        let faults = left(&tree).faults;
+        let ids: Vec<_> = faults.iter().map(|fault| fault.id.as_str()).collect();
+        assert_eq!(ids, told);
+    }
+}
+
+#[test]
+fn a_restart_that_can_wait_waits_for_the_maintenance_window() {
+    let tree = machine(HEALTHY).program("date", "echo 12:00");
+    let opens_in = |window: &str| tree.keeper().k3s_opens_in(Window::parse(window).unwrap());
+    assert_eq!(opens_in("11:59-12:01"), None);
+    assert_eq!(opens_in("02:00-05:00"), Some(14 * 60));
 }
 
 #[test]
@@ -187,10 +222,11 @@ fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
     let memory = || Memory::parse(&tree.read(MEMORY.trim_start_matches('/')).unwrap());
     assert_eq!(memory().handed(), []);
     let text = memory().text();
-    let (head, id) = text.trim_end().rsplit_once(' ').unwrap();
-    let (head, _) = head.rsplit_once('\t').unwrap();
-    let aged = format!("{head}\t0 1 {id}\n");
-    tree.put(MEMORY.trim_start_matches('/'), &aged, 0o640);
+    let mut fields: Vec<_> = text.trim_end_matches('\n').split('\t').collect();
+    let at = fields.len() - 2;
+    let aged = format!("0 1 {}", fields[at].rsplit(' ').next().unwrap());
+    fields[at] = &aged;
+    tree.put(MEMORY.trim_start_matches('/'), &fields.join("\t"), 0o640);
     assert!(look(&tree, true).is_none());
     let told = memory().handed();
     assert_eq!(told[0].id, "k3s.unfinished");
