@@ -171,6 +171,8 @@ pub struct Sight {
     pub duplicates: Option<u64>,
     /// State of the Pods of CoreDNS, where none is ready.
     pub dns: String,
+    /// The Pod or program that has most of the memory, where the node runs out of it.
+    pub consumer: Option<String>,
     /// Damage of the datastore that a check of it found.
     pub damage: Option<String>,
 }
@@ -267,6 +269,11 @@ impl Node {
     /// Returns whether it reports that it is Ready.
     pub fn is_ready(&self) -> bool {
         self.has("Ready", "True").is_some()
+    }
+
+    /// Returns whether it runs out of memory.
+    pub fn lacks_memory(&self) -> bool {
+        self.has("MemoryPressure", "True").is_some()
     }
 
     fn has(&self, kind: &str, status: &str) -> Option<&str> {
@@ -778,8 +785,14 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.memory-pressure",
-        fix: "find the Pod that takes most: pipeops-agent status; give it a limit, or leave parts of k3s out: disable in /etc/rancher/k3s/config.yaml",
-        detect: |sight| pressure(sight, "MemoryPressure", "memory"),
+        fix: "give that Pod a limit of memory, or move it to another node; or leave parts of k3s out: disable in /etc/rancher/k3s/config.yaml",
+        detect: |sight| {
+            let seen = pressure(sight, "MemoryPressure", "memory")?;
+            Some(match &sight.consumer {
+                None => seen,
+                Some(consumer) => format!("{seen}; {consumer}"),
+            })
+        },
         ..PRESSURE
     },
     Fault {

@@ -7,6 +7,7 @@ pub mod adopt;
 pub mod backup;
 pub mod clock;
 pub mod connect;
+pub mod consumer;
 pub mod copies;
 pub mod data;
 pub mod drain;

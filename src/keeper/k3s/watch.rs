@@ -24,7 +24,7 @@ use crate::{
         k3s::{
             self, Role, backup,
             clock::{ClockFacts, is_tracked},
-            connect,
+            connect, consumer,
             faults::{
                 self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
             },
@@ -270,6 +270,11 @@ impl Keeper {
                 && node.lacks_dns
             {
                 sight.dns = self.system.dns();
+            }
+            if let Some(Api::Node(node)) = &sight.api
+                && node.lacks_memory()
+            {
+                sight.consumer = self.system.consumer();
             }
             sight.certificate = self.system.certificate(&note.data_dir, now.wall.millis());
             sight.addresses = network::all_addresses(self.system.root()).unwrap_or_default();
@@ -592,6 +597,19 @@ impl System {
             Ok(ended) if ended.is_fine() => pods_state(&ended.output),
             Ok(_) | Err(_) => "its Pods are not known".to_owned(),
         }
+    }
+
+    /// The Pod or program that has most of the memory.
+    fn consumer(&self) -> Option<String> {
+        let processes = self.list("/proc", "").into_iter().filter_map(|folder| {
+            Some(consumer::Process {
+                name: self.line(&format!("{folder}/comm"))?,
+                cgroup: self.text(&format!("{folder}/cgroup"))?,
+                bytes: consumer::resident(&self.text(&format!("{folder}/status"))?),
+            })
+        });
+        let logs = self.list("/var/log/pods", "");
+        consumer::largest(&processes.collect::<Vec<_>>(), &logs)
     }
 
     /// The certificate of k3s that ends first, of those that it renews when it starts, and days

@@ -93,6 +93,33 @@ fn an_installation_is_watched_and_its_removal_ends_that() {
 }
 
 #[test]
+fn memory_that_runs_out_is_told_with_the_pod_that_has_it() {
+    let uid = "8c1d2b66-2f4e-4a43-9a6f-0123456789ab";
+    let tree = machine(HEALTHY);
+    for (id, name, cgroup, kib) in [
+        (7, "k3s-server", "0::/system.slice/k3s.service\n", 500_000),
+        (8, "node", &*format!("0::/kubepods/pod{uid}/x\n"), 400_000),
+        (9, "node", &*format!("0::/kubepods/pod{uid}/x\n"), 400_000),
+    ] {
+        tree.put(&format!("proc/{id}/comm"), name, 0o644);
+        tree.put(&format!("proc/{id}/cgroup"), cgroup, 0o644);
+        let status = format!("Name:\t{name}\nVmRSS:\t{kib} kB\n");
+        tree.put(&format!("proc/{id}/status"), &status, 0o644);
+    }
+    tree.put(&format!("var/log/pods/shop_web-1_{uid}/x"), "", 0o644);
+    let k3s = tree.read("usr/sbin/k3s").unwrap();
+    let lacking = k3s.replace("address|", "condition|MemoryPressure|True|low\\naddress|");
+    tree.put("usr/sbin/k3s", &lacking, 0o755);
+    tree.put("mended", "", 0o644);
+    assert!(look(&tree, true).is_none());
+    let found = faults(&tree);
+    assert!(
+        found.contains("k3s.memory-pressure") && found.contains("the Pod shop/web-1 has 819.2 MB"),
+        "{found}"
+    );
+}
+
+#[test]
 fn the_datastore_is_checked_after_a_power_cut_and_not_after_a_shutdown() {
     for (is_cut, told) in [(false, &[][..]), (true, &["k3s.datastore-damaged"])] {
         let tree = machine(HEALTHY);
