@@ -16,6 +16,7 @@ pub mod index;
 pub mod join;
 pub mod leave;
 pub mod plan;
+pub mod proxy;
 pub mod ready;
 pub mod runtimes;
 pub mod servers;

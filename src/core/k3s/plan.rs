@@ -4,6 +4,7 @@
 use super::{
     BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect,
     data::{self, aside, kept, settings_aside, unpacked},
+    proxy::ENVIRONMENT,
     runtimes::Use,
     servers::{Datastore, LEASE_LABEL},
     shutdown,
@@ -21,6 +22,8 @@ pub struct Install {
     pub role: Role,
     /// The token of the server that a worker joins.
     pub token: Option<Staged>,
+    /// Environment with the proxy of k3s.
+    pub proxy: Option<Staged>,
     /// The program.
     pub binary: Staged,
     /// Its version.
@@ -150,6 +153,9 @@ fn files(steps: &mut Vec<Step>, wanted: &Install) {
     }
     if let Some(token) = &wanted.token {
         steps.push(copy(token, super::JOIN_TOKEN.to_owned(), 0o600));
+    }
+    if let Some(proxy) = &wanted.proxy {
+        steps.push(copy(proxy, ENVIRONMENT.to_owned(), 0o600));
     }
     let (role, data_dir) = (wanted.role, &wanted.data_dir);
     steps.push(file(KILLALL, texts::killall(role, data_dir), 0o755));
@@ -290,7 +296,7 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
         steps.push(run(&disable, ""));
     }
     let of_user = format!("/etc/systemd/system/{name}.service.env");
-    steps.extend([unit, &of_user].map(gone));
+    steps.extend([unit, &of_user, ENVIRONMENT].map(gone));
     match wanted.init {
         Init::Systemd => steps.push(run("systemctl daemon-reload", "")),
         Init::OpenRc => steps.push(gone(ROTATION)),
@@ -772,6 +778,7 @@ mod tests {
             init: Init::Systemd,
             role: Role::Server,
             token: None,
+            proxy: None,
             binary: staged("k3s"),
             version: "v1.34.4+k3s1".parse().unwrap(),
             images: vec![("images.tar".to_owned(), staged("images"))],

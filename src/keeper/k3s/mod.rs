@@ -45,16 +45,18 @@ use crate::{
         k3s::{
             self, BINARY, Role, Version, data,
             plan::{self, Keep},
+            proxy::{Place, Proxy, is_destination},
             step::{Extent, Staged, Step, When},
             texts::{self, DropIn, Init, Wishes},
         },
         time::Wall,
+        url::Url,
     },
     error::{Error, Result},
     files,
     host::{
         exec::{self, Limits},
-        facts,
+        facts, network,
     },
     wire::keeper::{Act, Done, Earlier, Finding, IndexNote, K3sPlan, Managed, Record},
 };
@@ -107,6 +109,8 @@ pub struct Install {
     pub within: Duration,
     /// The server to join as a worker; `None`: it becomes a server itself.
     pub join: Option<Join>,
+    /// Proxy of k3s itself.
+    pub proxy: Option<Proxy>,
     /// True if the agent gets a credential, where systemd can renew it.
     pub connects: bool,
     /// Path of this program.
@@ -374,6 +378,14 @@ impl Keeper {
         if !drop_in.left_out.is_empty() {
             look.warned.push(look::small_memory(memory, &drop_in));
         }
+        let proxy = match &wanted.proxy {
+            None => None,
+            Some(proxy) => {
+                let (staged, told) = self.stage_proxy(proxy, wanted, (&node, &drop_in.content))?;
+                look.warned.push(told);
+                Some(staged)
+            }
+        };
         look.judge_web_ports(ingress(wanted, &drop_in, &self.system.user_settings()));
         let is_there = |path: &str| self.system.is_there(path);
         let managed = Managed {
@@ -386,6 +398,7 @@ impl Keeper {
             init,
             role: wanted.wishes.role(),
             token,
+            proxy,
             binary,
             version,
             images,
@@ -530,6 +543,57 @@ impl Keeper {
             sha256: sum.sha256,
             bytes: sum.bytes,
         })
+    }
+
+    /// A text with a secret in a place of root's. The journal has its hash only.
+    fn stage_text(&self, name: &str, text: &str) -> Result<Staged> {
+        let folder = self.directory.join(STAGED);
+        files::create_directory(&folder)?;
+        files::replace(&folder.join(name), text.as_bytes(), files::PRIVATE)?;
+        Ok(Staged {
+            path: self.own(&format!("{STAGED}/{name}")),
+            sha256: super::system::sha256(text.as_bytes()),
+            bytes: u64::try_from(text.len()).unwrap_or(0),
+        })
+    }
+
+    /// The environment with the proxy of k3s, and what is to be known of it.
+    fn stage_proxy(
+        &self,
+        proxy: &Proxy,
+        wanted: &Install,
+        (node, drop_in): (&str, &str),
+    ) -> Result<(Staged, Finding)> {
+        let mut settings = self.system.user_settings();
+        settings.push(drop_in.to_owned());
+        let addresses = network::all_addresses(self.system.root()).unwrap_or_default();
+        let server = wanted.wishes.server.as_deref();
+        let server = server.and_then(|server| Url::parse(server).ok());
+        let direct = proxy.direct(Place {
+            settings: &settings,
+            addresses: &addresses,
+            node,
+            server: server.as_ref().map(|server| server.host.as_str()),
+        });
+        if let Some(wrong) = direct.iter().find(|it| !is_destination(it)) {
+            return Err(
+                Error::new(format!("{wrong:?} cannot be reached without the proxy")).fix(
+                    "name hosts, .domains, addresses and networks: --no-proxy .lan,192.0.2.0/24",
+                ),
+            );
+        }
+        let staged = self.stage_text("proxy", proxy.environment(&direct).reveal())?;
+        let told = Finding {
+            id: "k3s.proxy".to_owned(),
+            what: format!(
+                "k3s reaches the network by the proxy {}, and without it {}",
+                proxy.shown(),
+                direct.join(", ")
+            ),
+            fix: "another proxy: --proxy URL; none: --proxy off; more without it: --no-proxy LIST"
+                .to_owned(),
+        };
+        Ok((staged, told))
     }
 
     /// Removes the checked copies; what stays takes room and does no harm.

@@ -1,6 +1,6 @@
 //! Installation and removal of k3s, cut off at every write of the journal.
 
-use std::time::Duration;
+use std::{os::unix::fs::MetadataExt, time::Duration};
 
 use super::{
     super::{
@@ -9,7 +9,10 @@ use super::{
     },
     *,
 };
-use crate::core::k3s::texts::Wishes;
+use crate::core::{
+    k3s::{proxy::Proxy, texts::Wishes},
+    url::ProxyUrl,
+};
 
 pub(super) const VERSION: &str = "v1.34.4+k3s1";
 
@@ -90,6 +93,7 @@ pub(super) fn wanted(tree: &Tree) -> Install {
             .collect(),
         reuses_data: false,
         join: None,
+        proxy: None,
         within: Duration::ZERO,
         program: "/usr/bin/pipeops-agent".to_owned(),
         connects: true,
@@ -197,6 +201,40 @@ fn an_installation_is_ready_and_its_removal_leaves_what_was_there() {
             .k3s_uninstall(&removal(false), "root")
             .is_err()
     );
+}
+
+#[test]
+fn the_password_of_a_proxy_is_in_one_file_of_roots_and_goes_with_k3s() {
+    let tree = good();
+    let before = tree.snapshot();
+    let wanted = Install {
+        proxy: Some(Proxy {
+            url: ProxyUrl::parse("http://me:hunter2@proxy.lan:3128").unwrap(),
+            direct: Vec::new(),
+        }),
+        ..wanted(&tree)
+    };
+    let plan = tree.keeper().k3s_install_plan(&wanted).unwrap();
+    let told = plan.warned.iter().find(|found| found.id == "k3s.proxy");
+    assert!(told.unwrap().what.contains("10.43.0.0/16"), "{plan:?}");
+    assert!(!format!("{plan:?}").contains("hunter2"), "{plan:?}");
+    let done = tree.keeper().k3s_install(&wanted, "root").unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    let path = "etc/rancher/k3s-proxy.env";
+    assert!(tree.read(path).unwrap().contains("hunter2"));
+    let mode = std::fs::metadata(tree.root().join(path)).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let journal = std::fs::read_dir(tree.root().join("var/keeper")).unwrap();
+    for entry in journal.flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        assert!(!text.contains("hunter2"), "{entry:?}");
+    }
+    let done = tree
+        .keeper()
+        .k3s_uninstall(&removal(false), "root")
+        .unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    assert_same(&tree.snapshot(), &before, "");
 }
 
 #[test]

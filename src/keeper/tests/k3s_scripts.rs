@@ -84,7 +84,8 @@ exit 0
 "#;
 
 /// Files of k3s, of the user, and of other runtimes.
-const MADE: [&str; 12] = [
+const MADE: [&str; 13] = [
+    "etc/rancher/k3s-proxy.env",
     "var/lib/pipeops-keeper/k3s.managed",
     "home/user/letter",
     "mnt/ssd/storage/pvc-1_shop_db/file",

@@ -96,6 +96,7 @@ for path in "$data"/* "$data"/.[!.]* "$data"/data/*; do
     esac
     [ ! -e "$path" ] || echo "left, because k3s did not make it: $path" >&2
 done
+rm -f /etc/rancher/k3s-proxy.env
 rmdir /etc/rancher /var/lib/rancher 2>/dev/null
 rm -f /etc/systemd/system/@NAME@.service /etc/systemd/system/@NAME@.service.env /etc/init.d/@NAME@ /etc/logrotate.d/k3s /var/log/k3s.log /var/log/k3s.log.1 /var/log/k3s.log.2
 [ ! -d /run/systemd/system ] || systemctl daemon-reload
