@@ -1,7 +1,7 @@
 //! State of the machine before k3s comes, and while it runs: the doctor's facts, other
 //! distributions, sizes, ends of certificates.
 
-use std::{os::unix::fs::MetadataExt, path::Path};
+use std::{net::IpAddr, os::unix::fs::MetadataExt, path::Path};
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
@@ -9,7 +9,12 @@ use super::super::system::System;
 use crate::{
     core::{
         environment::Environment,
-        k3s::{self, BINARY, Version, servers::Datastore, texts::DropIn},
+        gateway::Class,
+        k3s::{
+            self, BINARY, Role, Version,
+            servers::Datastore,
+            texts::{DropIn, Wishes},
+        },
         preflight::{
             self, CheckResult,
             facts::{Fact, Facts},
@@ -22,7 +27,7 @@ use crate::{
         clock,
         doctor::{self, certificate},
         exec::{self, Limits},
-        sample,
+        network, sample,
     },
     wire::keeper::Finding,
 };
@@ -142,6 +147,44 @@ impl System {
         }
         found.retain(|finding| !ignored.contains(&finding.id));
         found
+    }
+
+    /// Finding that this machine is reached from the internet, and the ports of k3s with it.
+    pub(super) fn is_public(&self, wishes: &Wishes, drop_in: &DropIn) -> Option<Finding> {
+        let mut settings = self.user_settings();
+        settings.push(drop_in.content.clone());
+        let fixed = k3s::setting(&settings, "node-ip");
+        let fixed: Vec<IpAddr> = fixed
+            .iter()
+            .flat_map(|all| all.split(','))
+            .filter_map(|address| address.parse().ok())
+            .collect();
+        let own = || network::all_addresses(self.root()).unwrap_or_default();
+        // Without a setting k3s takes one of version 4; of version 6 every home network has public
+        // ones, behind its router.
+        let found = if fixed.is_empty() {
+            own()
+        } else {
+            fixed.clone()
+        };
+        let is_public = |address: &IpAddr| {
+            let is_judged = address.is_ipv4() || !fixed.is_empty();
+            is_judged && Class::of(*address) == Class::Public
+        };
+        let address = found.into_iter().find(is_public)?;
+        let (tcp, more) = match wishes.role() {
+            Role::Server => ("6443 (API), 10250 (kubelet)", "80 and 443 (ingress)"),
+            Role::Worker => ("10250 (kubelet)", "80 and 443 (ingress)"),
+        };
+        Some(Finding {
+            id: "network.public".to_owned(),
+            what: format!(
+                "{address} is a public address: everybody reaches {tcp}, {more} where there is one, and 8472/udp (VXLAN), by which anybody can send to Pods unasked"
+            ),
+            fix: "let only the other nodes and you through, in the firewall of the provider or here: sudo ufw allow from ADDRESS to any, for each; \
+                  sudo ufw deny 6443/tcp; sudo ufw deny 10250/tcp; sudo ufw deny 8472/udp; or give k3s a private address: --node-ip ADDRESS"
+                .to_owned(),
+        })
     }
 
     /// The path itself, or what is above it and there.

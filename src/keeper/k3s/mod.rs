@@ -387,6 +387,8 @@ impl Keeper {
             }
         };
         look.judge_web_ports(ingress(wanted, &drop_in, &self.system.user_settings()));
+        look.warned
+            .extend(self.system.is_public(&wanted.wishes, &drop_in));
         let is_there = |path: &str| self.system.is_there(path);
         let managed = Managed {
             how: "installed".to_owned(),

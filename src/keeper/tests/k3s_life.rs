@@ -238,6 +238,27 @@ fn the_password_of_a_proxy_is_in_one_file_of_roots_and_goes_with_k3s() {
 }
 
 #[test]
+fn ports_that_a_public_address_would_expose_are_named() {
+    let public = "Local:\n|-- 203.0.113.7\n /32 host LOCAL\n|-- 10.0.0.7\n /32 host LOCAL\n";
+    for (trie, node_ip, told) in [
+        (public, None, Some("203.0.113.7")),
+        (public, Some("10.0.0.7"), None),
+        (&public.replace("203.0.113", "192.168.1"), None, None),
+        ("", Some("2001:db8::7"), Some("2001:db8::7")),
+    ] {
+        let tree = good().with("proc/net/fib_trie", trie);
+        let mut wanted = wanted(&tree);
+        wanted.wishes.node_ip = node_ip.map(str::to_owned);
+        let plan = tree.keeper().k3s_install_plan(&wanted).unwrap();
+        let found = plan.warned.iter().find(|it| it.id == "network.public");
+        assert_eq!(found.is_some(), told.is_some(), "{node_ip:?} {plan:?}");
+        let (what, told) = (found.map_or("", |it| &it.what), told.unwrap_or_default());
+        assert!(what.starts_with(told), "{what}");
+        assert!(told.is_empty() || what.contains("6443 (API)") && what.contains("8472/udp"));
+    }
+}
+
+#[test]
 fn a_k3s_of_somebody_else_is_removed_only_where_that_is_said() {
     let tree = good();
     install(&tree).unwrap();
