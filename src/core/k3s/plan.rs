@@ -42,6 +42,8 @@ pub struct Install {
     pub program: String,
     /// True if the agent gets a credential.
     pub connects: bool,
+    /// Units that the kernel ends last when the memory is full.
+    pub protected: Vec<&'static str>,
     /// The note that says that k3s is managed here, and its content.
     pub note: (String, String),
 }
@@ -113,14 +115,20 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
 
 /// The service, started.
 fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn(&str) -> bool) {
-    let init = wanted.init;
-    let text = texts::service(init, wanted.role, &wanted.data_dir);
+    let (init, role, protected) = (wanted.init, wanted.role, &wanted.protected);
+    let text = texts::service(init, role, &wanted.data_dir, protected);
     match init {
         Init::Systemd => {
             steps.push(run("", "systemctl daemon-reload"));
             // After the unit, so that the undo of the reload above comes after the unit is gone.
             steps.push(file(wanted.role.unit(), text, 0o644));
             steps.extend(shutdown::files(init, &wanted.data_dir, &wanted.note.0));
+            for unit in protected {
+                let path = protection(unit);
+                let (folder, _) = path.rsplit_once('/').unwrap_or_default();
+                directories(steps, folder, is_there);
+                steps.push(file(&path, texts::protection(unit), 0o644));
+            }
             steps.push(run("systemctl daemon-reload", ""));
             let name = wanted.role.name();
             steps.push(run(
@@ -174,6 +182,11 @@ fn copy(staged: &Staged, path: String, mode: u32) -> Step {
         mode,
         before: None,
     }
+}
+
+/// The drop-in of systemd that protects a unit.
+fn protection(unit: &str) -> String {
+    format!("/etc/systemd/system/{unit}.service.d/50-pipeops-k3s.conf")
 }
 
 /// Rotation of the log that OpenRC writes; with systemd the journal has it.
@@ -297,6 +310,13 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
     }
     let of_user = format!("/etc/systemd/system/{name}.service.env");
     steps.extend([unit, &of_user, ENVIRONMENT].map(gone));
+    for path in [name, texts::AGENT].map(protection) {
+        if is_there(&path) {
+            steps.push(gone(&path));
+            let (folder, _) = path.rsplit_once('/').unwrap_or_default();
+            steps.push(empty(folder));
+        }
+    }
     match wanted.init {
         Init::Systemd => steps.push(run("systemctl daemon-reload", "")),
         Init::OpenRc => steps.push(gone(ROTATION)),
@@ -788,6 +808,7 @@ mod tests {
             registries: None,
             program: "/usr/bin/pipeops-agent".to_owned(),
             connects: false,
+            protected: Vec::new(),
             note: ("/note".to_owned(), String::new()),
         }
     }

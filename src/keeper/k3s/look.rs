@@ -5,7 +5,7 @@ use std::{net::IpAddr, os::unix::fs::MetadataExt, path::Path};
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use super::super::system::System;
+use super::{super::system::System, Install};
 use crate::{
     core::{
         environment::Environment,
@@ -13,7 +13,7 @@ use crate::{
         k3s::{
             self, BINARY, Role, Version,
             servers::Datastore,
-            texts::{DropIn, Wishes},
+            texts::{self, DropIn, Init, Wishes},
         },
         preflight::{
             self, CheckResult,
@@ -147,6 +147,20 @@ impl System {
         }
         found.retain(|finding| !ignored.contains(&finding.id));
         found
+    }
+
+    /// Units that the kernel is to end last when the memory is full; none where that is not wanted.
+    pub(super) fn protected(&self, wanted: &Install, init: Init) -> Vec<&'static str> {
+        if wanted.ignored.iter().any(|id| id == PROTECT) {
+            return Vec::new();
+        }
+        let mut units = vec![wanted.wishes.role().name()];
+        let agent = format!("systemd/system/{}.service", texts::AGENT);
+        let is_there = |folder: &str| self.is_there(&format!("/{folder}/{agent}"));
+        if init == Init::Systemd && ["etc", "usr/lib", "lib"].into_iter().any(is_there) {
+            units.push(texts::AGENT);
+        }
+        units
     }
 
     /// Finding that this machine is reached from the internet, and the ports of k3s with it.
@@ -310,6 +324,22 @@ fn finding(verdict: &CheckResult) -> Finding {
         fix: fix.collect::<Vec<_>>().join(": "),
     }
 }
+
+/// Finding that hands the protection from the end of memory to these units; without it they are
+/// like others.
+pub(super) fn protected(units: &[&str]) -> Option<Finding> {
+    (!units.is_empty()).then(|| Finding {
+        id: PROTECT.to_owned(),
+        what: format!(
+            "when the memory is full, the kernel ends Pods and other programs before {}",
+            units.join(" and ")
+        ),
+        fix: format!("to leave the choice to the kernel: --ignore {PROTECT}"),
+    })
+}
+
+/// Finding that k3s and the agent are protected.
+const PROTECT: &str = "memory.protect";
 
 /// Finding that parts are left out for want of memory.
 pub(super) fn small_memory(memory: u64, drop_in: &DropIn) -> Finding {

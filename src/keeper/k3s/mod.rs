@@ -387,6 +387,8 @@ impl Keeper {
             }
         };
         look.judge_web_ports(ingress(wanted, &drop_in, &self.system.user_settings()));
+        let protected = self.system.protected(wanted, init);
+        look.warned.extend(look::protected(&protected));
         look.warned
             .extend(self.system.is_public(&wanted.wishes, &drop_in));
         let is_there = |path: &str| self.system.is_there(path);
@@ -410,6 +412,7 @@ impl Keeper {
             registries: wanted.registries.clone(),
             program: wanted.program.clone(),
             connects: wanted.connects && init == Init::Systemd,
+            protected,
             note: (self.own(NOTE), note_text(&managed)?),
         };
         Ok(Prepared {

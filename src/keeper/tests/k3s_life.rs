@@ -259,6 +259,35 @@ fn ports_that_a_public_address_would_expose_are_named() {
 }
 
 #[test]
+fn k3s_and_the_agent_are_protected_from_the_end_of_memory_where_nobody_minds() {
+    for is_wanted in [true, false] {
+        let tree = good().with("usr/lib/systemd/system/pipeops-agent.service", "");
+        let before = tree.snapshot();
+        let mut wanted = wanted(&tree);
+        if !is_wanted {
+            wanted.ignored.push("memory.protect".to_owned());
+        }
+        let plan = tree.keeper().k3s_install_plan(&wanted).unwrap();
+        let is_told = plan.warned.iter().any(|it| it.id == "memory.protect");
+        assert_eq!(is_told, is_wanted, "{plan:?}");
+        let done = tree.keeper().k3s_install(&wanted, "root").unwrap();
+        assert_eq!(done.outcome, "done", "{done:?}");
+        for (unit, score) in [("k3s", "-999"), ("pipeops-agent", "-500")] {
+            let path = format!("etc/systemd/system/{unit}.service.d/50-pipeops-k3s.conf");
+            let text = tree.read(&path).unwrap_or_default();
+            let line = format!("OOMScoreAdjust={score}\n");
+            assert_eq!(text.contains(&line), is_wanted, "{unit}: {text}");
+        }
+        let done = tree
+            .keeper()
+            .k3s_uninstall(&removal(false), "root")
+            .unwrap();
+        assert_eq!(done.outcome, "done", "{done:?}");
+        assert_same(&tree.snapshot(), &before, "");
+    }
+}
+
+#[test]
 fn a_k3s_of_somebody_else_is_removed_only_where_that_is_said() {
     let tree = good();
     install(&tree).unwrap();

@@ -84,8 +84,9 @@ exit 0
 "#;
 
 /// Files of k3s, of the user, and of other runtimes.
-const MADE: [&str; 13] = [
+const MADE: [&str; 14] = [
     "etc/rancher/k3s-proxy.env",
+    "etc/systemd/system/pipeops-agent.service.d/50-pipeops-k3s.conf",
     "var/lib/pipeops-keeper/k3s.managed",
     "home/user/letter",
     "mnt/ssd/storage/pvc-1_shop_db/file",
@@ -112,9 +113,11 @@ const LEFT: [&str; 9] = [
     "var/lib/cni/results/podman-p-eth0",
 ];
 /// Paths that a removal takes.
-const GONE: [&str; 18] = [
+const GONE: [&str; 20] = [
     "etc/rancher",
+    "etc/systemd/system/k3s.service.d",
     "etc/systemd/system/multi-user.target.wants/pipeops-k3s-shutdown.service",
+    "etc/systemd/system/pipeops-agent.service.d",
     "etc/systemd/system/pipeops-k3s-shutdown.service",
     "var/lib/pipeops-keeper/k3s.managed",
     "etc/systemd/system/k3s.service",

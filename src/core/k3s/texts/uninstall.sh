@@ -99,6 +99,10 @@ done
 rm -f /etc/rancher/k3s-proxy.env
 rmdir /etc/rancher /var/lib/rancher 2>/dev/null
 rm -f /etc/systemd/system/@NAME@.service /etc/systemd/system/@NAME@.service.env /etc/init.d/@NAME@ /etc/logrotate.d/k3s /var/log/k3s.log /var/log/k3s.log.1 /var/log/k3s.log.2
+for unit in @NAME@ pipeops-agent; do
+    rm -f "/etc/systemd/system/$unit.service.d/50-pipeops-k3s.conf"
+    rmdir "/etc/systemd/system/$unit.service.d" 2>/dev/null
+done
 [ ! -d /run/systemd/system ] || systemctl daemon-reload
 rm -f /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh
 # The last thing, so that a run that was cut off can be repeated.
