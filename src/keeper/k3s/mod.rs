@@ -337,9 +337,8 @@ impl Keeper {
             .fix("choose one: --node-name NAME"))
     }
 
-    /// Copies what is to be installed into a place of root's, checks it there, and makes the plan.
-    fn prepare(&self, wanted: &Install) -> Result<Prepared> {
-        let init = self.system.init()?;
+    /// The data directory of an installation, where nothing is in its way.
+    fn place(&self, wanted: &Install) -> Result<String> {
         check_words(&wanted.wishes)?;
         let services = Role::ALL.map(|role| [role.unit(), role.service()]);
         let mut services = services.iter().flatten();
@@ -352,6 +351,13 @@ impl Keeper {
             return Err(Error::new(format!("{data_dir} has the data of a cluster"))
                 .fix("go on with that cluster: --reuse-data; or move it away; or choose another directory: --data-dir DIR"));
         }
+        Ok(data_dir)
+    }
+
+    /// Copies what is to be installed into a place of root's, checks it there, and makes the plan.
+    fn prepare(&self, wanted: &Install) -> Result<Prepared> {
+        let init = self.system.init()?;
+        let data_dir = self.place(wanted)?;
         let others = self.system.others(wanted, &data_dir)?;
         let node = self.node_name(wanted.wishes.node_name.as_deref())?;
         let mut look = self.system.look(&data_dir, &wanted.ignored, wanted.built);
@@ -378,14 +384,7 @@ impl Keeper {
         if !drop_in.left_out.is_empty() {
             look.warned.push(look::small_memory(memory, &drop_in));
         }
-        let proxy = match &wanted.proxy {
-            None => None,
-            Some(proxy) => {
-                let (staged, told) = self.stage_proxy(proxy, wanted, (&node, &drop_in.content))?;
-                look.warned.push(told);
-                Some(staged)
-            }
-        };
+        let proxy = self.stage_proxy(wanted, (&node, &drop_in.content), &mut look)?;
         look.judge_web_ports(ingress(wanted, &drop_in, &self.system.user_settings()));
         let protected = self.system.protected(wanted, init);
         look.warned.extend(look::protected(&protected));
@@ -562,13 +561,16 @@ impl Keeper {
         })
     }
 
-    /// The environment with the proxy of k3s, and what is to be known of it.
+    /// The environment with the proxy of k3s; what is to be known of it becomes a finding.
     fn stage_proxy(
         &self,
-        proxy: &Proxy,
         wanted: &Install,
         (node, drop_in): (&str, &str),
-    ) -> Result<(Staged, Finding)> {
+        look: &mut look::Look,
+    ) -> Result<Option<Staged>> {
+        let Some(proxy) = &wanted.proxy else {
+            return Ok(None);
+        };
         let mut settings = self.system.user_settings();
         settings.push(drop_in.to_owned());
         let addresses = network::all_addresses(self.system.root()).unwrap_or_default();
@@ -588,7 +590,7 @@ impl Keeper {
             );
         }
         let staged = self.stage_text("proxy", proxy.environment(&direct).reveal())?;
-        let told = Finding {
+        look.warned.push(Finding {
             id: "k3s.proxy".to_owned(),
             what: format!(
                 "k3s reaches the network by the proxy {}, and without it {}",
@@ -597,8 +599,8 @@ impl Keeper {
             ),
             fix: "another proxy: --proxy URL; none: --proxy off; more without it: --no-proxy LIST"
                 .to_owned(),
-        };
-        Ok((staged, told))
+        });
+        Ok(Some(staged))
     }
 
     /// Removes the checked copies; what stays takes room and does no harm.
