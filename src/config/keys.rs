@@ -399,6 +399,10 @@ keys! {
         default: Some("https://releases.pipeops.io/k3s"),
         doc: "Address of the signed index of k3s (k3s-index and k3s-index.minisig), with versions, channels and hashes. update.key has its key.",
     }
+    K3S_WINDOW = {
+        path: "k3s.window",
+        doc: "Maintenance window, as 02:00-05:00 in the time of this machine: restarts of k3s that can wait (for its certificates, and k3s upgrade --in-window) happen within it. Default: at any time.",
+    }
     K3S_BACKUP_EVERY = {
         path: "k3s.backup_every",
         kind: ValueKind::Time { min_s: 3600, max_s: 2_592_000 },

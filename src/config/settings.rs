@@ -19,6 +19,7 @@ use crate::{
     core::{
         age::Recipient,
         apps::GitHost,
+        k3s::window::Window,
         namespace::OwnNamespace,
         notify::Wanted,
         policy::{Expose, Level, PodSecurity},
@@ -286,6 +287,8 @@ pub struct K3s {
     pub mirror: String,
     /// Address of the signed index.
     pub index: String,
+    /// Time of the day for restarts that can wait.
+    pub window: Option<Window>,
     /// Interval of backups by schedule.
     pub backup_every: Duration,
 }

@@ -141,6 +141,7 @@ run_machine() {
             --link-journal=no --capability=all --system-call-filter='@keyring bpf perf_event_open' --bind=/dev/kmsg \
             --bind="$WORK/test:/test" --bind-ro="$RELEASES:/releases" --bind="$at/disk:/mnt/disk" \
             "$boot" </dev/null >>"$WORK/console" 2>&1 || answer=$?
+        date +%s%3N >"$WORK/test/down"
         ((answer == 133)) && [[ ! -e $renewed ]] || return "$answer"
     done
 }

@@ -100,4 +100,4 @@ quirks=(--ignore system.container --ignore disk.volatile --ignore cgroup.control
 # shellcheck disable=SC2010  # they are versions
 mapfile -t versions < <(ls /releases | grep '^v' | sort -V)
 # shellcheck disable=SC2034  # who reads this uses them
-first=/releases/${versions[0]} second=/releases/${versions[1]}
+first=/releases/${versions[0]} second=/releases/${versions[1]} minor=/releases/${versions[2]:-}

@@ -12,11 +12,16 @@ use crate::{
         output::Output,
         table::{Command, Opt, Takes},
     },
-    core::k3s::{
-        index::{Choice, PINNED},
-        texts::Wishes,
+    config::value::Value,
+    core::{
+        k3s::{
+            index::{Choice, PINNED},
+            proxy::Proxy,
+            texts::Wishes,
+        },
+        url::ProxyUrl,
     },
-    error::{Exit, Result},
+    error::{Error, Exit, Result},
     keeper::{Keeper, k3s::Install},
     net::tls::build_date,
 };
@@ -46,6 +51,19 @@ pub(super) const REGISTRIES: Opt = Opt::value(
     Takes::File,
     "FILE",
     "Mirrors and credentials of registries, copied to registries.yaml",
+);
+
+pub(super) const PROXY: Opt = Opt::value(
+    "proxy",
+    Takes::Text,
+    "URL",
+    "HTTP proxy by which k3s pulls images; off: none (default: pipeops.proxy, or HTTPS_PROXY)",
+);
+pub(super) const NO_PROXY: Opt = Opt::value(
+    "no-proxy",
+    Takes::Text,
+    "LIST",
+    "Destinations without that proxy, besides the cluster (default: pipeops.no_proxy)",
 );
 
 /// `k3s install`.
@@ -78,6 +96,8 @@ pub(super) static COMMAND: Command = Command {
         ),
         Opt::flag("all-parts", "Keep all parts of k3s even if memory is low"),
         REGISTRIES,
+        PROXY,
+        NO_PROXY,
         Opt::flag(
             "cluster-init",
             "Keep the data in embedded etcd, which further servers can join: needs an SSD",
@@ -167,8 +187,44 @@ pub(super) fn wanted(args: &Args, release: &Release, wishes: Wishes) -> Result<I
         reuses_data: false,
         within: within(args, 900)?,
         join: None,
+        proxy: proxy(args)?,
         connects: false,
         program: program()?,
         built: build_date(),
     })
+}
+
+/// The proxy of k3s: of the options, else of the settings.
+fn proxy(args: &Args) -> Result<Option<Proxy>> {
+    let loaded = load(args);
+    let set = |path: &str| {
+        let Value::Text(text) = &loaded.entry(path)?.value else {
+            return None;
+        };
+        Some(text.clone())
+    };
+    let option = args.text(PROXY.long);
+    let text = option.map(str::to_owned).or_else(|| set("pipeops.proxy"));
+    let Some(text) = text.filter(|text| !text.is_empty() && text != "off") else {
+        return Ok(None);
+    };
+    let cannot = || Error::new("k3s cannot use this proxy");
+    let url = ProxyUrl::parse(&text)
+        .map_err(|why| cannot().why(why).fix("--proxy http://proxy.example:3128"))?;
+    if option.is_some() && url.credentials.is_some() {
+        return Err(cannot()
+            .why("every user can read a password on a command line")
+            .fix(
+                "set it as pipeops.proxy in /etc/pipeops-agent/config.toml, and leave --proxy out",
+            ));
+    }
+    let direct = args.text(NO_PROXY.long).map(str::to_owned);
+    let direct = direct
+        .or_else(|| set("pipeops.no_proxy"))
+        .unwrap_or_default();
+    let direct = direct.split([',', ' ']).filter(|it| !it.is_empty());
+    Ok(Some(Proxy {
+        url,
+        direct: direct.map(str::to_owned).collect(),
+    }))
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{
     DRY_RUN, IGNORE, TIMEOUT, connect,
-    install::{self, DATA_DIR, LABEL, NODE_IP, NODE_NAME, REGISTRIES},
+    install::{self, DATA_DIR, LABEL, NO_PROXY, NODE_IP, NODE_NAME, PROXY, REGISTRIES},
     keeper, release, text_of,
 };
 use crate::{
@@ -69,6 +69,8 @@ pub(super) static COMMAND: Command = Command {
         NODE_IP,
         LABEL,
         REGISTRIES,
+        PROXY,
+        NO_PROXY,
         IGNORE,
         TIMEOUT,
         DRY_RUN,

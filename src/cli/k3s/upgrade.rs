@@ -1,5 +1,7 @@
 //! `k3s upgrade`: to a version from the network, or from a folder.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::{
@@ -8,11 +10,14 @@ use super::{
 use crate::{
     cli::{
         args::Args,
-        changes,
+        changes, load,
         output::Output,
         table::{Command, JSON, Opt, Takes},
     },
-    core::k3s::index::{Channel, Choice},
+    core::{
+        k3s::index::{Channel, Choice},
+        time::in_words,
+    },
     error::{Error, Exit, Result},
     keeper::k3s::Upgrade,
     net::tls::build_date,
@@ -35,6 +40,10 @@ pub(super) static COMMAND: Command = Command {
         IGNORE,
         TIMEOUT,
         Opt::flag(
+            "in-window",
+            "Refuse outside the maintenance window of k3s.window, and say when it opens",
+        ),
+        Opt::flag(
             "check",
             "Say whether this upgrade is possible, without its steps",
         ),
@@ -56,6 +65,15 @@ pub(super) static COMMAND: Command = Command {
 
 fn upgrade(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s upgrade")?;
+    let window = load(args).k3s().window.filter(|_| args.has("in-window"));
+    if let Some(window) = window
+        && let Some(minutes) = keeper.k3s_opens_in(window)
+    {
+        let waits = in_words(Duration::from_secs(u64::from(minutes) * 60));
+        return Err(Error::new("k3s is not upgraded now")
+            .why(format!("the maintenance window {window} opens in {waits}"))
+            .fix("try again then, from a timer for example; or leave --in-window out"));
+    }
     // Before anything is looked at that would be installed.
     let version = keeper.k3s_version().ok_or_else(|| {
         Error::new("k3s cannot be upgraded")

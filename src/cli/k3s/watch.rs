@@ -64,6 +64,7 @@ fn look(keeper: &Keeper, args: &Args, output: &mut Output) -> Result<Exit> {
         backups: allow
             .backup
             .then(|| (loaded.k3s().backup_every, backup::by(&loaded))),
+        window: loaded.k3s().window,
         group: connect::user(&loaded).map(|user| user.gid.as_raw()),
         built: build_date(),
     };

@@ -8,6 +8,7 @@ use super::super::{
 use crate::{
     core::{
         age::Recipient,
+        k3s::window::Window,
         s3::Bucket,
         url::{Security, Url},
     },
@@ -20,7 +21,20 @@ impl Merged {
         K3s {
             mirror: self.text(&keys::K3S_MIRROR).unwrap_or_default(),
             index: self.text(&keys::K3S_INDEX).unwrap_or_default(),
+            window: self
+                .text(&keys::K3S_WINDOW)
+                .and_then(|text| Window::parse(&text)),
             backup_every: self.time(&keys::K3S_BACKUP_EVERY),
+        }
+    }
+
+    /// A window that nobody understands would be none.
+    pub(in super::super) fn check_window(&mut self) {
+        let key = &keys::K3S_WINDOW;
+        let text = self.text(key);
+        if text.is_some_and(|text| Window::parse(&text).is_none()) {
+            let problem = self.about(key, "is no time of the day");
+            self.problems.push(problem.fix("write it like 02:00-05:00"));
         }
     }
 

@@ -154,6 +154,7 @@ impl Merged {
         let notify = self.notify();
         let app_operators = self.app_operators();
         self.warn_of_lone_s3();
+        self.check_window();
         let k3s_backup = match self.k3s_backup() {
             Ok(backup) => backup,
             Err(problem) => {

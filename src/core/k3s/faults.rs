@@ -175,6 +175,10 @@ pub struct Sight {
     pub duplicates: Option<u64>,
     /// State of the Pods of CoreDNS, where none is ready.
     pub dns: String,
+    /// The Pod or program that has most of the memory, where the node runs out of it.
+    pub consumer: Option<String>,
+    /// Damage of the datastore that a check of it found.
+    pub damage: Option<String>,
 }
 
 impl Sight {
@@ -269,6 +273,11 @@ impl Node {
     /// Returns whether it reports that it is Ready.
     pub fn is_ready(&self) -> bool {
         self.has("Ready", "True").is_some()
+    }
+
+    /// Returns whether it runs out of memory.
+    pub fn lacks_memory(&self) -> bool {
+        self.has("MemoryPressure", "True").is_some()
     }
 
     fn has(&self, kind: &str, status: &str) -> Option<&str> {
@@ -505,7 +514,10 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.datastore-damaged",
+        from: "three restarts in ten minutes, or a start that does not end, and k3s names this reason in its log; or SQLite finds it, which \
+            checks the datastore (up to 256 MB) once k3s is Ready after the machine went down without stopping k3s",
         detect: |sight| {
+            let found = |damage| format!("the datastore of k3s is damaged: {damage}");
             says(
                 sight,
                 &[
@@ -514,6 +526,7 @@ pub const FAULTS: &[Fault] = &[
                     "disk I/O error",
                 ],
             )
+            .or_else(|| sight.damage.as_ref().map(found))
         },
         fix: "restore the newest backup: sudo pipeops-agent k3s status names it, then: sudo pipeops-agent k3s restore; look at the disk, too: dmesg | tail",
         ..LOOP
@@ -776,8 +789,14 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.memory-pressure",
-        fix: "find the Pod that takes most: pipeops-agent status; give it a limit, or leave parts of k3s out: disable in /etc/rancher/k3s/config.yaml",
-        detect: |sight| pressure(sight, "MemoryPressure", "memory"),
+        fix: "give that Pod a limit of memory, or move it to another node; or leave parts of k3s out: disable in /etc/rancher/k3s/config.yaml",
+        detect: |sight| {
+            let seen = pressure(sight, "MemoryPressure", "memory")?;
+            Some(match &sight.consumer {
+                None => seen,
+                Some(consumer) => format!("{seen}; {consumer}"),
+            })
+        },
         ..PRESSURE
     },
     Fault {

@@ -7,6 +7,7 @@ pub mod adopt;
 pub mod backup;
 pub mod clock;
 pub mod connect;
+pub mod consumer;
 pub mod copies;
 pub mod data;
 pub mod drain;
@@ -15,13 +16,16 @@ pub mod index;
 pub mod join;
 pub mod leave;
 pub mod plan;
+pub mod proxy;
 pub mod ready;
 pub mod runtimes;
 pub mod servers;
+pub mod shutdown;
 pub mod step;
 pub mod texts;
 pub mod viewer;
 pub mod watch;
+pub mod window;
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 

@@ -4,8 +4,10 @@
 use super::{
     BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect,
     data::{self, aside, kept, settings_aside, unpacked},
+    proxy::ENVIRONMENT,
     runtimes::Use,
     servers::{Datastore, LEASE_LABEL},
+    shutdown,
     step::{Drain, Extent, Replaced, Staged, Step, When, directories, file, run},
     texts::{self, DropIn, Init},
     watch,
@@ -20,6 +22,8 @@ pub struct Install {
     pub role: Role,
     /// The token of the server that a worker joins.
     pub token: Option<Staged>,
+    /// Environment with the proxy of k3s.
+    pub proxy: Option<Staged>,
     /// The program.
     pub binary: Staged,
     /// Its version.
@@ -38,6 +42,8 @@ pub struct Install {
     pub program: String,
     /// True if the agent gets a credential.
     pub connects: bool,
+    /// Units that the kernel ends last when the memory is full.
+    pub protected: Vec<&'static str>,
     /// The note that says that k3s is managed here, and its content.
     pub note: (String, String),
 }
@@ -109,12 +115,20 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
 
 /// The service, started.
 fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn(&str) -> bool) {
-    let text = texts::service(wanted.init, wanted.role, &wanted.data_dir);
-    match wanted.init {
+    let (init, role, protected) = (wanted.init, wanted.role, &wanted.protected);
+    let text = texts::service(init, role, &wanted.data_dir, protected);
+    match init {
         Init::Systemd => {
             steps.push(run("", "systemctl daemon-reload"));
             // After the unit, so that the undo of the reload above comes after the unit is gone.
             steps.push(file(wanted.role.unit(), text, 0o644));
+            steps.extend(shutdown::files(init, &wanted.data_dir, &wanted.note.0));
+            for unit in protected {
+                let path = protection(unit);
+                let (folder, _) = path.rsplit_once('/').unwrap_or_default();
+                directories(steps, folder, is_there);
+                steps.push(file(&path, texts::protection(unit), 0o644));
+            }
             steps.push(run("systemctl daemon-reload", ""));
             let name = wanted.role.name();
             steps.push(run(
@@ -122,12 +136,14 @@ fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn(&str) -> b
                 &format!("systemctl disable {name}"),
             ));
             steps.push(run(&start(wanted.init, wanted.role), KILLALL));
+            steps.push(shutdown::start());
         }
         Init::OpenRc => {
             directories(steps, "/etc/logrotate.d", is_there);
             let rotation = include_str!("texts/k3s.logrotate").to_owned();
             steps.push(file(ROTATION, rotation, 0o644));
             steps.push(file(wanted.role.service(), text, 0o755));
+            steps.extend(shutdown::files(init, &wanted.data_dir, &wanted.note.0));
             let name = wanted.role.name();
             steps.push(run(
                 &format!("rc-update add {name} default"),
@@ -146,6 +162,9 @@ fn files(steps: &mut Vec<Step>, wanted: &Install) {
     if let Some(token) = &wanted.token {
         steps.push(copy(token, super::JOIN_TOKEN.to_owned(), 0o600));
     }
+    if let Some(proxy) = &wanted.proxy {
+        steps.push(copy(proxy, ENVIRONMENT.to_owned(), 0o600));
+    }
     let (role, data_dir) = (wanted.role, &wanted.data_dir);
     steps.push(file(KILLALL, texts::killall(role, data_dir), 0o755));
     let uninstall = texts::uninstall(role, data_dir);
@@ -163,6 +182,11 @@ fn copy(staged: &Staged, path: String, mode: u32) -> Step {
         mode,
         before: None,
     }
+}
+
+/// The drop-in of systemd that protects a unit.
+fn protection(unit: &str) -> String {
+    format!("/etc/systemd/system/{unit}.service.d/50-pipeops-k3s.conf")
 }
 
 /// Rotation of the log that OpenRC writes; with systemd the journal has it.
@@ -209,6 +233,13 @@ fn gone(path: &str) -> Step {
     }
 }
 
+fn empty(path: &str) -> Step {
+    Step::Gone {
+        path: path.to_owned(),
+        extent: Extent::Empty,
+    }
+}
+
 /// Parts of a removal of k3s.
 #[derive(Clone, Debug)]
 pub struct Uninstall {
@@ -250,18 +281,20 @@ const DATA: [&str; 2] = ["/etc/rancher/node", "/etc/rancher/k3s"];
 pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
     let init = wanted.init;
-    let looks: [(&str, &str, &[&str]); 2] = [
+    let looks: [(&str, &str, &[&str]); 3] = [
         (watch::mark(init), watch::stop(init), watch::made(init)),
         (connect::TIMER, connect::STOP, &connect::MADE),
+        (
+            shutdown::mark(init),
+            shutdown::stop(init),
+            shutdown::made(init),
+        ),
     ];
     for (mark, stop, made) in looks {
         if is_there(mark) {
             steps.push(run(stop, ""));
             steps.extend(made.iter().map(|path| gone(path)));
-            steps.extend([connect::WANTS, connect::DIRECTORY].map(|path| Step::Gone {
-                path: path.to_owned(),
-                extent: Extent::Empty,
-            }));
+            steps.extend([connect::WANTS, connect::DIRECTORY].map(empty));
         }
     }
     // It may be missing after half a removal, or be another's.
@@ -275,32 +308,31 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
     if is_there(unit) {
         steps.push(run(&disable, ""));
     }
-    steps.extend([unit, &format!("/etc/systemd/system/{name}.service.env")].map(gone));
+    let of_user = format!("/etc/systemd/system/{name}.service.env");
+    steps.extend([unit, &of_user, ENVIRONMENT].map(gone));
+    for path in [name, texts::AGENT].map(protection) {
+        if is_there(&path) {
+            steps.push(gone(&path));
+            let (folder, _) = path.rsplit_once('/').unwrap_or_default();
+            steps.push(empty(folder));
+        }
+    }
     match wanted.init {
         Init::Systemd => steps.push(run("systemctl daemon-reload", "")),
         Init::OpenRc => steps.push(gone(ROTATION)),
     }
     steps.extend(trees(wanted, is_there).iter().map(|path| gone(path)));
     let shared = wanted.shared.iter().map(|it| it.path);
-    steps.extend(shared.filter(|path| is_there(path)).map(|path| Step::Gone {
-        path: path.to_owned(),
-        extent: Extent::Empty,
-    }));
+    steps.extend(shared.filter(|path| is_there(path)).map(empty));
     if wanted.keep == Keep::Nothing {
         let programs = format!("{}/{}", wanted.data_dir, data::PROGRAMS);
-        steps.extend([programs, wanted.data_dir.clone()].map(|path| Step::Gone {
-            path,
-            extent: Extent::Empty,
-        }));
+        steps.extend([&programs, &wanted.data_dir].map(|path| empty(path)));
     }
     steps.extend(wanted.links.iter().map(|path| gone(path)));
     steps.extend([BINARY, role.uninstall(), KILLALL].map(gone));
-    steps.push(gone(&wanted.note));
+    steps.extend([&wanted.note, &shutdown::stopped(&wanted.note)].map(|path| gone(path)));
     // The last of what k3s had there; where somebody has more in it, it stays.
-    steps.extend(["/etc/rancher", "/var/lib/rancher"].map(|path| Step::Gone {
-        path: path.to_owned(),
-        extent: Extent::Empty,
-    }));
+    steps.extend(["/etc/rancher", "/var/lib/rancher"].map(empty));
     steps.extend(no_resume(wanted.init));
     steps
 }
@@ -454,7 +486,7 @@ pub fn farewell(wanted: &Farewell) -> Vec<Step> {
 const KUBECTL: &str = "/usr/local/bin/k3s kubectl --cache-dir=/run/k3s/kubectl";
 
 /// Command that gives the Lease of an upgrade back, where this node still has it.
-pub fn no_lease(node: &str) -> String {
+fn no_lease(node: &str) -> String {
     format!("{KUBECTL} -n kube-system delete lease -l {LEASE_LABEL}={node} --timeout=60s")
 }
 
@@ -766,6 +798,7 @@ mod tests {
             init: Init::Systemd,
             role: Role::Server,
             token: None,
+            proxy: None,
             binary: staged("k3s"),
             version: "v1.34.4+k3s1".parse().unwrap(),
             images: vec![("images.tar".to_owned(), staged("images"))],
@@ -775,6 +808,7 @@ mod tests {
             registries: None,
             program: "/usr/bin/pipeops-agent".to_owned(),
             connects: false,
+            protected: Vec::new(),
             note: ("/note".to_owned(), String::new()),
         }
     }

@@ -120,6 +120,19 @@ pub fn loopback(bind: Option<&str>, port: Option<&str>) -> Option<String> {
     Some(format!("https://{host}:{}", port.checked_add(1)?))
 }
 
+/// Address of k3s' own port, for commands of k3s that ask at the default one, where it is another
+/// one; of the same settings.
+pub fn supervisor(bind: Option<&str>, port: Option<&str>) -> Option<String> {
+    let port = port.map_or(Some(PORT), |port| port.trim().parse().ok())?;
+    let bind = bind.and_then(|bind| bind.trim().parse::<IpAddr>().ok());
+    let bind = bind.filter(|bind| !bind.is_unspecified() && !bind.is_loopback());
+    match bind {
+        None => (port != PORT).then(|| format!("https://127.0.0.1:{port}")),
+        Some(IpAddr::V4(bind)) => Some(format!("https://{bind}:{port}")),
+        Some(IpAddr::V6(bind)) => Some(format!("https://[{bind}]:{port}")),
+    }
+}
+
 /// Default port of k3s.
 const PORT: u16 = 6443;
 
@@ -198,6 +211,27 @@ mod tests {
             (Some("2001:db8::9"), None, Some("https://[::1]:6444")),
         ] {
             assert_eq!(loopback(bind, port).as_deref(), wanted, "{bind:?} {port:?}");
+        }
+    }
+
+    #[test]
+    fn commands_of_k3s_are_told_its_address_where_it_is_not_the_usual_one() {
+        for (bind, port, wanted) in [
+            (None, None, None),
+            (Some("0.0.0.0"), Some("6443"), None),
+            (None, Some("7443"), Some("https://127.0.0.1:7443")),
+            (Some("192.0.2.9"), None, Some("https://192.0.2.9:6443")),
+            (
+                Some("2001:db8::9"),
+                Some("7443"),
+                Some("https://[2001:db8::9]:7443"),
+            ),
+        ] {
+            assert_eq!(
+                supervisor(bind, port).as_deref(),
+                wanted,
+                "{bind:?} {port:?}"
+            );
         }
     }
 }

@@ -133,6 +133,12 @@ pub struct Memory {
     asked_s: Option<u64>,
     /// The same of the last count of firewall rules.
     counted_s: Option<u64>,
+    /// True if the datastore has to be checked, once k3s is Ready.
+    is_unchecked: bool,
+    /// Seconds since the machine started when it was checked last.
+    checked_s: u64,
+    /// Damage that this found.
+    pub damage: Option<String>,
     /// Number of restarts at the last look.
     restarts: u32,
     /// Restarts that were seen: when, and how many.
@@ -217,6 +223,30 @@ impl Memory {
             self.counted_s = Some(now_s);
         }
         is_due
+    }
+
+    /// Returns whether this is the first look since the machine started.
+    pub fn is_first(&self) -> bool {
+        // A change that was interrupted is remembered before the first look.
+        self.looked.is_none_or(|(mono, _)| mono == 0)
+    }
+
+    /// Takes in that the machine went down without stopping k3s.
+    pub fn was_cut_off(&mut self) {
+        self.is_unchecked = true;
+    }
+
+    /// Returns whether the datastore is to be checked by this look, of a k3s that is Ready: once,
+    /// and where it is damaged each hour, until somebody has restored it.
+    pub fn checks(&self, now: Now) -> bool {
+        let ago = seconds(now).saturating_sub(self.checked_s);
+        self.is_unchecked || (self.damage.is_some() && ago >= COUNT_EVERY_S)
+    }
+
+    /// Takes in what such a check found.
+    pub fn checked(&mut self, damage: Option<&str>, now: Now) {
+        (self.is_unchecked, self.checked_s) = (false, seconds(now));
+        self.damage = damage.map(plain);
     }
 
     /// Restarts of the last minutes, with those since the last look.
@@ -440,7 +470,7 @@ impl Memory {
             .unwrap_or_default();
         let ends = self.ends.iter().map(|(at, more)| format!("{at}:{more}"));
         let mut text = format!(
-            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\t{}\t{}\t{} {}\t{}\t{}\n",
+            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\t{}\t{}\t{} {}\t{}\t{}\t{} {} {}\n",
             self.restarts,
             ends.collect::<Vec<_>>().join(","),
             u8::from(self.is_stopped),
@@ -460,6 +490,9 @@ impl Memory {
                 .as_ref()
                 .map(|it| format!("{} {} {}", it.since_s, it.seen_s, it.id))
                 .unwrap_or_default(),
+            u8::from(self.is_unchecked),
+            self.checked_s,
+            self.damage.as_deref().unwrap_or_default(),
         );
         for (id, entry) in &self.entries {
             let tries: Vec<_> = entry.tries.iter().map(u64::to_string).collect();
@@ -510,6 +543,8 @@ impl Memory {
                 seen_s: seen.parse().ok()?,
             })
         };
+        let mut check = rest.get(3).map_or("", |check| *check).splitn(3, ' ');
+        let mut check = || check.next().unwrap_or_default();
         let end = |text: &str| {
             let (at, more) = text.split_once(':')?;
             Some((at.parse().ok()?, more.parse().ok()?))
@@ -518,6 +553,11 @@ impl Memory {
             looked,
             asked_s: asked.parse().ok(),
             counted_s: rest.get(1).and_then(|counted| counted.parse().ok()),
+            is_unchecked: check() == "1",
+            checked_s: check().parse().unwrap_or(0),
+            damage: Some(check())
+                .filter(|damage| !damage.is_empty())
+                .map(str::to_owned),
             restarts: restarts.parse().unwrap_or(0),
             ends: ends.split(',').filter_map(end).take(ENDS_MAX).collect(),
             is_stopped: *is_stopped == "1",
@@ -1309,6 +1349,38 @@ mod tests {
         assert_eq!(memory.handed().len(), 1);
         memory.goes_on();
         assert_eq!(Memory::parse(&memory.text()).handed(), []);
+    }
+
+    #[test]
+    fn the_datastore_is_checked_once_after_a_cut_and_a_damage_stays_until_it_is_gone() {
+        let mut memory = Memory::default();
+        assert!(memory.is_first() && !memory.checks(at(1000)));
+        memory.stands_still("k3s-upgrade-3", at(940));
+        memory = Memory::parse(&memory.text());
+        memory.goes_on();
+        assert!(memory.is_first());
+        memory.was_cut_off();
+        memory.look(&healthy(), at(1000), true);
+        memory = Memory::parse(&memory.text());
+        assert!(!memory.is_first() && memory.checks(at(1060)));
+        memory.checked(
+            Some("Tree 4 page 7: btreeInitPage() returns error code 11"),
+            at(1060),
+        );
+        memory = Memory::parse(&memory.text());
+        assert!(!memory.checks(at(1120)) && memory.checks(at(4660)));
+        let sight = Sight {
+            damage: memory.damage.clone(),
+            ..healthy()
+        };
+        assert!(memory.look(&sight, at(1120), true).is_none());
+        let handed = memory.handed();
+        assert_eq!(ids(&memory), ["k3s.datastore-damaged"]);
+        assert!(handed[0].sentence.contains("Tree 4 page 7"), "{handed:?}");
+        assert!(handed[0].fix.contains("k3s restore"), "{handed:?}");
+        memory.checked(None, at(4660));
+        memory.look(&healthy(), at(4660), true);
+        assert_eq!(ids(&memory), [""; 0]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rusqlite::{
-    Connection, OpenFlags,
+    Connection, ErrorCode, OpenFlags,
     backup::{self, StepResult},
 };
 
@@ -87,6 +87,29 @@ pub(super) fn check(path: &Path) -> Result<i64> {
     }
 }
 
+/// Longest datastore that is checked while it is in use: a slow card reads it in half a minute.
+pub(super) const CHECKED_BYTES_MAX: u64 = 256 << 20;
+
+/// Damage of a datastore that is in use; `None`: there is none, or it cannot be read now.
+pub(super) fn damage(path: &Path) -> Option<String> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let read = (|| -> rusqlite::Result<String> {
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(Duration::from_secs(5))?;
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+    })();
+    match read {
+        Ok(verdict) => (verdict != "ok").then_some(verdict),
+        Err(error) => {
+            let is_damage = matches!(
+                error.sqlite_error_code(),
+                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+            );
+            is_damage.then(|| error.to_string())
+        }
+    }
+}
+
 /// Bytes of the SHA-256 at the end of a snapshot of etcd.
 const SUM_BYTES: u64 = 32;
 /// The magic number of bbolt, etcd's database, behind the head of its first page.
@@ -124,6 +147,28 @@ mod tests {
     use ring::digest::{SHA256, digest};
 
     use super::*;
+
+    #[test]
+    fn a_page_that_was_not_written_whole_is_damage_and_a_busy_datastore_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.db");
+        let writer = Connection::open(&path).unwrap();
+        let fill = "PRAGMA journal_mode = WAL; CREATE TABLE kine (id INTEGER PRIMARY KEY, name TEXT);
+            WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+            INSERT INTO kine (name) SELECT 'a name of some length ' || i FROM n;
+            PRAGMA wal_checkpoint(TRUNCATE); BEGIN IMMEDIATE; INSERT INTO kine (name) VALUES ('x');";
+        writer.execute_batch(fill).unwrap();
+        assert_eq!(damage(&path), None);
+        drop(writer);
+        let mut content = std::fs::read(&path).unwrap();
+        let middle = content.len() / 8192 * 4096;
+        content[middle..middle + 512].fill(0xff);
+        files::replace(&path, &content, PRIVATE).unwrap();
+        assert!(damage(&path).is_some());
+        files::replace(&path, b"something else, of some length", PRIVATE).unwrap();
+        assert!(damage(&path).is_some());
+        assert_eq!(damage(&folder.path().join("none")), None);
+    }
 
     #[test]
     fn a_snapshot_of_etcd_is_taken_whole_only() {

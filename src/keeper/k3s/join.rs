@@ -1,6 +1,6 @@
 //! Joining of this machine to a server as a worker, and the invitation that a server gives.
 
-use super::{super::Keeper, STAGED, look::Look};
+use super::{super::Keeper, look::Look};
 use crate::{
     core::{
         k3s::{
@@ -12,9 +12,7 @@ use crate::{
         secret::Secret,
     },
     error::{Error, Result},
-    files,
     host::exec::{self, Limits},
-    keeper::system::sha256,
     wire::keeper::{Finding, K3sPlan, PlannedStep},
 };
 
@@ -105,15 +103,8 @@ impl Keeper {
 
     /// The token in a place of root's. The journal has its hash only.
     pub(super) fn stage_token(&self, join: &Join) -> Result<Staged> {
-        let folder = self.directory.join(STAGED);
-        files::create_directory(&folder)?;
         let text = format!("{}\n", join.token.text.reveal());
-        files::replace(&folder.join(STAGED_TOKEN), text.as_bytes(), files::PRIVATE)?;
-        Ok(Staged {
-            path: self.own(&format!("{STAGED}/{STAGED_TOKEN}")),
-            sha256: sha256(text.as_bytes()),
-            bytes: u64::try_from(text.len()).unwrap_or(0),
-        })
+        self.stage_text(STAGED_TOKEN, &text)
     }
 
     /// Has k3s make a token with which a machine can join this server.

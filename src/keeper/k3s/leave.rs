@@ -229,7 +229,7 @@ impl Keeper {
         let is_ready = found.as_ref().is_some_and(|found| found.is_ready);
         if is_ready {
             pods = self.system.pods(worker)?;
-            (refused, warned) = node::findings(&pods, self.system.has_other_nodes(worker));
+            (refused, warned) = node::findings(&pods, self.system.is_relieved(worker));
         } else {
             warned.push(Finding {
                 id: "leave.away".to_owned(),

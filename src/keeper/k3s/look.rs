@@ -1,16 +1,21 @@
 //! State of the machine before k3s comes, and while it runs: the doctor's facts, other
 //! distributions, sizes, ends of certificates.
 
-use std::{os::unix::fs::MetadataExt, path::Path};
+use std::{net::IpAddr, os::unix::fs::MetadataExt, path::Path};
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use super::super::system::System;
+use super::{super::system::System, Install};
 use crate::{
     core::{
         environment::Environment,
         facts::{Fact, Facts},
-        k3s::{self, BINARY, Version, servers::Datastore, texts::DropIn},
+        gateway::Class,
+        k3s::{
+            self, BINARY, Role, Version,
+            servers::Datastore,
+            texts::{self, DropIn, Init, Wishes},
+        },
         preflight::{self, CheckResult},
         time::Wall,
         words::size,
@@ -20,7 +25,7 @@ use crate::{
         clock,
         doctor::{self, certificate},
         exec::{self, Limits},
-        sample,
+        network, sample,
     },
     wire::keeper::Finding,
 };
@@ -140,6 +145,58 @@ impl System {
         }
         found.retain(|finding| !ignored.contains(&finding.id));
         found
+    }
+
+    /// Units that the kernel is to end last when the memory is full; none where that is not wanted.
+    pub(super) fn protected(&self, wanted: &Install, init: Init) -> Vec<&'static str> {
+        if wanted.ignored.iter().any(|id| id == PROTECT) {
+            return Vec::new();
+        }
+        let mut units = vec![wanted.wishes.role().name()];
+        let agent = format!("systemd/system/{}.service", texts::AGENT);
+        let is_there = |folder: &str| self.is_there(&format!("/{folder}/{agent}"));
+        if init == Init::Systemd && ["etc", "usr/lib", "lib"].into_iter().any(is_there) {
+            units.push(texts::AGENT);
+        }
+        units
+    }
+
+    /// Finding that this machine is reached from the internet, and the ports of k3s with it.
+    pub(super) fn is_public(&self, wishes: &Wishes, drop_in: &DropIn) -> Option<Finding> {
+        let mut settings = self.user_settings();
+        settings.push(drop_in.content.clone());
+        let fixed = k3s::setting(&settings, "node-ip");
+        let fixed: Vec<IpAddr> = fixed
+            .iter()
+            .flat_map(|all| all.split(','))
+            .filter_map(|address| address.parse().ok())
+            .collect();
+        let own = || network::all_addresses(self.root()).unwrap_or_default();
+        // Without a setting k3s takes one of version 4; of version 6 every home network has public
+        // ones, behind its router.
+        let found = if fixed.is_empty() {
+            own()
+        } else {
+            fixed.clone()
+        };
+        let is_public = |address: &IpAddr| {
+            let is_judged = address.is_ipv4() || !fixed.is_empty();
+            is_judged && Class::of(*address) == Class::Public
+        };
+        let address = found.into_iter().find(is_public)?;
+        let (tcp, more) = match wishes.role() {
+            Role::Server => ("6443 (API), 10250 (kubelet)", "80 and 443 (ingress)"),
+            Role::Worker => ("10250 (kubelet)", "80 and 443 (ingress)"),
+        };
+        Some(Finding {
+            id: "network.public".to_owned(),
+            what: format!(
+                "{address} is a public address: everybody reaches {tcp}, {more} where there is one, and 8472/udp (VXLAN), by which anybody can send to Pods unasked"
+            ),
+            fix: "let only the other nodes and you through, in the firewall of the provider or here: sudo ufw allow from ADDRESS to any, for each; \
+                  sudo ufw deny 6443/tcp; sudo ufw deny 10250/tcp; sudo ufw deny 8472/udp; or give k3s a private address: --node-ip ADDRESS"
+                .to_owned(),
+        })
     }
 
     /// The path itself, or what is above it and there.
@@ -265,6 +322,22 @@ fn finding(verdict: &CheckResult) -> Finding {
         fix: fix.collect::<Vec<_>>().join(": "),
     }
 }
+
+/// Finding that hands the protection from the end of memory to these units; without it they are
+/// like others.
+pub(super) fn protected(units: &[&str]) -> Option<Finding> {
+    (!units.is_empty()).then(|| Finding {
+        id: PROTECT.to_owned(),
+        what: format!(
+            "when the memory is full, the kernel ends Pods and other programs before {}",
+            units.join(" and ")
+        ),
+        fix: format!("to leave the choice to the kernel: --ignore {PROTECT}"),
+    })
+}
+
+/// Finding that k3s and the agent are protected.
+const PROTECT: &str = "memory.protect";
 
 /// Finding that parts are left out for want of memory.
 pub(super) fn small_memory(memory: u64, drop_in: &DropIn) -> Finding {

@@ -45,16 +45,18 @@ use crate::{
         k3s::{
             self, BINARY, Role, Version, data,
             plan::{self, Keep},
+            proxy::{Place, Proxy, is_destination},
             step::{Extent, Staged, Step, When},
             texts::{self, DropIn, Init, Wishes},
         },
         time::Wall,
+        url::Url,
     },
     error::{Error, Result},
     files,
     host::{
         exec::{self, Limits},
-        facts,
+        facts, network,
     },
     wire::keeper::{Act, Done, Earlier, Finding, IndexNote, K3sPlan, Managed, Record},
 };
@@ -107,6 +109,8 @@ pub struct Install {
     pub within: Duration,
     /// The server to join as a worker; `None`: it becomes a server itself.
     pub join: Option<Join>,
+    /// Proxy of k3s itself.
+    pub proxy: Option<Proxy>,
     /// True if the agent gets a credential, where systemd can renew it.
     pub connects: bool,
     /// Path of this program.
@@ -333,9 +337,8 @@ impl Keeper {
             .fix("choose one: --node-name NAME"))
     }
 
-    /// Copies what is to be installed into a place of root's, checks it there, and makes the plan.
-    fn prepare(&self, wanted: &Install) -> Result<Prepared> {
-        let init = self.system.init()?;
+    /// The data directory of an installation, where nothing is in its way.
+    fn place(&self, wanted: &Install) -> Result<String> {
         check_words(&wanted.wishes)?;
         let services = Role::ALL.map(|role| [role.unit(), role.service()]);
         let mut services = services.iter().flatten();
@@ -348,6 +351,13 @@ impl Keeper {
             return Err(Error::new(format!("{data_dir} has the data of a cluster"))
                 .fix("go on with that cluster: --reuse-data; or move it away; or choose another directory: --data-dir DIR"));
         }
+        Ok(data_dir)
+    }
+
+    /// Copies what is to be installed into a place of root's, checks it there, and makes the plan.
+    fn prepare(&self, wanted: &Install) -> Result<Prepared> {
+        let init = self.system.init()?;
+        let data_dir = self.place(wanted)?;
         let others = self.system.others(wanted, &data_dir)?;
         let node = self.node_name(wanted.wishes.node_name.as_deref())?;
         let mut look = self.system.look(&data_dir, &wanted.ignored, wanted.built);
@@ -374,7 +384,12 @@ impl Keeper {
         if !drop_in.left_out.is_empty() {
             look.warned.push(look::small_memory(memory, &drop_in));
         }
+        let proxy = self.stage_proxy(wanted, (&node, &drop_in.content), &mut look)?;
         look.judge_web_ports(ingress(wanted, &drop_in, &self.system.user_settings()));
+        let protected = self.system.protected(wanted, init);
+        look.warned.extend(look::protected(&protected));
+        look.warned
+            .extend(self.system.is_public(&wanted.wishes, &drop_in));
         let is_there = |path: &str| self.system.is_there(path);
         let managed = Managed {
             how: "installed".to_owned(),
@@ -386,6 +401,7 @@ impl Keeper {
             init,
             role: wanted.wishes.role(),
             token,
+            proxy,
             binary,
             version,
             images,
@@ -395,6 +411,7 @@ impl Keeper {
             registries: wanted.registries.clone(),
             program: wanted.program.clone(),
             connects: wanted.connects && init == Init::Systemd,
+            protected,
             note: (self.own(NOTE), note_text(&managed)?),
         };
         Ok(Prepared {
@@ -530,6 +547,60 @@ impl Keeper {
             sha256: sum.sha256,
             bytes: sum.bytes,
         })
+    }
+
+    /// A text with a secret in a place of root's. The journal has its hash only.
+    fn stage_text(&self, name: &str, text: &str) -> Result<Staged> {
+        let folder = self.directory.join(STAGED);
+        files::create_directory(&folder)?;
+        files::replace(&folder.join(name), text.as_bytes(), files::PRIVATE)?;
+        Ok(Staged {
+            path: self.own(&format!("{STAGED}/{name}")),
+            sha256: super::system::sha256(text.as_bytes()),
+            bytes: u64::try_from(text.len()).unwrap_or(0),
+        })
+    }
+
+    /// The environment with the proxy of k3s; what is to be known of it becomes a finding.
+    fn stage_proxy(
+        &self,
+        wanted: &Install,
+        (node, drop_in): (&str, &str),
+        look: &mut look::Look,
+    ) -> Result<Option<Staged>> {
+        let Some(proxy) = &wanted.proxy else {
+            return Ok(None);
+        };
+        let mut settings = self.system.user_settings();
+        settings.push(drop_in.to_owned());
+        let addresses = network::all_addresses(self.system.root()).unwrap_or_default();
+        let server = wanted.wishes.server.as_deref();
+        let server = server.and_then(|server| Url::parse(server).ok());
+        let direct = proxy.direct(Place {
+            settings: &settings,
+            addresses: &addresses,
+            node,
+            server: server.as_ref().map(|server| server.host.as_str()),
+        });
+        if let Some(wrong) = direct.iter().find(|it| !is_destination(it)) {
+            return Err(
+                Error::new(format!("{wrong:?} cannot be reached without the proxy")).fix(
+                    "name hosts, .domains, addresses and networks: --no-proxy .lan,192.0.2.0/24",
+                ),
+            );
+        }
+        let staged = self.stage_text("proxy", proxy.environment(&direct).reveal())?;
+        look.warned.push(Finding {
+            id: "k3s.proxy".to_owned(),
+            what: format!(
+                "k3s reaches the network by the proxy {}, and without it {}",
+                proxy.shown(),
+                direct.join(", ")
+            ),
+            fix: "another proxy: --proxy URL; none: --proxy off; more without it: --no-proxy LIST"
+                .to_owned(),
+        });
+        Ok(Some(staged))
     }
 
     /// Removes the checked copies; what stays takes room and does no harm.

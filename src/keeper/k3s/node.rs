@@ -107,7 +107,7 @@ impl Keeper {
         if let Wish::Drain(_) = wanted.wish {
             self.only_on_servers("node drain")?;
             pods = self.system.pods(&node)?;
-            (refused, warned) = findings(&pods, self.system.has_other_nodes(&node));
+            (refused, warned) = findings(&pods, self.system.is_relieved(&node));
         }
         let is_forced = wanted.ignored.iter().any(|id| id == BARE);
         refused.retain(|finding: &Finding| !wanted.ignored.contains(&finding.id));
@@ -137,7 +137,7 @@ impl Keeper {
 }
 
 /// Findings that hold a drain up, and those that do not.
-pub(super) fn findings(pods: &[drain::Pod], has_other_nodes: bool) -> (Vec<Finding>, Vec<Finding>) {
+pub(super) fn findings(pods: &[drain::Pod], is_relieved: bool) -> (Vec<Finding>, Vec<Finding>) {
     let finding = |id: &str, what: String, fix: &str| Finding {
         id: id.to_owned(),
         what,
@@ -165,7 +165,7 @@ pub(super) fn findings(pods: &[drain::Pod], has_other_nodes: bool) -> (Vec<Findi
         );
         warned.push(finding("drain.empty-dir", what, "copy what matters first"));
     }
-    if !has_other_nodes {
+    if !is_relieved {
         warned.push(finding(
             "drain.alone",
             "no other node can take the Pods: they wait until this one takes Pods again".to_owned(),
@@ -200,13 +200,6 @@ impl System {
             .fix("sudo pipeops-agent k3s status"))
     }
 
-    pub(super) fn has_other_nodes(&self, node: &str) -> bool {
-        let asked = self.kubectl(&["get", "nodes", "-o", "name"]);
-        let ended = asked.ok().filter(exec::ProgramEnd::is_fine);
-        let other = |line: &str| line.strip_prefix("node/").is_some_and(|name| name != node);
-        ended.is_some_and(|ended| ended.output.lines().any(other))
-    }
-
     /// Waits until the API of this machine answers.
     fn wait_api(&self) -> Result<()> {
         let started = clock::now().mono;
@@ -223,10 +216,8 @@ impl System {
     /// Lets a node take Pods, or not.
     pub(in super::super) fn cordon(&self, node: &str, word: &str) -> Result<()> {
         self.wait_api()?;
-        let mut argv = vec![BINARY, "kubectl", "--cache-dir=/run/k3s/kubectl"];
-        let of_kubelet = self.kubelet_kubeconfig();
-        argv.extend(of_kubelet.as_deref());
-        argv.extend([word, node]);
+        let mut argv = self.client();
+        argv.extend([word, node].map(str::to_owned));
         self.run(&argv).map(drop)
     }
 
@@ -239,16 +230,15 @@ impl System {
     ) -> Result<()> {
         self.wait_api()?;
         let timeout = format!("--timeout={}s", within.as_secs());
-        let mut argv = vec![
-            BINARY,
-            "kubectl",
-            "--cache-dir=/run/k3s/kubectl",
+        let client = self.client();
+        let mut argv: Vec<_> = client.iter().map(String::as_str).collect();
+        argv.extend([
             "drain",
             node,
             "--ignore-daemonsets",
             "--delete-emptydir-data",
             &timeout,
-        ];
+        ]);
         if is_forced {
             argv.push("--force");
         }

@@ -114,13 +114,18 @@ impl System {
         arguments: &[&str],
     ) -> Result<ProgramEnd> {
         let request = format!("--request-timeout={request}");
-        let mut first = vec![BINARY, "kubectl", "--cache-dir=/run/k3s/kubectl", &request];
-        // A worker has no administrator's kubeconfig: its kubelet's may see its own node.
-        let of_kubelet = self.kubelet_kubeconfig();
-        first.extend(of_kubelet.as_deref());
-        let at_loopback = self.loopback();
-        first.extend(at_loopback.as_deref());
+        let mut first = self.client();
+        first.push(request);
+        let first: Vec<_> = first.iter().map(String::as_str).collect();
         exec::run(self.root(), &[&first, arguments].concat(), limits)
+    }
+
+    /// k3s' own client, for the API of this machine.
+    pub(super) fn client(&self) -> Vec<String> {
+        let first = [BINARY, "kubectl", "--cache-dir=/run/k3s/kubectl"].map(str::to_owned);
+        // A worker has no administrator's kubeconfig: its kubelet's may see its own node.
+        let more = self.kubelet_kubeconfig().into_iter().chain(self.loopback());
+        first.into_iter().chain(more).collect()
     }
 
     /// Option for the API server's own port, where k3s answers on another address than loopback
@@ -129,15 +134,26 @@ impl System {
         if self.role() == Role::Worker {
             return None;
         }
+        let (bind, port) = self.bound();
+        let server = ready::loopback(bind.as_deref(), port.as_deref())?;
+        Some(format!("--server={server}"))
+    }
+
+    /// Address of k3s' own port, where its commands would ask at another one.
+    pub(super) fn supervisor(&self) -> Option<String> {
+        let (bind, port) = self.bound();
+        ready::supervisor(bind.as_deref(), port.as_deref())
+    }
+
+    /// The settings `bind-address` and `https-listen-port`.
+    fn bound(&self) -> (Option<String>, Option<String>) {
         let settings = self.k3s_settings();
         let service = self.init().ok().and_then(|init| self.found_service(init));
         let value = |key| match &service {
             Some((_, service)) => service.value(key, "", &settings),
             None => k3s::setting(&settings, key),
         };
-        let bind = value("bind-address");
-        let server = ready::loopback(bind.as_deref(), value("https-listen-port").as_deref())?;
-        Some(format!("--server={server}"))
+        (value("bind-address"), value("https-listen-port"))
     }
 
     /// Option for the kubeconfig of the kubelet, where this is a worker.

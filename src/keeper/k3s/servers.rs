@@ -12,9 +12,7 @@ use super::{
 use crate::{
     core::k3s::{
         self, BINARY,
-        plan::no_lease,
-        servers::{self, Datastore, LEASE, LEASE_QUESTION, ServerNode, card_doubt},
-        step::words,
+        servers::{self, Datastore, LEASE, LEASE_LABEL, LEASE_QUESTION, ServerNode, card_doubt},
     },
     error::{Error, Result},
     files,
@@ -60,15 +58,17 @@ impl System {
         let real = to.parent().unwrap_or(to);
         let below = real.strip_prefix(self.root()).unwrap_or(real);
         let folder = format!("/{}", below.display());
-        let argv = [
-            BINARY,
-            "etcd-snapshot",
-            "save",
-            "--name",
-            NAME,
-            "--dir",
-            &folder,
-        ];
+        let mut argv = Vec::new();
+        let supervisor = self.supervisor();
+        // The unit of the watch reaches the loopback interface only, and this is another address.
+        if supervisor.is_some() && self.is_there("/run/systemd/system") {
+            argv.extend(["systemd-run", "--quiet", "--wait", "--collect"]);
+        }
+        argv.extend([BINARY, "etcd-snapshot", "save", "--name", NAME, "--dir"]);
+        argv.push(&folder);
+        if let Some(supervisor) = &supervisor {
+            argv.extend(["--etcd-server", supervisor]);
+        }
         self.run(&argv).map_err(|error| {
             error
                 .within("cannot make a snapshot of etcd")
@@ -120,7 +120,9 @@ impl Keeper {
 
     /// Gives the Lease back. One that stays ends by itself.
     pub(super) fn leave_lease(&self, node: &str) {
-        drop(self.system.run(&words(&no_lease(node))));
+        let label = format!("{LEASE_LABEL}={node}");
+        let delete = ["-n", "kube-system", "delete", "lease", "-l", &label];
+        drop(self.kubectl_patiently(&delete));
     }
 }
 

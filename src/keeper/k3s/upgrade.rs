@@ -381,7 +381,7 @@ impl System {
     }
 
     /// Returns whether another node can take the Pods of this one.
-    fn is_relieved(&self, node: &str) -> bool {
+    pub(super) fn is_relieved(&self, node: &str) -> bool {
         let question = format!("jsonpath={}", drain::NODES);
         let asked = self.kubectl(&["get", "nodes", "-o", &question]);
         let ended = asked.ok().filter(exec::ProgramEnd::is_fine);

@@ -15,6 +15,7 @@ use super::{
     Backup, NOTE, Target,
     backup::DOES as DOES_BACKUP,
     connect::open_to,
+    datastore::{self, CHECKED_BYTES_MAX},
     describe,
 };
 use crate::{
@@ -23,14 +24,16 @@ use crate::{
         k3s::{
             self, Role, backup,
             clock::{ClockFacts, is_tracked},
-            connect,
+            connect, consumer,
             faults::{
                 self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
             },
             servers::Datastore,
+            shutdown,
             step::{Step, words},
             texts::Init,
             watch::{self, Handed, MEMORY, MEMORY_MODE, Memory, Order},
+            window::{self, Window},
         },
         time::Wall,
     },
@@ -52,6 +55,8 @@ pub struct Look {
     /// Interval of backups, and the backup or what is wrong with its settings; none: there are none
     /// by schedule.
     pub backups: Option<(Duration, Result<Backup>)>,
+    /// Time of the day for restarts that can wait; `None`: any.
+    pub window: Option<Window>,
     /// Group of the agent, which may read what was found.
     pub group: Option<u32>,
     /// Date of this program: the clock is wrong where it is earlier.
@@ -237,6 +242,12 @@ impl Keeper {
 
     fn sight(&self, note: &Managed, memory: &mut Memory) -> Sight {
         let now = clock::now();
+        if memory.is_first() {
+            let mark = self.directory.join(shutdown::stopped(NOTE));
+            if std::fs::remove_file(mark).is_err() {
+                memory.was_cut_off();
+            }
+        }
         let service = self.system.service();
         let mut sight = Sight {
             restarts: memory.restarted(service.restarts, now),
@@ -260,6 +271,11 @@ impl Keeper {
             {
                 sight.dns = self.system.dns();
             }
+            if let Some(Api::Node(node)) = &sight.api
+                && node.lacks_memory()
+            {
+                sight.consumer = self.system.consumer();
+            }
             sight.certificate = self.system.certificate(&note.data_dir, now.wall.millis());
             sight.addresses = network::all_addresses(self.system.root()).unwrap_or_default();
             let is_set = k3s::setting(&self.system.k3s_settings(), "node-ip").is_some();
@@ -272,6 +288,19 @@ impl Keeper {
             };
             sight.has_fixed_address = is_set || texts.any(names_it);
         }
+        if let Some(Api::Node(node)) = &sight.api
+            && node.is_ready()
+            && memory.checks(now)
+        {
+            let path = self
+                .system
+                .path(&format!("{}/server/db/state.db", note.data_dir));
+            let length = sight.datastore.map(|[main, log]| main.saturating_add(log));
+            let is_short = length.is_some_and(|length| length <= CHECKED_BYTES_MAX);
+            let damage = is_short.then(|| datastore::damage(&path)).flatten();
+            memory.checked(damage.as_deref(), now);
+        }
+        sight.damage.clone_from(&memory.damage);
         sight.service = service;
         sight
     }
@@ -289,6 +318,12 @@ impl Keeper {
             return Ok(None);
         };
         if is_unfinished(&journal)? || self.system.service().is_stopped_on_purpose() {
+            return Ok(None);
+        }
+        let can_wait = order.fault.id == END;
+        if let Some(window) = wanted.window.filter(|_| can_wait)
+            && self.k3s_opens_in(window).is_some()
+        {
             return Ok(None);
         }
         if let Some(why) = self.system.speaks_against(order, note, wanted.built) {
@@ -346,6 +381,13 @@ impl Keeper {
         }))
     }
 
+    /// Minutes until a window opens; `None`: it is open, or nothing tells the time here.
+    pub fn k3s_opens_in(&self, window: Window) -> Option<u16> {
+        let argv = ["date", "+%H:%M"];
+        let said = exec::run(self.system.root(), &argv, Limits::SHORT).ok()?;
+        window.opens_in(window::minutes(&said.output)?)
+    }
+
     /// Takes the Lease for a restart that can wait, where there are several servers; true if it has
     /// it. An error says why it is not the turn of this one.
     fn turn(&self, order: &Order, note: &Managed) -> std::result::Result<bool, String> {
@@ -354,9 +396,11 @@ impl Keeper {
             return Ok(false);
         }
         let Some(servers) = self.system.servers() else {
+            // A member whose certificates have ended is no part of its cluster: nothing is lost.
+            let has_ended = order.fault.id == ENDED;
             return match self.system.datastore(&note.data_dir) {
-                Datastore::Etcd => Err(UNCOUNTED.to_owned()),
-                Datastore::Sqlite | Datastore::Elsewhere => Ok(false),
+                Datastore::Etcd if !has_ended => Err(UNCOUNTED.to_owned()),
+                Datastore::Etcd | Datastore::Sqlite | Datastore::Elsewhere => Ok(false),
             };
         };
         if servers.len() <= 1 {
@@ -555,6 +599,19 @@ impl System {
         }
     }
 
+    /// The Pod or program that has most of the memory.
+    fn consumer(&self) -> Option<String> {
+        let processes = self.list("/proc", "").into_iter().filter_map(|folder| {
+            Some(consumer::Process {
+                name: self.line(&format!("{folder}/comm"))?,
+                cgroup: self.text(&format!("{folder}/cgroup"))?,
+                bytes: consumer::resident(&self.text(&format!("{folder}/status"))?),
+            })
+        });
+        let logs = self.list("/var/log/pods", "");
+        consumer::largest(&processes.collect::<Vec<_>>(), &logs)
+    }
+
     /// The certificate of k3s that ends first, of those that it renews when it starts, and days
     /// until then.
     fn certificate(&self, data_dir: &str, now_ms: i64) -> Option<(String, i64)> {
@@ -624,6 +681,10 @@ fn is_renewed(path: &str) -> bool {
 const DNS_NAMESPACE: &str = "kube-system";
 /// Beginning of the faults about certificates.
 const CERTIFICATES: &str = "k3s.certificates";
+/// Fault of certificates that end in weeks.
+const END: &str = "k3s.certificates-end";
+/// Fault of certificates that have ended.
+const ENDED: &str = "k3s.certificates-ended";
 /// Reason not to restart a server that may be one of several.
 const UNCOUNTED: &str = "the API does not say how many servers the cluster has, and several restart one after the other: restart this one by hand, \
     once all others are Ready";
@@ -635,6 +696,7 @@ pub(super) const SERVERS: &str = "node-role.kubernetes.io/control-plane";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::time::{Mono, Now};
 
     #[test]
     fn a_member_of_etcd_that_cannot_count_the_others_does_not_restart_for_certificates() {
@@ -660,7 +722,44 @@ mod tests {
         std::fs::create_dir_all(keeper.system.path(&etcd)).unwrap();
         let why = keeper.turn(&dated, &note).unwrap_err();
         assert!(why.contains("how many servers"), "{why}");
-        // What is broken is restarted all the same.
+        // What is broken is restarted all the same: the API of such a one answers nobody.
+        assert_eq!(keeper.turn(&order(ENDED), &note), Ok(false));
         assert_eq!(keeper.turn(&order("k3s.api-silent"), &note), Ok(false));
+    }
+
+    #[test]
+    fn a_restart_for_certificates_waits_for_the_window() {
+        let root = tempfile::tempdir().unwrap();
+        let date = root.path().join("usr/sbin/date");
+        std::fs::create_dir_all(root.path().join("usr/sbin")).unwrap();
+        files::replace(&date, b"#!/bin/sh\necho 12:00\n", 0o755).unwrap();
+        let keeper = Keeper::new(root.path(), &root.path().join("keeper"));
+        let note = Managed::default();
+        let sight = Sight {
+            service: Service::parse("ActiveState=active"),
+            api: Some(Api::Node(Node::parse("condition|Ready|True|fine").unwrap())),
+            certificate: Some(("a.crt".to_owned(), 20)),
+            ..Sight::default()
+        };
+        let at = |seconds: u64| Now {
+            mono: Mono::since_boot(Duration::from_secs(seconds)),
+            wall: Wall::default(),
+        };
+        for (window, waits) in [("02:00-05:00", true), ("11:00-13:00", false)] {
+            let mut memory = Memory::default();
+            memory.look(&sight, at(1000), true);
+            let order = memory.look(&sight, at(5000), true).unwrap();
+            let wanted = Look {
+                repairs: true,
+                backups: None,
+                window: Window::parse(window),
+                group: None,
+                built: Wall::default(),
+            };
+            let done = keeper.repair(&order, &note, &mut memory, (&sight, &wanted));
+            assert!(done.unwrap().is_none());
+            // Here nothing says that the clock is synchronized, which is what holds it up then.
+            assert_eq!(memory.handed().is_empty(), waits, "{window}");
+        }
     }
 }

@@ -480,6 +480,7 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
         };
         let wanted = Look {
             repairs: false,
+            window: None,
             backups: Some((Duration::from_hours(24), Ok(backup))),
             group: Some(group),
             built: Wall::default(),
@@ -516,6 +517,7 @@ fn the_schedule_leaves_what_a_person_kept() {
     // Due at once: the clock was ahead when the newest was made.
     let look = Look {
         repairs: false,
+        window: None,
         backups: Some((Duration::from_hours(24), Ok(wanted()))),
         group: None,
         built: Wall::default(),

@@ -62,7 +62,7 @@ fn runs(tree: Tree, pods: &str) -> Tree {
              *--version*) echo 'k3s version {VERSION} (x)';;\n\
              *'get pods'*) printf '{pods}';;\n\
              *'get pv'*) printf 'pvc-1|shop/db|1Gi|/storage/1|pi|\\n';;\n\
-             *'get nodes'*) printf 'node/box\\nnode/pi\\n';;\n\
+             *unschedulable*) printf 'box|||True\\npi|||True\\n';;\n\
              *'get node '*) printf '{VERSION}|True|2099-01-01T00:00:00Z|';;\n\
              *'delete node'*) touch forgotten;;\n\
              *'delete secret'*) [ -e forgotten ] && touch nameless;;\n\

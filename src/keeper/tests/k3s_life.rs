@@ -1,6 +1,6 @@
 //! Installation and removal of k3s, cut off at every write of the journal.
 
-use std::time::Duration;
+use std::{os::unix::fs::MetadataExt, time::Duration};
 
 use super::{
     super::{
@@ -9,7 +9,10 @@ use super::{
     },
     *,
 };
-use crate::core::k3s::texts::Wishes;
+use crate::core::{
+    k3s::{proxy::Proxy, texts::Wishes},
+    url::ProxyUrl,
+};
 
 pub(super) const VERSION: &str = "v1.34.4+k3s1";
 
@@ -90,6 +93,7 @@ pub(super) fn wanted(tree: &Tree) -> Install {
             .collect(),
         reuses_data: false,
         join: None,
+        proxy: None,
         within: Duration::ZERO,
         program: "/usr/bin/pipeops-agent".to_owned(),
         connects: true,
@@ -197,6 +201,90 @@ fn an_installation_is_ready_and_its_removal_leaves_what_was_there() {
             .k3s_uninstall(&removal(false), "root")
             .is_err()
     );
+}
+
+#[test]
+fn the_password_of_a_proxy_is_in_one_file_of_roots_and_goes_with_k3s() {
+    let tree = good();
+    let before = tree.snapshot();
+    let wanted = Install {
+        proxy: Some(Proxy {
+            url: ProxyUrl::parse("http://me:hunter2@proxy.lan:3128").unwrap(),
+            direct: Vec::new(),
+        }),
+        ..wanted(&tree)
+    };
+    let plan = tree.keeper().k3s_install_plan(&wanted).unwrap();
+    let told = plan.warned.iter().find(|found| found.id == "k3s.proxy");
+    assert!(told.unwrap().what.contains("10.43.0.0/16"), "{plan:?}");
+    assert!(!format!("{plan:?}").contains("hunter2"), "{plan:?}");
+    let done = tree.keeper().k3s_install(&wanted, "root").unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    let path = "etc/rancher/k3s-proxy.env";
+    assert!(tree.read(path).unwrap().contains("hunter2"));
+    let mode = std::fs::metadata(tree.root().join(path)).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let journal = std::fs::read_dir(tree.root().join("var/keeper")).unwrap();
+    for entry in journal.flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        assert!(!text.contains("hunter2"), "{entry:?}");
+    }
+    let done = tree
+        .keeper()
+        .k3s_uninstall(&removal(false), "root")
+        .unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    assert_same(&tree.snapshot(), &before, "");
+}
+
+#[test]
+fn ports_that_a_public_address_would_expose_are_named() {
+    let public = "Local:\n|-- 203.0.113.7\n /32 host LOCAL\n|-- 10.0.0.7\n /32 host LOCAL\n";
+    for (trie, node_ip, told) in [
+        (public, None, Some("203.0.113.7")),
+        (public, Some("10.0.0.7"), None),
+        (&public.replace("203.0.113", "192.168.1"), None, None),
+        ("", Some("2001:db8::7"), Some("2001:db8::7")),
+    ] {
+        let tree = good().with("proc/net/fib_trie", trie);
+        let mut wanted = wanted(&tree);
+        wanted.wishes.node_ip = node_ip.map(str::to_owned);
+        let plan = tree.keeper().k3s_install_plan(&wanted).unwrap();
+        let found = plan.warned.iter().find(|it| it.id == "network.public");
+        assert_eq!(found.is_some(), told.is_some(), "{node_ip:?} {plan:?}");
+        let (what, told) = (found.map_or("", |it| &it.what), told.unwrap_or_default());
+        assert!(what.starts_with(told), "{what}");
+        assert!(told.is_empty() || what.contains("6443 (API)") && what.contains("8472/udp"));
+    }
+}
+
+#[test]
+fn k3s_and_the_agent_are_protected_from_the_end_of_memory_where_nobody_minds() {
+    for is_wanted in [true, false] {
+        let tree = good().with("usr/lib/systemd/system/pipeops-agent.service", "");
+        let before = tree.snapshot();
+        let mut wanted = wanted(&tree);
+        if !is_wanted {
+            wanted.ignored.push("memory.protect".to_owned());
+        }
+        let plan = tree.keeper().k3s_install_plan(&wanted).unwrap();
+        let is_told = plan.warned.iter().any(|it| it.id == "memory.protect");
+        assert_eq!(is_told, is_wanted, "{plan:?}");
+        let done = tree.keeper().k3s_install(&wanted, "root").unwrap();
+        assert_eq!(done.outcome, "done", "{done:?}");
+        for (unit, score) in [("k3s", "-999"), ("pipeops-agent", "-500")] {
+            let path = format!("etc/systemd/system/{unit}.service.d/50-pipeops-k3s.conf");
+            let text = tree.read(&path).unwrap_or_default();
+            let line = format!("OOMScoreAdjust={score}\n");
+            assert_eq!(text.contains(&line), is_wanted, "{unit}: {text}");
+        }
+        let done = tree
+            .keeper()
+            .k3s_uninstall(&removal(false), "root")
+            .unwrap();
+        assert_eq!(done.outcome, "done", "{done:?}");
+        assert_same(&tree.snapshot(), &before, "");
+    }
 }
 
 #[test]

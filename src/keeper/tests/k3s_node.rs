@@ -22,7 +22,7 @@ fn machine(pods: &str) -> Tree {
             "case \"$*\" in\n\
              *--version*) echo 'k3s version {VERSION} (x)';;\n\
              *'get pods'*) printf '{pods}';;\n\
-             *'get nodes'*) echo node/box;;\n\
+             *'get nodes'*) printf 'box|||True\\npi|||Unknown\\nnas|true||True\\n';;\n\
              *'get node '*) printf '{VERSION}|True|2099-01-01T00:00:00Z|'; [ ! -e cordoned ] || printf true;;\n\
              *' drain '*) [ ! -e held ] || {{ echo 'error when evicting pods/\"web-1\" -n \"shop\" (will retry after 5s): Cannot evict pod as it would violate the disruption budget.' >&2; exit 1; }}; touch drained;;\n\
              *uncordon*) rm -f cordoned;;\n\

@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use super::{k3s_life::on_disk, *};
-use crate::host::exec::{self, Limits};
+use crate::host::{
+    clock,
+    exec::{self, Limits},
+};
 
 /// Rules of k3s' network, of kube-proxy, and of another runtime's network.
 const RULES: &str = r#"*nat
@@ -81,7 +84,10 @@ exit 0
 "#;
 
 /// Files of k3s, of the user, and of other runtimes.
-const MADE: [&str; 11] = [
+const MADE: [&str; 14] = [
+    "etc/rancher/k3s-proxy.env",
+    "etc/systemd/system/pipeops-agent.service.d/50-pipeops-k3s.conf",
+    "var/lib/pipeops-keeper/k3s.managed",
     "home/user/letter",
     "mnt/ssd/storage/pvc-1_shop_db/file",
     "run/netns/cni-1",
@@ -107,8 +113,13 @@ const LEFT: [&str; 9] = [
     "var/lib/cni/results/podman-p-eth0",
 ];
 /// Paths that a removal takes.
-const GONE: [&str; 15] = [
+const GONE: [&str; 20] = [
     "etc/rancher",
+    "etc/systemd/system/k3s.service.d",
+    "etc/systemd/system/multi-user.target.wants/pipeops-k3s-shutdown.service",
+    "etc/systemd/system/pipeops-agent.service.d",
+    "etc/systemd/system/pipeops-k3s-shutdown.service",
+    "var/lib/pipeops-keeper/k3s.managed",
     "etc/systemd/system/k3s.service",
     "etc/systemd/system/pipeops-k3s-connect.service",
     "etc/systemd/system/pipeops-k3s-watch.timer",
@@ -167,18 +178,19 @@ fn machine() -> (Tree, String) {
     (tree, unpacked)
 }
 
-/// Removes k3s by the script, with these tools of BusyBox in the place of the machine's.
-fn remove(tools: &str) {
-    let can = exec::run(
-        Path::new("/"),
-        &["unshare", "--mount", "--net", "--pid", "--fork", "true"],
-        Limits::SHORT,
-    );
-    if !nix::unistd::geteuid().is_root() || !can.is_ok_and(|ended| ended.is_fine()) {
+/// Returns whether a machine of its own can be made here.
+fn can_unshare() -> bool {
+    let argv = ["unshare", "--mount", "--net", "--pid", "--fork", "true"];
+    let can = exec::run(Path::new("/"), &argv, Limits::SHORT);
+    let can = nix::unistd::geteuid().is_root() && can.is_ok_and(|ended| ended.is_fine());
+    if !can {
         println!("skipped: a machine of its own takes root, and unshare");
-        return;
     }
-    let (tree, unpacked) = machine();
+    can
+}
+
+/// Runs a script on a machine, with these tools of BusyBox in the place of its own.
+fn enter(tree: &Tree, script: &str, tools: &str) -> exec::ProgramEnd {
     let root = tree.root().display().to_string();
     let words = [
         "unshare",
@@ -191,7 +203,7 @@ fn remove(tools: &str) {
     ];
     let argv = [
         &words[..],
-        &["sh", "-ec", ENTER, "sh", &root, REMOVE, tools],
+        &["sh", "-ec", ENTER, "sh", &root, script, tools],
     ]
     .concat();
     let limits = Limits {
@@ -200,6 +212,16 @@ fn remove(tools: &str) {
     };
     let ended = exec::run(Path::new("/"), &argv, limits).unwrap();
     assert!(ended.is_fine(), "{ended:?}");
+    ended
+}
+
+/// Removes k3s by the script, with these tools of BusyBox in the place of the machine's.
+fn remove(tools: &str) {
+    if !can_unshare() {
+        return;
+    }
+    let (tree, unpacked) = machine();
+    let ended = enter(&tree, REMOVE, tools);
     let runs: Vec<_> = ended.output.lines().collect();
     assert_eq!(runs, ["player runs", "pod runs"], "{ended:?}");
     let is_there = |path: &str| tree.root().join(path).exists();
@@ -222,4 +244,57 @@ fn remove(tools: &str) {
     for words in ["is mounted there", "/mnt/ssd/photos", "/run/netns/cni-2"] {
         assert!(ended.complaints.contains(words), "{ended:?}");
     }
+}
+
+/// Ends the Pods of a machine that goes down: one that ends by itself, and one that does not.
+const SHUT_DOWN: &str = r#"
+cd /
+for tool in $1; do
+    mkdir -p tools
+    ln -s /usr/bin/busybox "tools/$tool"
+    PATH=/tools:/usr/sbin:/usr/bin
+done
+# The shim is a shell here, which has its containers below it.
+cat >pod.sh <<'END'
+sh -c 'trap "echo ended >>/said; exit" TERM; while :; do sleep 0.1; done' &
+sh -c 'trap "" TERM; while :; do sleep 0.1; done' & echo $! >/stubborn
+wait
+END
+/mnt/ssd/data/0a*/bin/containerd-shim-runc-v2 pod.sh & shim=$!
+sh -c 'trap "echo stopped >>/said" TERM; while :; do sleep 0.1; done' & other=$!
+sleep 1
+/usr/local/bin/k3s-killall.sh --shutdown || exit 1
+sleep 0.2
+cat /said
+runs() { grep -q "^State:.[SR]" "/proc/$1/status" 2>/dev/null && echo "$2 runs"; }
+runs $shim shim
+runs $other other
+runs "$(cat /stubborn)" container
+[ -e /run/k3s ] && echo 'the rest is left'
+exit 0
+"#;
+
+#[test]
+fn a_shutdown_tells_containers_to_end_and_kills_what_does_not() {
+    if !can_unshare() {
+        return;
+    }
+    let (tree, unpacked) = machine();
+    let shell = std::fs::read("/bin/sh").unwrap();
+    let shim = tree
+        .root()
+        .join(unpacked)
+        .join("bin/containerd-shim-runc-v2");
+    crate::files::replace(&shim, &shell, 0o755).unwrap();
+    let started = clock::now().mono;
+    let ended = enter(&tree, SHUT_DOWN, "");
+    let lines: Vec<_> = ended.output.lines().collect();
+    assert_eq!(
+        lines,
+        ["ended", "other runs", "the rest is left"],
+        "{ended:?}"
+    );
+    let took = clock::now().mono.since(started);
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    assert!(!tree.calls().contains("systemctl stop k3s"));
 }

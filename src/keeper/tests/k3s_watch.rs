@@ -6,7 +6,10 @@ use super::{
     *,
 };
 use crate::{
-    core::k3s::watch::{DOING, MEMORY, Memory, STATUS, TIMER},
+    core::k3s::{
+        watch::{DOING, MEMORY, Memory, STATUS, TIMER},
+        window::Window,
+    },
     wire::{json, keeper::K3sStatus},
 };
 
@@ -16,6 +19,8 @@ const HEALTHY: &str = "ActiveState=active\\nResult=success\\nNRestarts=0\\nUnitF
 fn machine(service: &str) -> Tree {
     let tree = good();
     assert_eq!(install(&tree).unwrap().outcome, "done");
+    // As after a shutdown that stopped it: its datastore is none.
+    tree.put("var/keeper/k3s.managed.stopped", "", 0o600);
     broken(&tree, service);
     tree
 }
@@ -48,6 +53,7 @@ fn broken(tree: &Tree, service: &str) {
 fn look(tree: &Tree, repairs: bool) -> Option<Done> {
     let wanted = Look {
         repairs,
+        window: None,
         backups: None,
         group: None,
         built: Wall::default(),
@@ -84,6 +90,63 @@ fn an_installation_is_watched_and_its_removal_ends_that() {
     assert!(tree.read(TIMER.trim_start_matches('/')).is_some());
     let again = tree.keeper().k3s_watch("/usr/bin/pipeops-agent", "root");
     assert_eq!(again.unwrap().change, None);
+}
+
+#[test]
+fn memory_that_runs_out_is_told_with_the_pod_that_has_it() {
+    let uid = "8c1d2b66-2f4e-4a43-9a6f-0123456789ab";
+    let tree = machine(HEALTHY);
+    for (id, name, cgroup, kib) in [
+        (7, "k3s-server", "0::/system.slice/k3s.service\n", 500_000),
+        (8, "node", &*format!("0::/kubepods/pod{uid}/x\n"), 400_000),
+        (9, "node", &*format!("0::/kubepods/pod{uid}/x\n"), 400_000),
+    ] {
+        tree.put(&format!("proc/{id}/comm"), name, 0o644);
+        tree.put(&format!("proc/{id}/cgroup"), cgroup, 0o644);
+        let status = format!("Name:\t{name}\nVmRSS:\t{kib} kB\n");
+        tree.put(&format!("proc/{id}/status"), &status, 0o644);
+    }
+    tree.put(&format!("var/log/pods/shop_web-1_{uid}/x"), "", 0o644);
+    let k3s = tree.read("usr/sbin/k3s").unwrap();
+    let lacking = k3s.replace("address|", "condition|MemoryPressure|True|low\\naddress|");
+    tree.put("usr/sbin/k3s", &lacking, 0o755);
+    tree.put("mended", "", 0o644);
+    assert!(look(&tree, true).is_none());
+    let found = faults(&tree);
+    assert!(
+        found.contains("k3s.memory-pressure") && found.contains("the Pod shop/web-1 has 819.2 MB"),
+        "{found}"
+    );
+}
+
+#[test]
+fn the_datastore_is_checked_after_a_power_cut_and_not_after_a_shutdown() {
+    for (is_cut, told) in [(false, &[][..]), (true, &["k3s.datastore-damaged"])] {
+        let tree = machine(HEALTHY);
+        tree.put("mended", "", 0o644);
+        tree.put(
+            "var/lib/rancher/k3s/server/db/state.db",
+            "something else, of some length",
+            0o600,
+        );
+        let mark = tree.root().join("var/keeper/k3s.managed.stopped");
+        if is_cut {
+            std::fs::remove_file(&mark).unwrap();
+        }
+        assert!(look(&tree, true).is_none());
+        assert!(!mark.exists());
+        let faults = left(&tree).faults;
+        let ids: Vec<_> = faults.iter().map(|fault| fault.id.as_str()).collect();
+        assert_eq!(ids, told);
+    }
+}
+
+#[test]
+fn a_restart_that_can_wait_waits_for_the_maintenance_window() {
+    let tree = machine(HEALTHY).program("date", "echo 12:00");
+    let opens_in = |window: &str| tree.keeper().k3s_opens_in(Window::parse(window).unwrap());
+    assert_eq!(opens_in("11:59-12:01"), None);
+    assert_eq!(opens_in("02:00-05:00"), Some(14 * 60));
 }
 
 #[test]
@@ -186,10 +249,11 @@ fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
     let memory = || Memory::parse(&tree.read(MEMORY.trim_start_matches('/')).unwrap());
     assert_eq!(memory().handed(), []);
     let text = memory().text();
-    let (head, id) = text.trim_end().rsplit_once(' ').unwrap();
-    let (head, _) = head.rsplit_once('\t').unwrap();
-    let aged = format!("{head}\t0 1 {id}\n");
-    tree.put(MEMORY.trim_start_matches('/'), &aged, 0o640);
+    let mut fields: Vec<_> = text.trim_end_matches('\n').split('\t').collect();
+    let at = fields.len() - 2;
+    let aged = format!("0 1 {}", fields[at].rsplit(' ').next().unwrap());
+    fields[at] = &aged;
+    tree.put(MEMORY.trim_start_matches('/'), &fields.join("\t"), 0o640);
     assert!(look(&tree, true).is_none());
     let told = memory().handed();
     assert_eq!(told[0].id, "k3s.unfinished");

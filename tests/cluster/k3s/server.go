@@ -138,8 +138,18 @@ func (m *machine) start(notify string) error {
 		return fmt.Errorf("the API server is not ready: %w", err)
 	}
 	// Nobody else may take the name of the server.
-	if err := until(time.Minute, m.ensureOwnPassword); err != nil {
+	rejected := false
+	if err := until(time.Minute, func() error {
+		err := m.ensureOwnPassword()
+		if rejected = errors.Is(err, errPassword); rejected {
+			return nil
+		}
 		return err
+	}); err != nil {
+		return err
+	}
+	if rejected {
+		return errors.New("Node password rejected, duplicate hostname or contents of '/etc/rancher/node/password' may not match server node-passwd entry")
 	}
 	// One of several leads.
 	elects := fmt.Sprintf("--leader-elect=%t", m.hasEtcd())

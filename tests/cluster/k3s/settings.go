@@ -70,14 +70,14 @@ func (s settings) merge(text string) error {
 		}
 		if item, found := strings.CutPrefix(trimmed, "- "); found {
 			if key == "" {
-				return fmt.Errorf("line %d: an item of no list", number+1)
+				return fmt.Errorf("yaml: line %d: an item of no list", number+1)
 			}
 			s[key] = append(s[key], scalar(item))
 			continue
 		}
 		name, value, found := strings.Cut(trimmed, ":")
 		if !found || line != strings.TrimLeft(line, " \t") {
-			return fmt.Errorf("line %d: not understood: %s", number+1, trimmed)
+			return fmt.Errorf("yaml: line %d: not understood: %s", number+1, trimmed)
 		}
 		name = scalar(name)
 		key = strings.TrimSuffix(name, "+")
@@ -125,7 +125,16 @@ func (s settings) nodeName() string {
 // does not start either.
 func (s settings) address() (string, error) {
 	if address := s.text("node-ip", ""); address != "" {
-		return address, nil
+		own, err := net.InterfaceAddrs()
+		if err != nil {
+			return "", err
+		}
+		for _, each := range own {
+			if network, ok := each.(*net.IPNet); ok && network.IP.String() == address {
+				return address, nil
+			}
+		}
+		return "", fmt.Errorf("failed to find interface with specified node ip %s", address)
 	}
 	routes, err := os.ReadFile("/proc/net/route")
 	if err != nil {

@@ -313,6 +313,9 @@ func (m *machine) ensureOwnPassword() error {
 	return (&supervisor{m: m, admin: admin}).ensurePassword(m.node, strings.TrimSpace(string(password)))
 }
 
+// Another machine has the name of the node, or had it.
+var errPassword = errors.New("the hash is another one")
+
 func (s *supervisor) ensurePassword(node, password string) error {
 	const secrets = "/api/v1/namespaces/kube-system/secrets"
 	name := node + ".node-password.k3s"
@@ -324,7 +327,7 @@ func (s *supervisor) ensurePassword(node, password string) error {
 		if len(parts) == 3 && passwordHash(parts[1], password) == string(known) {
 			return nil
 		}
-		return fmt.Errorf("unable to verify password for node %s", node)
+		return fmt.Errorf("unable to verify password for node %s: %w", node, errPassword)
 	}
 	if !strings.HasPrefix(err.Error(), "404") {
 		return err

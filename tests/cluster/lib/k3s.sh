@@ -2,9 +2,9 @@
 # The k3s stand-in: what the cluster is made of, as one file under k3s's commands. Kept
 # apart from the other programs, so that a change here does not build those anew.
 
-# The first version, and another that upgrades go to: the same sources under another
-# number.
-K3S_STANDINS=(v1.34.4+k3s1 v1.34.5+k3s1)
+# The first version, and others that upgrades go to, a patch and a minor one: the same
+# sources under other numbers.
+K3S_STANDINS=(v1.34.4+k3s1 v1.34.5+k3s1 v1.35.1+k3s1)
 
 # Sets STANDIN to a folder with a folder for each version that has k3s, the archive of
 # the images and the checksums in it, as a release does.
@@ -47,7 +47,7 @@ pack_k3s() {
     mkdir "$out"
     say "building the k3s stand-in $version (a minute or two)"
     compile k3s 0 "-X main.version=$version" "$out/$k3s" .
-    compile kubernetes 0 "-X $flags.gitVersion=$version -X $flags.gitMajor=1 -X $flags.gitMinor=34" "$parts/kubernetes" .
+    compile kubernetes 0 "-X $flags.gitVersion=$version -X $flags.gitMajor=1 -X $flags.gitMinor=${version:3:2}" "$parts/kubernetes" .
     for name in kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl; do
         ln -s kubernetes "$parts/$name"
     done

@@ -1,12 +1,15 @@
 #!/bin/sh
 # Stops k3s and all its Pods, and removes what they left in memory: processes, mounts,
 # network. Data stays. Written by pipeops-agent; it works without it.
-# May be run again at any time.
+# May be run again at any time. With --shutdown, when the machine goes down and k3s has
+# stopped: ends its Pods within half a minute, and leaves the rest to the shutdown.
 data="@DATA@"
 export PATH="$PATH:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"
 [ "$(id -u)" = 0 ] || { echo "needs root: sudo $0" >&2; exit 2; }
 
-if [ -d /run/systemd/system ]; then
+if [ "${1-}" = --shutdown ]; then
+    :
+elif [ -d /run/systemd/system ]; then
     systemctl stop @NAME@ 2>/dev/null
 elif [ -x /etc/init.d/@NAME@ ]; then
     rc-service @NAME@ stop 2>/dev/null
@@ -36,24 +39,47 @@ is_shim() {
     esac
     is_part "$2" || tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null | grep -q ' /run/k3s/containerd/'
 }
-children_of() {
-    for status in /proc/[0-9]*/stat; do
-        # The name may have blanks and brackets in it: what counts is behind the last one.
-        parent=$(sed 's/.*) [A-Za-z] \([0-9]*\) .*/\1/' "$status" 2>/dev/null) || continue
-        [ "$parent" = "$1" ] || continue
-        child=${status#/proc/}
-        child=${child%/stat}
-        echo "$child"
-        children_of "$child"
+shims() {
+    for process in /proc/[0-9]*; do
+        program=$(readlink "$process/exe" 2>/dev/null) || continue
+        process=${process#/proc/}
+        ! is_shim "$process" "$program" || echo "$process"
     done
 }
+# The processes below these; with `first` only those right below, each the first of its container.
+below() {
+    depth=$1
+    shift
+    # The name of a program may have blanks and brackets in it: what counts is behind the last one.
+    cat /proc/[0-9]*/stat 2>/dev/null | awk -v depth="$depth" -v tops="$*" '
+        { child = $1; sub(/.*\) [A-Za-z] /, ""); above[child] = $1 }
+        END {
+            count = split(tops, top, " ")
+            for (n = 1; n <= count; n++) is[top[n]] = 1
+            for (process in above) {
+                at = above[process]
+                while (depth != "first" && !(at in is) && at in above) at = above[at]
+                if (at in is) print process
+            }
+        }'
+}
+if [ "${1-}" = --shutdown ]; then
+    shims=$(shims)
+    # shellcheck disable=SC2046,SC2086
+    kill $(below first $shims) 2>/dev/null
+    for second in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        # shellcheck disable=SC2086
+        [ -n "$(below all $shims)" ] || break
+        sleep 1
+    done
+fi
 for round in 1 2 3; do
     found=
     for process in /proc/[0-9]*; do
         program=$(readlink "$process/exe" 2>/dev/null) || continue
         process=${process#/proc/}
         if is_shim "$process" "$program"; then
-            found="$found $process $(children_of "$process")"
+            found="$found $process $(below all "$process")"
         elif is_part "$program"; then
             found="$found $process"
         fi
@@ -63,6 +89,7 @@ for round in 1 2 3; do
     kill -9 $found 2>/dev/null
     sleep 1
 done
+[ "${1-}" != --shutdown ] || exit 0
 
 unmount_below() {
     # The deepest first. What is mounted beside it, with a longer name, is another's.

@@ -26,13 +26,40 @@ const OPTIONAL: [(&str, &str); 3] = [
     ("metrics-server", "70 MB"),
 ];
 
-/// The service, with the data directory that it needs.
-pub fn service(init: Init, role: Role, data_dir: &str) -> String {
+/// The service, with the data directory that it needs. With OpenRC it is also where k3s is
+/// protected from the end of memory.
+pub fn service(init: Init, role: Role, data_dir: &str, protected: &[&str]) -> String {
     let text = match init {
         Init::Systemd => include_str!("k3s.service"),
         Init::OpenRc => include_str!("k3s.openrc"),
     };
-    filled(text, role, data_dir)
+    let protect = if protected.is_empty() {
+        ":".to_owned()
+    } else {
+        format!("echo {K3S_SCORE} >/proc/self/oom_score_adj 2>/dev/null")
+    };
+    filled(text, role, data_dir).replace("@PROTECT@", &protect)
+}
+
+/// Score of k3s by which the kernel chooses what ends when the memory is full: the kubelet in it
+/// sets the same, and each container gets its own.
+const K3S_SCORE: i32 = -999;
+/// Score of the agent, which has a ceiling of its own.
+const AGENT_SCORE: i32 = -500;
+/// Unit of the agent.
+pub const AGENT: &str = "pipeops-agent";
+
+/// The drop-in of systemd by which the kernel ends others before this unit.
+pub fn protection(unit: &str) -> String {
+    let score = if unit == AGENT {
+        AGENT_SCORE
+    } else {
+        K3S_SCORE
+    };
+    format!(
+        "# Written by pipeops-agent k3s install, and removed with k3s. When the memory is full, Pods end first.\n\
+         [Service]\nOOMScoreAdjust={score}\n"
+    )
 }
 
 fn filled(text: &str, role: Role, data_dir: &str) -> String {
@@ -49,6 +76,16 @@ pub fn resume(init: Init, program: &str, data_dir: &str) -> String {
     };
     text.replace("@PROGRAM@", program)
         .replace("@DATA@", data_dir)
+}
+
+/// The service that ends the Pods when the machine goes down.
+pub fn shutdown(init: Init, data_dir: &str, stopped: &str) -> String {
+    let text = match init {
+        Init::Systemd => include_str!("shutdown.service"),
+        Init::OpenRc => include_str!("shutdown.openrc"),
+    };
+    text.replace("@DATA@", data_dir)
+        .replace("@STOPPED@", stopped)
 }
 
 /// The service that looks at k3s: once, for a timer, or again and again where there are no timers.
@@ -370,13 +407,21 @@ mod tests {
             let resume = resume(init, "/d/pipeops-agent", "/d");
             let of = |role| {
                 [
-                    service(init, role, "/d"),
+                    service(init, role, "/d", &["k3s"]),
                     killall(role, "/d"),
                     uninstall(role, "/d"),
                 ]
             };
-            for text in Role::ALL.into_iter().flat_map(of).chain([resume]) {
-                for name in ["@DATA@", "@PROGRAM@", "@NAME@", "@COMMAND@"] {
+            let texts = [resume, shutdown(init, "/d", "/s")];
+            for text in Role::ALL.into_iter().flat_map(of).chain(texts) {
+                for name in [
+                    "@DATA@",
+                    "@PROGRAM@",
+                    "@NAME@",
+                    "@COMMAND@",
+                    "@PROTECT@",
+                    "@STOPPED@",
+                ] {
                     assert!(!text.contains(name), "{text}");
                 }
                 assert!(text.contains("/d"), "{text}");

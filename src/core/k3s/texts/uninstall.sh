@@ -7,7 +7,7 @@ export PATH="$PATH:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"
 [ -r /proc/self/mountinfo ] || { echo "cannot see what is mounted: mount /proc first, then: sudo $0" >&2; exit 1; }
 
 # First the services of pipeops-agent for k3s, which would go on looking for it.
-for service in pipeops-k3s-watch pipeops-k3s-connect pipeops-k3s-resume; do
+for service in pipeops-k3s-watch pipeops-k3s-connect pipeops-k3s-resume pipeops-k3s-shutdown; do
     unit=/etc/systemd/system/$service
     if [ -d /run/systemd/system ]; then
         for name in "$service.timer" "$service.service"; do
@@ -19,10 +19,12 @@ for service in pipeops-k3s-watch pipeops-k3s-connect pipeops-k3s-resume; do
         rc-service "$service" stop 2>/dev/null
         rc-update delete "$service" default 2>/dev/null
     fi
-    rm -f "$unit.timer" "$unit.service" "/etc/init.d/$service" "/etc/runlevels/default/$service" \
+    rm -f "$unit.timer" "$unit.service" "/etc/init.d/$service" "/etc/runlevels/default/$service" "/etc/runlevels/shutdown/$service" \
         "/etc/systemd/system/timers.target.wants/$service.timer" "/etc/systemd/system/multi-user.target.wants/$service.service"
 done
 rm -rf /var/spool/pipeops-k3s
+# Its note that k3s is managed here, in the place that its packages have.
+rm -f /var/lib/pipeops-keeper/k3s.managed /var/lib/pipeops-keeper/k3s.managed.stopped
 rm -f /run/pipeops-k3s/kubeconfig /run/pipeops-k3s/watch /run/pipeops-k3s/status /run/pipeops-k3s/doing
 rmdir /run/pipeops-k3s 2>/dev/null
 
@@ -94,8 +96,13 @@ for path in "$data"/* "$data"/.[!.]* "$data"/data/*; do
     esac
     [ ! -e "$path" ] || echo "left, because k3s did not make it: $path" >&2
 done
+rm -f /etc/rancher/k3s-proxy.env
 rmdir /etc/rancher /var/lib/rancher 2>/dev/null
 rm -f /etc/systemd/system/@NAME@.service /etc/systemd/system/@NAME@.service.env /etc/init.d/@NAME@ /etc/logrotate.d/k3s /var/log/k3s.log /var/log/k3s.log.1 /var/log/k3s.log.2
+for unit in @NAME@ pipeops-agent; do
+    rm -f "/etc/systemd/system/$unit.service.d/50-pipeops-k3s.conf"
+    rmdir "/etc/systemd/system/$unit.service.d" 2>/dev/null
+done
 [ ! -d /run/systemd/system ] || systemctl daemon-reload
 rm -f /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh
 # The last thing, so that a run that was cut off can be repeated.

@@ -1,0 +1,70 @@
+//! End of the Pods when the machine goes down.
+//!
+//! They outlive each stop of k3s, and systemd would wait for their shims, which ignore its signal,
+//! until its own deadline.
+
+use super::{
+    step::{Step, file, run},
+    texts::{self, Init},
+};
+
+const UNIT: &str = "/etc/systemd/system/pipeops-k3s-shutdown.service";
+const WANTED: &str = "/etc/systemd/system/multi-user.target.wants/pipeops-k3s-shutdown.service";
+const SERVICE: &str = "/etc/init.d/pipeops-k3s-shutdown";
+const LEVEL: &str = "/etc/runlevels/shutdown/pipeops-k3s-shutdown";
+
+/// File that is there where Pods are ended by it.
+pub const fn mark(init: Init) -> &'static str {
+    match init {
+        Init::Systemd => UNIT,
+        Init::OpenRc => SERVICE,
+    }
+}
+
+/// Command before a removal: systemd would keep the unit in mind.
+pub const fn stop(init: Init) -> &'static str {
+    match init {
+        Init::Systemd => "systemctl stop pipeops-k3s-shutdown.service",
+        Init::OpenRc => "",
+    }
+}
+
+/// Paths that a removal of k3s takes.
+pub const fn made(init: Init) -> &'static [&'static str] {
+    match init {
+        Init::Systemd => &[WANTED, UNIT],
+        Init::OpenRc => &[LEVEL, SERVICE],
+    }
+}
+
+/// Mark that k3s had stopped when the machine went down, beside the note that k3s is managed.
+pub fn stopped(note: &str) -> String {
+    format!("{note}.stopped")
+}
+
+/// The files. systemd has to read them anew before [`start`].
+pub(super) fn files(init: Init, data_dir: &str, note: &str) -> [Step; 2] {
+    let mode = match init {
+        Init::Systemd => 0o644,
+        Init::OpenRc => 0o755,
+    };
+    let (path, link) = match init {
+        Init::Systemd => (UNIT, WANTED),
+        Init::OpenRc => (SERVICE, LEVEL),
+    };
+    [
+        file(path, texts::shutdown(init, data_dir, &stopped(note)), mode),
+        Step::Link {
+            path: link.to_owned(),
+            target: path.to_owned(),
+        },
+    ]
+}
+
+/// Start of the unit of systemd, whose stop at a shutdown is what acts.
+pub(super) fn start() -> Step {
+    run(
+        "systemctl start pipeops-k3s-shutdown.service",
+        stop(Init::Systemd),
+    )
+}
