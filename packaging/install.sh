@@ -99,7 +99,53 @@ detect() {
     else
         init=none
     fi
+    # shellcheck disable=SC1091  # it is of the machine
     say "this is $(. /etc/os-release 2>/dev/null && printf %s "${PRETTY_NAME:-Linux}"), $arch, services by $init; it gets a $kind"
+}
+
+# note WHAT FIX: what the installation can do without, in the words of `pipeops-agent doctor`.
+note() {
+    printf '%s\n' "pipeops-agent: note: $1" >&2
+    [ $# -lt 2 ] || printf '%s\n' "  fix: $2" >&2
+}
+# The place that a file would go to: it, or the nearest folder above that is there.
+nearest() {
+    place=$1
+    while [ ! -d "$place" ]; do place=${place%/*}; done
+    printf '%s\n' "${place:-/}"
+}
+# has_space FOLDER MEGABYTES: also where nobody can tell.
+has_space() {
+    free=$(df -Pk "$1" 2>/dev/null | awk 'NR == 2 { printf "%d", $4 / 1024 }')
+    [ -z "$free" ] || [ "$free" -ge "$2" ]
+}
+is_read_only() {
+    point=$(df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print $6 }')
+    awk -v point="$point" '$2 == point { options = $4 } END { exit !(options ~ /^ro(,|$)/) }' /proc/mounts 2>/dev/null
+}
+
+# What stands in the way, before anything is downloaded.
+look_around() {
+    program=$(nearest /usr/bin) state=$(nearest /var/lib/pipeops-agent)
+    for place in "$program" "$state"; do
+        ! is_read_only "$place" || die "$point is read-only" \
+            "look for disk errors: dmesg | tail. Where the system is read-only on purpose, see docs/install.md"
+    done
+    has_space "$program" 32 || die "$program: $free MB free, and the program takes 32" "free space: du -xh $program | sort -h | tail -n 20"
+    has_space "$state" 64 || die "$state: $free MB free, and the databases and the download take 64" "free space: du -xh $state | sort -h | tail -n 20"
+    has_space "$state" 256 || note "$state: $free MB free" 'free space: unused images (they are pulled again when needed), the journal, old packages'
+    # The second version has them in a file, the first in another.
+    controllers=$({ cat /sys/fs/cgroup/cgroup.controllers 2>/dev/null || awk '$4 == 1 { print $1 }' /proc/cgroups 2>/dev/null; } | tr '\n' ' ')
+    case " $controllers " in
+    *' memory '*) ;;
+    *) note 'the kernel was started without the memory controller, so k3s cannot start on this machine; the agent itself can' 'sudo pipeops-agent doctor says where the kernel gets "cgroup_memory=1 cgroup_enable=memory" from' ;;
+    esac
+    # The kubelet of this machine has a log for each container.
+    for log in /var/log/containers/pipeops-agent-*.log; do
+        [ -e "$log" ] || [ -L "$log" ] || continue
+        note 'the Go agent runs in the cluster of this machine, and this one does not link beside it' 'after the installation: sudo pipeops-agent replace-go-agent'
+        break
+    done
 }
 
 need_root() {
@@ -125,14 +171,19 @@ get() {
 fetch() {
     if have curl; then
         case $url in https:*) protocols='=https' ;; *) protocols='=http,https' ;; esac
+        # Somebody who watches sees how far it is.
+        if [ -t 2 ]; then quiet=--progress-bar; else quiet=--silent; fi
         answer=0
-        curl --fail --silent --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 1 \
+        # shellcheck disable=SC2086  # words
+        curl --fail $quiet --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 1 \
             --continue-at - --output "$work/$1" "$url/$1" || answer=$?
         # The server knows the file and refuses: another attempt has the same answer.
         [ "$answer" -ne 22 ] || die "$url/$1 is not there" 'look at the address (PIPEOPS_INSTALL_BASE) and --version'
         return "$answer"
     elif have wget; then
-        wget -q -c -T 20 -O "$work/$1" "$url/$1"
+        if [ -t 2 ]; then quiet=; else quiet=-q; fi
+        # shellcheck disable=SC2086
+        wget $quiet -c -T 20 -O "$work/$1" "$url/$1"
     else
         die 'neither curl nor wget is here' 'install one of them, or download by hand and use --folder'
     fi
@@ -147,6 +198,11 @@ verify_list() {
     get SHA256SUMS.minisig
     has_signed "$work/SHA256SUMS" "$work/SHA256SUMS.minisig" ||
         die 'the signature of the release is not good, so nothing of it was used' 'download again; if that does not help, tell security@pipeops.io'
+    # The number of a list is the time when it was signed. Within a day it may be another zone.
+    signed=$(awk '$1 == "#" && $2 == "sequence" { print $3 }' "$work/SHA256SUMS")
+    [ $(($(date +%s) + 86400)) -ge "${signed:-0}" ] ||
+        note "this machine's clock shows $(date -u +%Y-%m-%dT%H:%M:%SZ), which is before the release was signed: certificates are rejected when the clock is wrong" \
+            'synchronize it with a time server; without internet access, set it by hand, in UTC: sudo date -u -s "YYYY-MM-DD HH:MM:SS"'
     # Somebody may serve the list of last year, with its good signature, to withhold newer ones. Who names a version or a folder wants that one.
     ends=$(awk '$1 == "#" && $2 == "expires" { print $3 }' "$work/SHA256SUMS")
     now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
@@ -307,6 +363,7 @@ set_up() {
 run_install() {
     need_root ''
     detect
+    look_around
     url=$BASE/${version:-latest}
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
@@ -338,19 +395,28 @@ run_install() {
     set_up
 }
 
+# The program is gone, which tells its own files from those of others.
+name_rest() {
+    for path in /etc/pipeops-agent /var/lib/pipeops-agent /var/lib/pipeops-keeper /var/log/pipeops-agent.log /var/log/pipeops-keeper.log; do
+        [ ! -e "$path" ] || say "left: $path; without it: sudo rm -r $path"
+    done
+}
+
 run_uninstall() {
     need_root ' uninstall'
     detect
     # Debian keeps what a removal leaves for a purge.
     have pipeops-agent || { [ "$kind" = deb ] && dpkg -s pipeops-agent >/dev/null 2>&1; } || {
         say 'it is not installed'
+        [ -z "$purge" ] || name_rest
         return 0
     }
     case $kind in
     deb)
         if dpkg -s pipeops-agent >/dev/null 2>&1; then
             [ -n "$dry_run" ] || wait_for_lock
-            act env DEBIAN_FRONTEND=noninteractive dpkg "$([ -n "$purge" ] && echo --purge || echo --remove)" pipeops-agent
+            # apt waits for the lock as well, where fuser is missing.
+            act env DEBIAN_FRONTEND=noninteractive apt-get -o "DPkg::Lock::Timeout=$WAIT_S" -q -y "$([ -n "$purge" ] && echo purge || echo remove)" pipeops-agent </dev/null
             return
         fi
         ;;
