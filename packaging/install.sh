@@ -1,13 +1,15 @@
 #!/bin/sh
 # Installs pipeops-agent on this machine, or removes it:
 #
-#   sh install.sh [--dry-run] [--folder FOLDER] [--version VERSION] [--token-file FILE] [--cluster-name NAME]
+#   sh install.sh [--dry-run] [--folder FOLDER] [--version VERSION] [--token-file FILE] [--cluster-name NAME] [--repository URL | none]
 #   sh install.sh uninstall [--purge] [--dry-run]
 #
 # It takes the package of the distribution's kind (.deb, .rpm), else the tarball. Nothing of a download is run or unpacked before the
 # signature of its list of checksums was verified with the key below (by minisign, or else by openssl 3), and its own checksum with that list.
 # --folder: everything is there already, no network is asked. The token comes by --token-file, PIPEOPS_TOKEN_FILE, PIPEOPS_TOKEN or
 # standard input (--token-file -), never by an argument. Proxies: HTTPS_PROXY and NO_PROXY, as curl and wget know them.
+# Where the release has the keyring of its repository of packages, that is set up for apt or dnf, so that updates of the system update the
+# agent; --repository names a copy of it, or none.
 # It may be run again: what is there already is left as it is.
 set -eu
 export LC_ALL=C
@@ -38,24 +40,25 @@ act() {
 }
 
 usage() {
-    printf '%s\n' 'usage: install.sh [--dry-run] [--folder FOLDER] [--version VERSION] [--token-file FILE] [--cluster-name NAME]' \
+    printf '%s\n' 'usage: install.sh [--dry-run] [--folder FOLDER] [--version VERSION] [--token-file FILE] [--cluster-name NAME] [--repository URL | none]' \
         '       install.sh uninstall [--purge] [--dry-run]'
 }
 
 parse() {
-    verb=install dry_run='' folder='' version='' token_file='' cluster_name='' purge=''
+    verb=install dry_run='' folder='' version='' token_file='' cluster_name='' repository='' purge=''
     while [ $# -gt 0 ]; do
         case $1 in
         install | uninstall) verb=$1 ;;
         --dry-run) dry_run=1 ;;
         --purge) purge=1 ;;
-        --folder | --version | --token-file | --cluster-name)
+        --folder | --version | --token-file | --cluster-name | --repository)
             [ $# -ge 2 ] || die "$1 needs a value"
             case $1 in
             --folder) folder=$2 ;;
             --version) version=$2 ;;
             --token-file) token_file=$2 ;;
             --cluster-name) cluster_name=$2 ;;
+            --repository) repository=${2%/} ;;
             esac
             shift
             ;;
@@ -71,6 +74,12 @@ parse() {
     case $version in
     '' | [0-9]*) ;;
     *) die "$version is no version" ;;
+    esac
+    case $repository in
+    '' | none) ;;
+    *[!0-9A-Za-z:/._~-]*) die "$repository is no address" ;;
+    http://?* | https://?*) ;;
+    *) die "$repository is no address" '--repository https://…, the folder that holds apt and rpm' ;;
     esac
     case $version in */* | *..*) die "$version is no version" ;; esac
 }
@@ -315,7 +324,9 @@ is_newer() {
     [ -z "$2" ] || [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$1" ]
 }
 
+# install_package FILE
 install_package() {
+    file=$1
     case $kind in
     deb)
         [ -n "$dry_run" ] || wait_for_lock
@@ -335,6 +346,49 @@ install_package() {
         ;;
     tar) act install_tarball ;;
     esac
+}
+
+# The only file of the release with such a name, or the first.
+listed() { awk '{ print $2 }' "$work/SHA256SUMS" | grep -x "$1" | head -n 1; }
+
+has_keyring() {
+    case $kind in
+    deb) dpkg-query -W -f '${Status}\n' pipeops-archive-keyring 2>/dev/null | grep -q '^install ok installed' ;;
+    rpm) rpm -q pipeops-archive-keyring >/dev/null 2>&1 ;;
+    tar) false ;;
+    esac
+}
+
+# The keys and the address of the repository of packages, which the list of the release covers as every other file. Leaves in $updates
+# where updates come from.
+set_up_repository() {
+    updates='no repository of packages is set up; to update: sudo pipeops-agent update'
+    case $kind in
+    deb) sources=/etc/apt/sources.list.d/pipeops.sources key=URIs: folder_of=apt manager='apt upgrade' ring='pipeops-archive-keyring_[0-9][0-9A-Za-z.+~-]*_all[.]deb' ;;
+    rpm) sources=/etc/yum.repos.d/pipeops.repo key=baseurl= folder_of=rpm manager='dnf upgrade' ring='pipeops-archive-keyring-[0-9][0-9A-Za-z.+~-]*[.]noarch[.]rpm' ;;
+    tar)
+        updates='by itself at night, with a way back; off: update.automatic = false'
+        return
+        ;;
+    esac
+    if ! has_keyring; then
+        # zypper has its repositories elsewhere. A folder may be all that a machine without network ever sees.
+        [ "$repository" != none ] || return 0
+        [ -z "$folder" ] || [ -n "$repository" ] || return 0
+        [ "$kind" = deb ] || have dnf || have yum || return 0
+        ring=$(listed "$ring")
+        if [ -z "$ring" ]; then
+            [ -z "$repository" ] || die "the release has no keyring, so nothing of $repository could be verified" 'take a release with the package pipeops-archive-keyring'
+            return
+        fi
+        verified "$ring"
+        install_package "$ring"
+    fi
+    case $repository in
+    '' | none) ;;
+    *) act sed -i "s|^$key.*|$key$([ "$kind" = deb ] && echo ' ')$repository/$folder_of|" "$sources" ;;
+    esac
+    updates="with those of the system ($manager), from the repository in $sources"
 }
 
 install_tarball() {
@@ -374,7 +428,7 @@ run_install() {
     rpm) pattern="pipeops-agent-[0-9][0-9A-Za-z.+~-]*[.]${rpm_arch}[.]rpm" ;;
     tar) pattern="pipeops-agent-[0-9][0-9A-Za-z.+~-]*-linux-${arch}[.]tar[.]gz" ;;
     esac
-    file=$(awk '{ print $2 }' "$work/SHA256SUMS" | grep -x "$pattern" | head -n 1)
+    file=$(listed "$pattern")
     [ -n "$file" ] || die "the release has no $kind for $arch"
     found=$(printf '%s\n' "$file" | sed 's/^pipeops-agent_\([^_]*\)_.*/\1/; s/^pipeops-agent-\(.*\)[.][^.]*[.]rpm$/\1/; s/^pipeops-agent-\(.*\)-linux-.*/\1/')
     [ -z "$version" ] || [ "$version" = "$found" ] || die "the release is $found and not $version"
@@ -387,11 +441,13 @@ run_install() {
             die "$url has $found, which is older than the $there that is installed" "to go back on purpose: --version $found"
         say "getting $file"
         verified "$file"
-        install_package
+        install_package "$file"
         # Some leave an older version alone, and say that all is well.
         [ -n "$dry_run" ] || [ "$kind" = tar ] || [ "$(installed_version)" = "$found" ] ||
             die "the package manager did not install $found" 'look at what it printed above'
     fi
+    set_up_repository
+    say "updates: $updates"
     set_up
 }
 
@@ -400,6 +456,14 @@ name_rest() {
     for path in /etc/pipeops-agent /var/lib/pipeops-agent /var/lib/pipeops-keeper /var/log/pipeops-agent.log /var/log/pipeops-keeper.log; do
         [ ! -e "$path" ] || say "left: $path; without it: sudo rm -r $path"
     done
+}
+
+# The repository may have packages of others.
+name_keyring() {
+    ! has_keyring || case $kind in
+    deb) say 'left: the repository of packages; without it: sudo apt-get purge pipeops-archive-keyring' ;;
+    rpm) say 'left: the repository of packages; without it: sudo rpm -e pipeops-archive-keyring' ;;
+    esac
 }
 
 run_uninstall() {
@@ -417,6 +481,7 @@ run_uninstall() {
             [ -n "$dry_run" ] || wait_for_lock
             # apt waits for the lock as well, where fuser is missing.
             act env DEBIAN_FRONTEND=noninteractive apt-get -o "DPkg::Lock::Timeout=$WAIT_S" -q -y "$([ -n "$purge" ] && echo purge || echo remove)" pipeops-agent </dev/null
+            name_keyring
             return
         fi
         ;;
@@ -424,6 +489,7 @@ run_uninstall() {
         if rpm -q pipeops-agent >/dev/null 2>&1; then
             [ -z "$purge" ] || act pipeops-agent down --purge --yes
             act rpm -e pipeops-agent
+            name_keyring
             return
         fi
         ;;
