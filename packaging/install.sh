@@ -1,13 +1,15 @@
 #!/bin/sh
 # Installs pipeops-agent on this machine, or removes it:
 #
-#   sh install.sh [--dry-run] [--folder FOLDER] [--version VERSION] [--token-file FILE] [--cluster-name NAME]
+#   sh install.sh [--dry-run] [--folder FOLDER] [--version VERSION] [--token-file FILE] [--cluster-name NAME] [--repository URL | none]
 #   sh install.sh uninstall [--purge] [--dry-run]
 #
 # It takes the package of the distribution's kind (.deb, .rpm), else the tarball. Nothing of a download is run or unpacked before the
 # signature of its list of checksums was verified with the key below (by minisign, or else by openssl 3), and its own checksum with that list.
 # --folder: everything is there already, no network is asked. The token comes by --token-file, PIPEOPS_TOKEN_FILE, PIPEOPS_TOKEN or
 # standard input (--token-file -), never by an argument. Proxies: HTTPS_PROXY and NO_PROXY, as curl and wget know them.
+# Where the release has the keyring of its repository of packages, that is set up for apt or dnf, so that updates of the system update the
+# agent; --repository names a copy of it, or none.
 # It may be run again: what is there already is left as it is.
 set -eu
 export LC_ALL=C
@@ -38,24 +40,25 @@ act() {
 }
 
 usage() {
-    printf '%s\n' 'usage: install.sh [--dry-run] [--folder FOLDER] [--version VERSION] [--token-file FILE] [--cluster-name NAME]' \
+    printf '%s\n' 'usage: install.sh [--dry-run] [--folder FOLDER] [--version VERSION] [--token-file FILE] [--cluster-name NAME] [--repository URL | none]' \
         '       install.sh uninstall [--purge] [--dry-run]'
 }
 
 parse() {
-    verb=install dry_run='' folder='' version='' token_file='' cluster_name='' purge=''
+    verb=install dry_run='' folder='' version='' token_file='' cluster_name='' repository='' purge=''
     while [ $# -gt 0 ]; do
         case $1 in
         install | uninstall) verb=$1 ;;
         --dry-run) dry_run=1 ;;
         --purge) purge=1 ;;
-        --folder | --version | --token-file | --cluster-name)
+        --folder | --version | --token-file | --cluster-name | --repository)
             [ $# -ge 2 ] || die "$1 needs a value"
             case $1 in
             --folder) folder=$2 ;;
             --version) version=$2 ;;
             --token-file) token_file=$2 ;;
             --cluster-name) cluster_name=$2 ;;
+            --repository) repository=${2%/} ;;
             esac
             shift
             ;;
@@ -71,6 +74,12 @@ parse() {
     case $version in
     '' | [0-9]*) ;;
     *) die "$version is no version" ;;
+    esac
+    case $repository in
+    '' | none) ;;
+    *[!0-9A-Za-z:/._~-]*) die "$repository is no address" ;;
+    http://?* | https://?*) ;;
+    *) die "$repository is no address" '--repository https://…, the folder that holds apt and rpm' ;;
     esac
     case $version in */* | *..*) die "$version is no version" ;; esac
 }
@@ -99,7 +108,53 @@ detect() {
     else
         init=none
     fi
+    # shellcheck disable=SC1091  # it is of the machine
     say "this is $(. /etc/os-release 2>/dev/null && printf %s "${PRETTY_NAME:-Linux}"), $arch, $init: installing the .$kind"
+}
+
+# note WHAT FIX: what the installation can do without, in the words of `pipeops-agent doctor`.
+note() {
+    printf '%s\n' "pipeops-agent: note: $1" >&2
+    [ $# -lt 2 ] || printf '%s\n' "  fix: $2" >&2
+}
+# The place that a file would go to: it, or the nearest folder above that is there.
+nearest() {
+    place=$1
+    while [ ! -d "$place" ]; do place=${place%/*}; done
+    printf '%s\n' "${place:-/}"
+}
+# has_space FOLDER MEGABYTES: also where nobody can tell.
+has_space() {
+    free=$(df -Pk "$1" 2>/dev/null | awk 'NR == 2 { printf "%d", $4 / 1024 }')
+    [ -z "$free" ] || [ "$free" -ge "$2" ]
+}
+is_read_only() {
+    point=$(df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print $6 }')
+    awk -v point="$point" '$2 == point { options = $4 } END { exit !(options ~ /^ro(,|$)/) }' /proc/mounts 2>/dev/null
+}
+
+# What stands in the way, before anything is downloaded.
+look_around() {
+    program=$(nearest /usr/bin) state=$(nearest /var/lib/pipeops-agent)
+    for place in "$program" "$state"; do
+        ! is_read_only "$place" || die "$point is read-only" \
+            "look for disk errors: dmesg | tail. Where the system is read-only on purpose, see docs/install.md"
+    done
+    has_space "$program" 32 || die "$program: $free MB free, and the program takes 32" "free space: du -xh $program | sort -h | tail -n 20"
+    has_space "$state" 64 || die "$state: $free MB free, and the databases and the download take 64" "free space: du -xh $state | sort -h | tail -n 20"
+    has_space "$state" 256 || note "$state: $free MB free" 'free space: unused images (they are pulled again when needed), the journal, old packages'
+    # The second version has them in a file, the first in another.
+    controllers=$({ cat /sys/fs/cgroup/cgroup.controllers 2>/dev/null || awk '$4 == 1 { print $1 }' /proc/cgroups 2>/dev/null; } | tr '\n' ' ')
+    case " $controllers " in
+    *' memory '*) ;;
+    *) note 'the kernel was started without the memory controller, so k3s cannot start on this machine; the agent itself can' 'sudo pipeops-agent doctor says where the kernel gets "cgroup_memory=1 cgroup_enable=memory" from' ;;
+    esac
+    # The kubelet of this machine has a log for each container.
+    for log in /var/log/containers/pipeops-agent-*.log; do
+        [ -e "$log" ] || [ -L "$log" ] || continue
+        note 'the Go agent runs in the cluster of this machine, and this one does not link beside it' 'after the installation: sudo pipeops-agent replace-go-agent'
+        break
+    done
 }
 
 need_root() {
@@ -125,14 +180,19 @@ get() {
 fetch() {
     if have curl; then
         case $url in https:*) protocols='=https' ;; *) protocols='=http,https' ;; esac
+        # Somebody who watches sees how far it is.
+        if [ -t 2 ]; then quiet=--progress-bar; else quiet=--silent; fi
         answer=0
-        curl --fail --silent --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 1 \
+        # shellcheck disable=SC2086  # words
+        curl --fail $quiet --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 1 \
             --continue-at - --output "$work/$1" "$url/$1" || answer=$?
         # The server knows the file and refuses: another attempt has the same answer.
         [ "$answer" -ne 22 ] || die "$url/$1 is not there" 'look at the address (PIPEOPS_INSTALL_BASE) and --version'
         return "$answer"
     elif have wget; then
-        wget -q -c -T 20 -O "$work/$1" "$url/$1"
+        if [ -t 2 ]; then quiet=; else quiet=-q; fi
+        # shellcheck disable=SC2086
+        wget $quiet -c -T 20 -O "$work/$1" "$url/$1"
     else
         die 'neither curl nor wget is installed' 'install one of them, or download by hand and use --folder'
     fi
@@ -147,6 +207,11 @@ verify_list() {
     get SHA256SUMS.minisig
     has_signed "$work/SHA256SUMS" "$work/SHA256SUMS.minisig" ||
         die 'the signature of the release is invalid; nothing was installed' 'download again; if that does not help, tell security@pipeops.io'
+    # The number of a list is the time when it was signed. Within a day it may be another zone.
+    signed=$(awk '$1 == "#" && $2 == "sequence" { print $3 }' "$work/SHA256SUMS")
+    [ $(($(date +%s) + 86400)) -ge "${signed:-0}" ] ||
+        note "this machine's clock shows $(date -u +%Y-%m-%dT%H:%M:%SZ), which is before the release was signed: certificates are rejected when the clock is wrong" \
+            'synchronize it with a time server; without internet access, set it by hand, in UTC: sudo date -u -s "YYYY-MM-DD HH:MM:SS"'
     # Somebody may serve the list of last year, with its good signature, to withhold newer ones. Who names a version or a folder wants that one.
     ends=$(awk '$1 == "#" && $2 == "expires" { print $3 }' "$work/SHA256SUMS")
     now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
@@ -259,7 +324,9 @@ is_newer() {
     [ -z "$2" ] || [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | tail -n 1)" = "$1" ]
 }
 
+# install_package FILE
 install_package() {
+    file=$1
     case $kind in
     deb)
         [ -n "$dry_run" ] || wait_for_lock
@@ -279,6 +346,49 @@ install_package() {
         ;;
     tar) act install_tarball ;;
     esac
+}
+
+# The only file of the release with such a name, or the first.
+listed() { awk '{ print $2 }' "$work/SHA256SUMS" | grep -x "$1" | head -n 1; }
+
+has_keyring() {
+    case $kind in
+    deb) dpkg-query -W -f '${Status}\n' pipeops-archive-keyring 2>/dev/null | grep -q '^install ok installed' ;;
+    rpm) rpm -q pipeops-archive-keyring >/dev/null 2>&1 ;;
+    tar) false ;;
+    esac
+}
+
+# The keys and the address of the repository of packages, which the list of the release covers as every other file. Leaves in $updates
+# where updates come from.
+set_up_repository() {
+    updates='no repository of packages is set up; to update: sudo pipeops-agent update'
+    case $kind in
+    deb) sources=/etc/apt/sources.list.d/pipeops.sources key=URIs: folder_of=apt manager='apt upgrade' ring='pipeops-archive-keyring_[0-9][0-9A-Za-z.+~-]*_all[.]deb' ;;
+    rpm) sources=/etc/yum.repos.d/pipeops.repo key=baseurl= folder_of=rpm manager='dnf upgrade' ring='pipeops-archive-keyring-[0-9][0-9A-Za-z.+~-]*[.]noarch[.]rpm' ;;
+    tar)
+        updates='by itself at night, with a way back; off: update.automatic = false'
+        return
+        ;;
+    esac
+    if ! has_keyring; then
+        # zypper has its repositories elsewhere. A folder may be all that a machine without network ever sees.
+        [ "$repository" != none ] || return 0
+        [ -z "$folder" ] || [ -n "$repository" ] || return 0
+        [ "$kind" = deb ] || have dnf || have yum || return 0
+        ring=$(listed "$ring")
+        if [ -z "$ring" ]; then
+            [ -z "$repository" ] || die "the release has no keyring, so nothing of $repository could be verified" 'take a release with the package pipeops-archive-keyring'
+            return
+        fi
+        verified "$ring"
+        install_package "$ring"
+    fi
+    case $repository in
+    '' | none) ;;
+    *) act sed -i "s|^$key.*|$key$([ "$kind" = deb ] && echo ' ')$repository/$folder_of|" "$sources" ;;
+    esac
+    updates="with those of the system ($manager), from the repository in $sources"
 }
 
 install_tarball() {
@@ -307,6 +417,7 @@ set_up() {
 run_install() {
     need_root ''
     detect
+    look_around
     url=$BASE/${version:-latest}
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
@@ -317,7 +428,7 @@ run_install() {
     rpm) pattern="pipeops-agent-[0-9][0-9A-Za-z.+~-]*[.]${rpm_arch}[.]rpm" ;;
     tar) pattern="pipeops-agent-[0-9][0-9A-Za-z.+~-]*-linux-${arch}[.]tar[.]gz" ;;
     esac
-    file=$(awk '{ print $2 }' "$work/SHA256SUMS" | grep -x "$pattern" | head -n 1)
+    file=$(listed "$pattern")
     [ -n "$file" ] || die "the release has no $kind for $arch"
     found=$(printf '%s\n' "$file" | sed 's/^pipeops-agent_\([^_]*\)_.*/\1/; s/^pipeops-agent-\(.*\)[.][^.]*[.]rpm$/\1/; s/^pipeops-agent-\(.*\)-linux-.*/\1/')
     [ -z "$version" ] || [ "$version" = "$found" ] || die "the release is $found and not $version"
@@ -330,12 +441,29 @@ run_install() {
             die "$url has $found, which is older than the $there that is installed" "to go back on purpose: --version $found"
         say "downloading $file"
         verified "$file"
-        install_package
+        install_package "$file"
         # Some leave an older version alone, and say that all is well.
         [ -n "$dry_run" ] || [ "$kind" = tar ] || [ "$(installed_version)" = "$found" ] ||
             die "the package manager did not install $found" 'look at what it printed above'
     fi
+    set_up_repository
+    say "updates: $updates"
     set_up
+}
+
+# The program is gone, which tells its own files from those of others.
+name_rest() {
+    for path in /etc/pipeops-agent /var/lib/pipeops-agent /var/lib/pipeops-keeper /var/log/pipeops-agent.log /var/log/pipeops-keeper.log; do
+        [ ! -e "$path" ] || say "left: $path; without it: sudo rm -r $path"
+    done
+}
+
+# The repository may have packages of others.
+name_keyring() {
+    ! has_keyring || case $kind in
+    deb) say 'left: the repository of packages; without it: sudo apt-get purge pipeops-archive-keyring' ;;
+    rpm) say 'left: the repository of packages; without it: sudo rpm -e pipeops-archive-keyring' ;;
+    esac
 }
 
 run_uninstall() {
@@ -344,13 +472,16 @@ run_uninstall() {
     # Debian keeps what a removal leaves for a purge.
     have pipeops-agent || { [ "$kind" = deb ] && dpkg -s pipeops-agent >/dev/null 2>&1; } || {
         say 'it is not installed'
+        [ -z "$purge" ] || name_rest
         return 0
     }
     case $kind in
     deb)
         if dpkg -s pipeops-agent >/dev/null 2>&1; then
             [ -n "$dry_run" ] || wait_for_lock
-            act env DEBIAN_FRONTEND=noninteractive dpkg "$([ -n "$purge" ] && echo --purge || echo --remove)" pipeops-agent
+            # apt waits for the lock as well, where fuser is missing.
+            act env DEBIAN_FRONTEND=noninteractive apt-get -o "DPkg::Lock::Timeout=$WAIT_S" -q -y "$([ -n "$purge" ] && echo purge || echo remove)" pipeops-agent </dev/null
+            name_keyring
             return
         fi
         ;;
@@ -358,6 +489,7 @@ run_uninstall() {
         if rpm -q pipeops-agent >/dev/null 2>&1; then
             [ -z "$purge" ] || act pipeops-agent down --purge --yes
             act rpm -e pipeops-agent
+            name_keyring
             return
         fi
         ;;

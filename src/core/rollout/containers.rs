@@ -29,7 +29,7 @@ pub(super) fn statuses(pod: &Object) -> impl Iterator<Item = (&Value, ContainerR
 }
 
 /// Returns whether an init container goes on beside the others.
-fn is_sidecar(init: &Value) -> bool {
+pub(super) fn is_sidecar(init: &Value) -> bool {
     text(init, "/restartPolicy") == "Always"
 }
 

@@ -12,6 +12,7 @@ use crate::{
         words::size,
     },
     wire::{
+        backup::Copies,
         json::fields,
         keeper::{Doing, K3sStatus},
     },

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Link, Row};
-use crate::wire::json::fields;
+use crate::wire::{change::ChangeReport, json::fields};
 
 /// Path of the events: `?before=&limit=&source=&severity=`.
 pub const EVENTS_PATH: &str = "/api/v1/events";

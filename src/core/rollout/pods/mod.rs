@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     Cause, Finding, Key, Object, Observation,
-    containers::{ContainerRole, count_of, ends_of, statuses},
+    containers::{ContainerRole, count_of, ends_of, is_sidecar, statuses},
     earlier::Earlier,
     evidence::{Trouble, Words, spoken_of},
     messages::{
