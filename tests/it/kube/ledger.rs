@@ -7,7 +7,7 @@ use pipeops_agent::{
     core::apps::{App, Owner, parse},
     tasks::{
         apps::ledger::Ledger,
-        link::lease_gate::{LeaseGate, Permission},
+        lease_gate::{LeaseGate, Permission},
     },
     wire::apps::{record, record_name},
 };
