@@ -16,6 +16,7 @@ mod half_written;
 mod last_lines;
 mod place;
 mod reread;
+mod run_first;
 mod scaled;
 mod ssh;
 mod standby;

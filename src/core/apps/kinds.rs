@@ -71,6 +71,9 @@ const RESERVED: [&str; 5] = [
     "pipeops.io",
 ];
 
+/// Job: everything that it may read is written before it, and workloads after it.
+pub static JOB: Kind = kind("batch/v1", "Job", "jobs");
+
 /// Node: read for a verdict, by the agent itself.
 pub static NODE: Kind = kind("v1", "Node", "nodes");
 

@@ -33,7 +33,9 @@ pub use digests::{Need, digests, needs, pod_of, unpinned, workload};
 pub use discovery::{CREATE_FIRST, discovered};
 pub use drift::{Left, keep_left, last_changed_by, our_fields};
 pub use git_host::GitHost;
-pub use kinds::{CHARTS, GATEWAY, Kind, NODE, granted_apart, is_custom_group, kind_of, read_for};
+pub use kinds::{
+    CHARTS, GATEWAY, JOB, Kind, NODE, granted_apart, is_custom_group, kind_of, read_for,
+};
 #[cfg(any(test, feature = "internals"))]
 pub use manifests::parse;
 pub use manifests::{

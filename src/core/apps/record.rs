@@ -349,8 +349,9 @@ impl App {
 
     /// Notes that a revision has written a Job.
     pub fn run(&mut self, job: &InventoryEntry, revision: u64) {
-        let known = self.inventory.iter_mut().find(|known| known.is(job));
-        known.map(|known| known.ran_in = revision);
+        if let Some(known) = self.inventory.iter_mut().find(|known| known.is(job)) {
+            known.ran_in = revision;
+        }
     }
 
     /// Returns whether a revision has written a Job.

@@ -76,7 +76,7 @@ impl Apps {
             asker,
             origin: Origin::Manifests,
         };
-        self.deploy_manifests(wish, requester).await
+        Box::pin(self.deploy_manifests(wish, requester)).await
     }
 
     /// Deploys manifests of any origin.

@@ -329,7 +329,9 @@ impl Apps {
             .any(|entry| self.is_changed(app, entry))
         {
             let mut by_app = self.drift.by_app.borrow_mut();
-            by_app.get_mut(&app.name).map(|drift| drift.stuck.clear());
+            if let Some(drift) = by_app.get_mut(&app.name) {
+                drift.stuck.clear();
+            }
             return Ok(());
         }
         let (apps, name) = (Rc::clone(self), app.name.clone());

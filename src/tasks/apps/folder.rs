@@ -181,6 +181,9 @@ impl Apps {
             upstream: Upstream::Folder(place.clone()),
             taken: digest,
         };
+        if reason == Trigger::ByTime && self.is_still_bad(&wish, &source).await {
+            return Ok(None);
+        }
         let taken = self.taken(&wish, source, asker).await;
         let refused = |error: Error| Refusal::of(format!("{place} is not deployed"), error);
         taken.map(Some).map_err(refused)

@@ -10,13 +10,13 @@ use smol::{Timer, lock::Mutex};
 use super::{
     Apps,
     asker::{Asker, Origin, Requester},
-    ledger::Read,
+    ledger::{Read, of_api},
     named, of_problem,
 };
 use crate::{
     core::{
         apps::{
-            App, GitHost, Owner, Source, Upstream,
+            App, GitHost, Owner, Revision, Source, Upstream,
             repository::{Cause, Failure, Repository, Tip},
         },
         health::Severity,
@@ -439,12 +439,43 @@ impl Apps {
             upstream: Upstream::Git(repository.clone()),
             taken: content.commit,
         };
+        if reason == Trigger::ByTime && self.is_still_bad(&wish, &source).await {
+            return Ok(None);
+        }
         let by = format!("{by} at {commit:.COMMIT_CHARS$}");
         let asker = Asker::repository(&by, app.owner);
         let taken = self.taken(&wish, source, &asker).await;
         let what = format!("commit {commit:.COMMIT_CHARS$} is not deployed");
         let refused = |error: Error| Refusal::of(what, error).with_commit(&commit);
         taken.map(Some).map_err(refused)
+    }
+
+    /// Returns whether what a source has now is the version that did not work, under another commit
+    /// or with other comments. It is noted as taken: time alone does not make it work.
+    pub(super) async fn is_still_bad(&self, wish: &ApplyWish, source: &Source) -> bool {
+        let app = &wish.app;
+        let noted = async {
+            let Some(mut read) = self.record(app).await? else {
+                return Ok(false);
+            };
+            let is_bad = |last: &&Revision| last.outcome.verdict == RolloutVerdict::Bad.as_str();
+            let Some(last) = read.app.revisions.last().filter(is_bad) else {
+                return Ok(false);
+            };
+            let (manifests, _, _) = Box::pin(self.read(wish, None)).await?;
+            let kept = self.ledger().manifests(app, last.number).await;
+            if kept.map_err(of_api)?.as_deref() != Some(manifests.as_slice()) {
+                return Ok(false);
+            }
+            if read.app.under_way().is_none() {
+                read.app.source = Some(source.clone());
+                self.ledger().write(&mut read).await?;
+                self.remember(&read.app);
+            }
+            Ok::<_, Error>(true)
+        };
+        // What is wrong with it is said by whoever deploys it.
+        noted.await.unwrap_or(false)
     }
 
     /// Deploys what came from a source.

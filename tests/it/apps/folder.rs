@@ -295,3 +295,34 @@ fn bad_content_changes_nothing(whole: &Whole) {
     let failure = &whole.bench.why("web").1["source"]["failure"];
     assert_eq!(failure, &Value::Null);
 }
+
+#[test]
+fn a_version_that_did_not_work_is_tried_again_once_its_manifests_change() {
+    let Some(mut whole) = Whole::new() else {
+        return;
+    };
+    whole.write("page", "one");
+    until("the app is deployed", || {
+        whole.bench.apps(&["show", "web"]).0 == 0
+    });
+    whole.bench.until_verdict("web", "soaking");
+    whole.bench.agent.kill();
+    whole.bench.change_record("web", |record| {
+        record["revisions"][0]["verdict"] = "bad".into();
+        record["change"]["stage"] = "over".into();
+    });
+    let taken = |whole: &Whole| whole.bench.record("web")["source"]["taken"].clone();
+    let before = taken(&whole);
+    // The same with other words beside it.
+    put(
+        &whole.path("web/page.yaml"),
+        &format!("# not what it does\n{}", whole.map("page", "one")),
+    );
+    whole.bench.agent.start();
+    whole.bench.agent.until_linked();
+    until("it is noted", || taken(&whole) != before);
+    let revisions = whole.bench.record("web")["revisions"].clone();
+    assert_eq!(revisions.as_array().map(Vec::len), Some(1), "{revisions:#}");
+    whole.write("page", "two");
+    whole.until_text("two");
+}

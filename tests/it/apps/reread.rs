@@ -1,5 +1,4 @@
-//! Workloads are replaced when configuration of their app that they read has changed, and only
-//! then.
+//! Workloads whose Pods read configuration of their app are replaced when it has changed.
 
 use super::{Bench, IMAGE, SEED, SOON, drift::LOOK};
 use crate::agent::until_every;

@@ -18,20 +18,42 @@ use super::{
 use crate::{
     core::{
         apps::{Manifest, digests},
-        rollout::{JudgedRollout, LOOK_EVERY, Rollout, Sight, stuck},
+        rollout::{JobEnd, JudgedRollout, LOOK_EVERY, Rollout, Scope, Sight, job_end, stuck},
     },
     error::Result,
 };
+
+/// Part of a version that is written and judged.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Part {
+    /// Jobs that run first, until they have succeeded.
+    First,
+    /// All of it.
+    Whole,
+}
+
+/// Returns whether all of these Jobs have succeeded.
+fn are_done(scope: &Scope, sight: Sight<'_>) -> bool {
+    let Sight::Seen(seen) = sight else {
+        return false;
+    };
+    let mut jobs = scope.targets.keys().map(|key| seen.get(key));
+    jobs.all(|job| job.is_some_and(|job| job_end(job) == JobEnd::Done))
+}
 
 impl Work {
     /// Looks until the version is good or bad. Returns the digests of its images as well.
     pub(super) async fn judge(
         &self,
         version: &Version,
+        part: Part,
     ) -> Result<(JudgedRollout, LiteMap<String, String>)> {
         let read = self.record().await?;
         let is_judged = |manifest: &&Manifest| version.is_judged(manifest);
-        let judged: Vec<_> = version.manifests.iter().filter(is_judged).collect();
+        let judged: Vec<_> = match part {
+            Part::First => version.first().collect(),
+            Part::Whole => version.manifests.iter().filter(is_judged).collect(),
+        };
         let scope = scope(&judged);
         let cluster = self.cluster();
         let mut rollout = Rollout::new(scope.clone(), self.apps.now().mono);
@@ -58,7 +80,9 @@ impl Work {
                 let of = (version, read.app.namespace.as_str());
                 self.veil(of, &mut judgement, &mut lines).await;
                 self.apps.show(&self.plan.app, &judgement);
-                if judgement.verdict.is_final() {
+                let is_over = part == Part::First
+                    && watched.look(|sight| are_done(&scope, sight)) == Some(true);
+                if judgement.verdict.is_final() || is_over {
                     let digests = watched.look(|sight| match sight {
                         Sight::Seen(seen) => digests(&version.manifests, seen),
                         Sight::Refused(_) | Sight::Blind => LiteMap::new(),

@@ -11,8 +11,11 @@ mod write;
 
 use std::rc::Rc;
 
-use self::patience::{AGAIN, AGAIN_MAX};
 pub(super) use self::plan::{Plan, Verb, is_ours};
+use self::{
+    judge::Part,
+    patience::{AGAIN, AGAIN_MAX},
+};
 use super::{
     Apps,
     cluster::Cluster,
@@ -197,15 +200,17 @@ impl Work {
             .await?;
         if step == WRITE {
             self.intend(WRITE, "write").await?;
-            if let Err(error) = self.write(&version, self.plan.revision).await {
-                return self.failed(WRITE, &refusal(&error)).await;
+            let written = self.write(&version, self.plan.revision).await;
+            let failed = written.unwrap_or_else(|error| Some(refusal(&error)));
+            if let Some(failed) = failed {
+                return self.failed(WRITE, &failed).await;
             }
             self.done(WRITE).await?;
         }
         let mut verdict = self.known_outcome().sentence;
         if step <= JUDGE {
             self.intend(JUDGE, "judge").await?;
-            let (judged, digests) = self.judge(&version).await?;
+            let (judged, digests) = self.judge(&version, Part::Whole).await?;
             if judged.verdict == RolloutVerdict::Bad {
                 return self.failed(JUDGE, &judged).await;
             }
@@ -273,7 +278,7 @@ impl Work {
                 ),
             ));
         }
-        let (judged, _) = self.judge(&version).await?;
+        let (judged, _) = self.judge(&version, Part::Whole).await?;
         if judged.verdict == RolloutVerdict::Bad {
             return Ok((
                 Outcome::Failed,

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, Manifest, Overlay, digests, unpinned},
+        apps::{App, JOB, Manifest, Overlay, digests, unpinned},
         rollout::{JobEnd, Key, RolloutVerdict, job_end},
     },
     error::{Error, Result},
@@ -24,7 +24,30 @@ pub(super) struct Version {
     pub(super) is_back: bool,
 }
 
+/// Annotation of a Job that has to succeed before the workloads of its version are written.
+const RUN_FIRST: &str = "pipeops.io/run-first";
+
 impl Version {
+    /// Jobs that have to succeed before the workloads are written, as far as they run for this
+    /// version; none on the way back.
+    pub(super) fn first(&self) -> impl Iterator<Item = &Manifest> {
+        let is_first = |manifest: &&Manifest| {
+            let annotations = manifest.object.pointer("/metadata/annotations");
+            let wanted = annotations.and_then(|all| all.get(RUN_FIRST)?.as_str());
+            !self.is_back
+                && manifest.kind.name == "Job"
+                && wanted == Some("true")
+                && self.is_judged(manifest)
+        };
+        self.manifests.iter().filter(is_first)
+    }
+
+    /// Returns whether an object is written before the Jobs that run first have succeeded: what
+    /// they may read, and the Jobs themselves.
+    pub(super) fn is_early(manifest: &Manifest) -> bool {
+        manifest.kind.order() <= JOB.order()
+    }
+
     /// Jobs run once for each content, again where they failed, and never on the way back; on the
     /// way back a Secret keeps its value of today unless it was changed.
     pub(super) fn is_written(&self, manifest: &Manifest) -> bool {
@@ -167,5 +190,65 @@ impl Work {
         };
         let ends = jobs.into_iter().map(key).map(end);
         Ok(ends.filter(|(_, end)| *end != JobEnd::Done).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::apps::parse;
+
+    fn manifests(key: &str, script: &str) -> Vec<Manifest> {
+        let text = format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: key}}\nstringData: {{k: {key}}}\n---\n\
+             apiVersion: batch/v1\nkind: Job\nmetadata: {{name: once, annotations: {{pipeops.io/run-first: \"true\"}}}}\nspec: {{a: {script}}}\n---\n\
+             apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\n"
+        );
+        parse(&text, Some("shop")).unwrap()
+    }
+
+    fn version(manifests: Vec<Manifest>, before: Vec<Manifest>, is_back: bool) -> Version {
+        Version {
+            manifests,
+            before,
+            unfinished: Vec::new(),
+            pinned: Vec::new(),
+            is_back,
+        }
+    }
+
+    fn written(version: &Version) -> Vec<&str> {
+        let all = version.manifests.iter();
+        let written = all.filter(|manifest| version.is_written(manifest));
+        written.map(|manifest| &*manifest.kind.name).collect()
+    }
+
+    #[test]
+    fn on_the_way_back_only_a_secret_that_was_changed_is_written() {
+        let (old, new) = (manifests("one", "x"), manifests("two", "y"));
+        let back = version(old.clone(), new.clone(), true);
+        assert_eq!(written(&back), ["Secret", "Deployment"]);
+        // The value of today may be another one than that of both.
+        let back = version(old.clone(), manifests("one", "y"), true);
+        assert_eq!(written(&back), ["Deployment"]);
+        let on = version(new, old, false);
+        assert_eq!(written(&on), ["Secret", "Job", "Deployment"]);
+    }
+
+    #[test]
+    fn jobs_run_first_where_they_run_at_all() {
+        let first = |version: &Version| version.first().count();
+        let new = || manifests("one", "x");
+        assert_eq!(first(&version(new(), Vec::new(), false)), 1);
+        assert_eq!(first(&version(new(), new(), false)), 0);
+        assert_eq!(first(&version(new(), Vec::new(), true)), 0);
+        // The same one may still run.
+        let mut open = version(new(), new(), false);
+        let job = key(&open.manifests[1]);
+        open.unfinished.push((job, JobEnd::Open));
+        assert_eq!(first(&open), 1);
+        let is_early = |manifest: &Manifest| Version::is_early(manifest);
+        let early: Vec<_> = open.manifests.iter().map(is_early).collect();
+        assert_eq!(early, [true, true, false]);
     }
 }

@@ -7,6 +7,7 @@ use smol::Timer;
 use super::{
     super::cluster::Cluster,
     Work,
+    judge::Part,
     patience::{AGAIN, AGAIN_MAX},
     version::Version,
 };
@@ -14,7 +15,7 @@ use crate::{
     core::{
         apps::{App, InventoryEntry, Manifest, Stage},
         backoff::Backoff,
-        rollout::LOOK_EVERY,
+        rollout::{JudgedRollout, LOOK_EVERY, RolloutVerdict},
     },
     error::{Error, Result, Retry},
     host::random,
@@ -24,12 +25,47 @@ use crate::{
 const JOB_GONE_WITHIN: Duration = Duration::from_secs(60);
 
 impl Work {
-    /// Writes a version, for as long as the account is not let in. Until then another change may
-    /// take its place: what was written is kept.
-    pub(super) async fn write(&self, version: &Version, number: u64) -> Result<()> {
+    /// Writes a version. Where Jobs of it run first, workloads are written once these have
+    /// succeeded; the judgement on one that has not is returned, and nothing more is written.
+    pub(super) async fn write(
+        &self,
+        version: &Version,
+        number: u64,
+    ) -> Result<Option<JudgedRollout>> {
+        if version.first().next().is_some() {
+            // Until it is written as ours, an object of others is not: also where this ends here.
+            let adopted = self.record().await?.app.adopted();
+            self.write_part(version, (number, Part::First)).await?;
+            let (judged, _) = self.judge(version, Part::First).await?;
+            if judged.verdict == RolloutVerdict::Bad {
+                return Ok(Some(judged));
+            }
+            self.adopt_again(&adopted).await?;
+        }
+        self.write_part(version, (number, Part::Whole)).await?;
+        Ok(None)
+    }
+
+    /// Takes objects of others into the inventory that are still to be written as ours.
+    async fn adopt_again(&self, adopted: &[InventoryEntry]) -> Result<()> {
+        if adopted.is_empty() {
+            return Ok(());
+        }
+        let mut read = self.record().await?;
+        for entry in adopted {
+            if read.app.uid(entry).is_none() {
+                read.app.adopt(entry, &entry.uid);
+            }
+        }
+        self.keep(&mut read).await
+    }
+
+    /// Writes a part of a version, for as long as the account is not let in. Until then another
+    /// change may take its place: what was written is kept.
+    async fn write_part(&self, version: &Version, part: (u64, Part)) -> Result<()> {
         let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
         loop {
-            match self.write_all(version, number).await {
+            match self.write_all(version, part).await {
                 Err(error) if error.retry == Retry::Later => {
                     self.apps.may_stop(&self.plan.app, true);
                     self.waits(&error, &mut backoff).await;
@@ -41,7 +77,7 @@ impl Work {
     }
 
     /// Writes a version, object by object. The inventory knows each one before.
-    async fn write_all(&self, version: &Version, number: u64) -> Result<()> {
+    async fn write_all(&self, version: &Version, (number, part): (u64, Part)) -> Result<()> {
         let mut read = self.record().await?;
         let nonces = version.manifests.iter().map(|_| random::hex::<16>());
         read.app
@@ -57,6 +93,7 @@ impl Work {
             .manifests
             .iter()
             .filter(|manifest| version.is_written(manifest))
+            .filter(|manifest| part == Part::Whole || Version::is_early(manifest))
         {
             let of_version = (manifest, version.manifests.as_slice());
             if let Err(error) = self.write_one(&cluster, &mut read.app, of_version).await {
@@ -76,7 +113,7 @@ impl Work {
             .collect();
         read.app.forget(&unwritten);
         read.app.settle();
-        if written.is_ok() && number == self.plan.revision {
+        if written.is_ok() && part == Part::Whole && number == self.plan.revision {
             read.app.reach(self.lock.id(), Stage::Judge);
         }
         self.keep(&mut read).await?;

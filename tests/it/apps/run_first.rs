@@ -1,0 +1,53 @@
+//! Jobs that run before the workloads of their version are written.
+
+use serde_json::json;
+
+use super::{Bench, SOON, deployment, drift::LOOK, job};
+use crate::agent::until_every;
+
+fn migration(script: &str) -> String {
+    let marked = "metadata: {name: once, annotations: {pipeops.io/run-first: \"true\"}}";
+    job(script).replace("metadata: {name: once}", marked)
+}
+
+#[test]
+fn workloads_wait_for_the_jobs_that_run_first() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let map = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\n---\n";
+    let version = |name: &str, script: &str| deployment(name, "") + map + &migration(script);
+    let (code, said) = bench.apply("web", &version("web", "sleep 6"));
+    assert_eq!(code, 0, "{said}");
+    until_every(LOOK, "the Job is there", SOON, || {
+        (!bench.objects("jobs").is_empty()).then_some(())
+    });
+    assert!(bench.objects("configmaps").contains("settings"));
+    let is_done = || !bench.get("job/once", "{.status.completionTime}").is_empty();
+    while !is_done() {
+        let written = bench.objects("deployments");
+        assert!(written.is_empty() || is_done(), "it did not wait");
+    }
+    bench.until_verdict("web", "soaking");
+    assert_eq!(bench.objects("deployments"), "deployment.apps/web\n");
+    let uid = bench.get("job/once", "{.metadata.uid}");
+
+    // The same one does not run again, and nothing waits for it.
+    let (code, said) = bench.apply("web", &version("web", "sleep 6"));
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("web", "soaking");
+    assert_eq!(bench.get("job/once", "{.metadata.uid}"), uid);
+
+    // Where it fails, no workload is written.
+    let (code, said) = bench.apply(
+        "web",
+        &(version("web", "exit 3") + "---\n" + &deployment("late", "")),
+    );
+    assert_eq!(code, 0, "{said}");
+    let (_, why) = bench.until_verdict("web", "bad");
+    assert_eq!(
+        (&why["revision"], &why["cause"]),
+        (&json!(3), &json!("job.failed")),
+        "{why:#}"
+    );
+    assert_eq!(bench.objects("deployments"), "deployment.apps/web\n");
+}
