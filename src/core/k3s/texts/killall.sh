@@ -47,7 +47,7 @@ children_of() {
         children_of "$child"
     done
 }
-for round in 1 2 3; do
+for _ in 1 2 3; do
     found=
     for process in /proc/[0-9]*; do
         program=$(readlink "$process/exe" 2>/dev/null) || continue
