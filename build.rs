@@ -1,7 +1,8 @@
 //! Stamps the program with its build date, below which no clock is believed (see
 //! `net::tls::Clock`): a board without a battery wakes up in 1970, and every certificate is then
 //! "not yet valid". `SOURCE_DATE_EPOCH` wins, so that builds are reproducible. Stamps it with its
-//! commit (`PIPEOPS_COMMIT`, where the release sets it) and its target, for `version --json`.
+//! commit (`PIPEOPS_COMMIT`, where the release sets it), its target and its compiler, for
+//! `version --json`.
 //! Stamps it with the key that signs its releases (`PIPEOPS_RELEASE_KEY`), if it is one.
 //! Compresses the files of the page, so that the program never has to.
 
@@ -10,6 +11,7 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
+    process::Command,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -45,6 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rustc-env=BUILD_RELEASE_KEY={key}");
     let target = text("TARGET").ok_or("no TARGET")?;
     println!("cargo:rustc-env=BUILD_TARGET={target}");
+    println!("cargo:rustc-env=BUILD_COMPILER={}", compiler()?);
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
     assets(&out)
 }
@@ -58,6 +61,14 @@ fn is_key(text: &str) -> bool {
         && key.len() == 56
         && key.starts_with("RW")
         && key.bytes().all(is_letter)
+}
+
+/// What the compiler says of itself: the same source gives other bytes with another one.
+#[expect(clippy::disallowed_methods, reason = "the build has no host/exec.rs")]
+fn compiler() -> Result<String, Box<dyn Error>> {
+    let rustc = std::env::var_os("RUSTC").ok_or("no RUSTC")?;
+    let said = Command::new(rustc).arg("--version").output()?;
+    Ok(String::from_utf8(said.stdout)?.trim().to_owned())
 }
 
 #[expect(

@@ -210,6 +210,7 @@ fn version(args: &Args, output: &mut Output) -> Exit {
             "commit": commit,
             "date": build_date().rfc3339(),
             "target": env!("BUILD_TARGET"),
+            "compiler": env!("BUILD_COMPILER"),
             "features": FEATURES,
             "release_key": releases::built_in_key(),
         }));

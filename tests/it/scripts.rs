@@ -58,6 +58,7 @@ const PROGRAMS: &[&str] = &[
     "home/.cargo/bin/kubectl",
     "home/.cargo/bin/node",
     "home/.cargo/bin/rustc",
+    "home/.cargo/bin/shellcheck",
     "packaging/build",
     "packaging/sbom",
     "packaging/sign",
@@ -614,4 +615,54 @@ fn the_last_line_of_the_build_server_is_its_verdict() {
     let told = told(&output, &calls);
     assert_eq!(last(&output), "ci: passed", "{told}");
     assert!(told.contains("impossible here: licences and bans"));
+}
+
+#[test]
+fn the_bill_of_materials_has_the_libraries_that_no_crate_names() {
+    if !has("python3") || !has("rustc") {
+        return;
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().unwrap();
+    let zig = folder.path().join("zig");
+    write(&zig, "#!/bin/sh\necho 0.99.1\n");
+    let header = folder.path().join("lib/libc/musl/src/internal/version.h");
+    fs::create_dir_all(header.parent().unwrap()).unwrap();
+    write(&header, "#define VERSION \"9.8.7\"\n");
+    let output = command("packaging/sbom")
+        .args(["x86_64-unknown-linux-musl", "9.9.9"])
+        .current_dir(source)
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .env("CARGO_ZIGBUILD_ZIG_PATH", &zig)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", told(&output, &[]));
+    let bom: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(bom["metadata"]["timestamp"], "2023-11-14T22:13:20Z");
+    assert_eq!(bom["metadata"]["component"]["version"], "9.9.9");
+    assert_eq!(
+        bom["metadata"]["tools"]["components"][1]["version"],
+        "0.99.1"
+    );
+    let components = bom["components"].as_array().unwrap();
+    let version = |name: &str| {
+        let named = components.iter().filter(|one| one["name"] == name);
+        let versions: Vec<_> = named.map(|one| one["version"].as_str().unwrap()).collect();
+        assert_eq!(versions.len(), 1, "{name}: {versions:?}");
+        versions[0]
+    };
+    assert_eq!(version("sqlite"), rusqlite::version());
+    assert_eq!(version("musl"), "9.8.7");
+    let rustc = command("rustc").arg("--version").output().unwrap();
+    let rustc = String::from_utf8(rustc.stdout).unwrap();
+    assert!(rustc.starts_with(&format!("rustc {} ", version("rust-std"))));
+    assert!(!version("rustls").is_empty() && !version("ring").is_empty());
+    // Every part that something depends on is listed, and nothing of the tests.
+    let refs: Vec<_> = components.iter().map(|one| &one["bom-ref"]).collect();
+    for one in bom["dependencies"].as_array().unwrap() {
+        for needed in one["dependsOn"].as_array().unwrap() {
+            assert!(refs.contains(&needed), "{needed}");
+        }
+    }
+    assert!(!components.iter().any(|one| one["name"] == "proptest"));
 }

@@ -335,9 +335,11 @@ mod tests {
     fn every_service_for_k3s_is_known_here_and_to_the_package() {
         let made = [Init::Systemd, Init::OpenRc].map(watch::made);
         let resume = [Init::Systemd, Init::OpenRc].map(plan::no_resume);
-        let resume = resume.iter().flatten().filter_map(|step| match step {
-            Step::Gone { path, .. } => Some(path.as_str()),
-            _ => None,
+        let resume = resume.iter().flatten().filter_map(|step| {
+            let Step::Gone { path, .. } = step else {
+                return None;
+            };
+            Some(path.as_str())
         });
         let made = made.into_iter().flatten().copied();
         for path in made.chain(connect::MADE).chain(resume) {

@@ -67,13 +67,13 @@ if [ "${1-}" = --shutdown ]; then
     shims=$(shims)
     # shellcheck disable=SC2046,SC2086
     kill $(below first $shims) 2>/dev/null
-    for second in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
         # shellcheck disable=SC2086
         [ -n "$(below all $shims)" ] || break
         sleep 1
     done
 fi
-for round in 1 2 3; do
+for _ in 1 2 3; do
     found=
     for process in /proc/[0-9]*; do
         program=$(readlink "$process/exe" 2>/dev/null) || continue
