@@ -16,9 +16,9 @@ use super::{Scenario, folder, names, read};
 type Frames = Vec<(Mono, Option<Observation>)>;
 
 /// Runs of all healthy recordings together.
-const RUNS: usize = 1_000;
+const RUNS: u64 = 1_000;
 /// Runs of each broken recording.
-const RUNS_BROKEN: usize = 4;
+const RUNS_BROKEN: u64 = 4;
 const HOUR_S: u64 = 3_600;
 /// Longest wait for the look after one that is missed.
 const MISSED: Duration = Duration::from_secs(2);
@@ -122,9 +122,8 @@ fn a_thousand_healthy_rollouts_in_trouble_raise_no_alarm() {
         .filter(|scenario| scenario.expected.0 == RolloutVerdict::Good)
         .collect();
     let mut wrong = Vec::new();
-    for run in 0..RUNS {
-        let scenario = &healthy[run % healthy.len()];
-        let steps = judged(&scenario.name, run as u64);
+    for (run, scenario) in (0..RUNS).zip(healthy.iter().cycle()) {
+        let steps = judged(&scenario.name, run);
         let alarm = steps
             .iter()
             .find(|step| step.verdict == RolloutVerdict::Bad);
@@ -155,7 +154,7 @@ fn a_broken_rollout_in_trouble_keeps_its_cause() {
         if scenario.expected.0 != RolloutVerdict::Bad {
             continue;
         }
-        for seed in 0..RUNS_BROKEN as u64 {
+        for seed in 0..RUNS_BROKEN {
             runs += 1;
             let steps = judged(&name, seed);
             wrong.extend(scenario.differs(steps.last().expect("a judgement")));
