@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Row;
+use super::{Copies, Row};
 use crate::{
     core::{
         k3s::servers::quorum,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Link, Row};
+use super::{ChangeReport, Link, Row};
 use crate::wire::json::fields;
 
 /// Path of the events: `?before=&limit=&source=&severity=`.
