@@ -145,7 +145,7 @@ impl Prober {
         let read = (server.read)().await;
         let Read { caller, token } = read?;
         let token = token.as_ref().map(Secret::reveal);
-        probes.extend(probe::climb(&caller, &server.target, token, self.parts.clock).await);
+        probes.extend(probe::test_steps(&caller, &server.target, token, self.parts.clock).await);
         Ok(())
     }
 
