@@ -60,7 +60,9 @@ fn link(args: &Args, output: &mut Output) -> Result<Exit> {
             _ if is_off => Tone::Faint,
             _ => Tone::Bad,
         };
-        let steps = diagnosis.as_ref().map(|it| connection(View::new(it), output));
+        let steps = diagnosis
+            .as_ref()
+            .map(|it| connection(View::new(it), output));
         let mut above = steps
             .as_ref()
             .map_or_else(|_| String::new(), |steps| steps.join("\n"));

@@ -158,8 +158,14 @@ mod tests {
         live(&mut deduplication, seen("b", 5, 150, 200));
         assert_eq!(listed(&mut deduplication, seen("a", 3, 110, 220)), 2);
         assert_eq!(listed(&mut deduplication, seen("b", 5, 150, 200)), 0);
-        assert_eq!(listed(&mut deduplication, seen("forgotten", 5, 120, 190)), 0);
-        assert_eq!(listed(&mut deduplication, seen("in-the-gap", 5, 205, 210)), 5);
+        assert_eq!(
+            listed(&mut deduplication, seen("forgotten", 5, 120, 190)),
+            0
+        );
+        assert_eq!(
+            listed(&mut deduplication, seen("in-the-gap", 5, 205, 210)),
+            5
+        );
     }
 
     #[test]

@@ -353,11 +353,7 @@ mod tests {
     #[test]
     fn standing_by_for_another_agent_is_no_fault() {
         let mut status = Status::default();
-        for (state, judged) in [
-            (STANDING_BY, "ok"),
-            ("ready", "ok"),
-            ("waiting", "warning"),
-        ] {
+        for (state, judged) in [(STANDING_BY, "ok"), ("ready", "ok"), ("waiting", "warning")] {
             status.link.state = state.to_owned();
             let row = rows(&status).into_iter().find(|row| row.id == "link");
             assert_eq!(row.unwrap().state, judged, "{state}");
