@@ -250,7 +250,7 @@ mod tests {
         let own = lines(&dashboard);
         for part in [
             "  https://192.0.2.7:7480\n",
-            "that the agent made",
+            "that the agent created",
             "  AB:CD\n",
             "dashboard token",
             "dashboard password",

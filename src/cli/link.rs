@@ -60,7 +60,9 @@ fn link(args: &Args, output: &mut Output) -> Result<Exit> {
             _ if is_off => Tone::Faint,
             _ => Tone::Bad,
         };
-        let steps = diagnosis.as_ref().map(|it| ladder(View::new(it), output));
+        let steps = diagnosis
+            .as_ref()
+            .map(|it| connection(View::new(it), output));
         let mut above = steps
             .as_ref()
             .map_or_else(|_| String::new(), |steps| steps.join("\n"));
@@ -90,7 +92,7 @@ pub(super) fn diagnosis(args: &Args) -> Result<Value> {
 }
 
 /// The broken side, and every step; the reason is at its step only.
-fn ladder(diagnosis: View<'_>, output: &Output) -> Vec<String> {
+fn connection(diagnosis: View<'_>, output: &Output) -> Vec<String> {
     let sentence = diagnosis.text("sentence");
     let mut steps = steps(diagnosis, output);
     let is_in_a_step = |why: &str| steps.iter().any(|line| line.contains(&printable(why)));

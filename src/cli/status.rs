@@ -450,11 +450,11 @@ mod tests {
         let mut status = Status::default();
         status.dashboard.urls = vec!["http://127.0.0.1:7480".to_owned()];
         let here = text(&status);
-        assert!(here.ends_with("page     http://127.0.0.1:7480"), "{here}");
+        assert!(here.ends_with("dashboard  http://127.0.0.1:7480"), "{here}");
         status.dashboard.urls = vec!["https://192.0.2.7:7480".to_owned()];
         status.dashboard.fingerprint = Some("AB:CD".to_owned());
         let open = text(&status);
-        let wanted = "page     https://192.0.2.7:7480, SHA-256 AB:CD";
+        let wanted = "dashboard  https://192.0.2.7:7480, SHA-256 AB:CD";
         assert!(open.ends_with(wanted), "{open}");
     }
 

@@ -125,10 +125,10 @@ fn why(args: &Args, output: &mut Output) -> Result<Exit> {
         }));
     }
     let is_about_link = evidence.iter().any(|it| room(&it.about) == "link");
-    let ladder = is_about_link.then(|| link::diagnosis(args).ok()).flatten();
+    let diagnosis = is_about_link.then(|| link::diagnosis(args).ok()).flatten();
     if args.has("json") {
         let evidence: Vec<Value> = evidence.iter().map(Evidence::json).collect();
-        output.json(&json!({ "evidence": evidence, "diagnosis": ladder }));
+        output.json(&json!({ "evidence": evidence, "diagnosis": diagnosis }));
     } else {
         for (index, evidence) in evidence.iter().enumerate() {
             if index > 0 {
@@ -136,9 +136,9 @@ fn why(args: &Args, output: &mut Output) -> Result<Exit> {
             }
             evidence.print(clock::now().wall, output);
         }
-        if let Some(ladder) = &ladder {
+        if let Some(diagnosis) = &diagnosis {
             heading("Connection to the control plane", output);
-            for line in link::steps(View::new(ladder), output) {
+            for line in link::steps(View::new(diagnosis), output) {
                 output.line(&line);
             }
         }

@@ -201,7 +201,7 @@ mod tests {
         PathStep::Cluster,
     ];
 
-    fn ladder(outcomes: &str) -> Vec<Probe> {
+    fn probes(outcomes: &str) -> Vec<Probe> {
         let probes = ALL
             .into_iter()
             .zip(outcomes.chars())
@@ -243,7 +243,7 @@ mod tests {
             // A session proves what could not be tried.
             ("+++?????+-", Side::None, "works"),
         ] {
-            let (found, sentence) = verdict(&ladder(outcomes));
+            let (found, sentence) = verdict(&probes(outcomes));
             assert_eq!(found, side, "{outcomes}: {sentence}");
             assert!(sentence.contains(about), "{outcomes}: {sentence}");
         }

@@ -15,6 +15,7 @@ use std::{
 use crate::core::{
     order::GatherExt as _,
     procfs::{
+        kernel,
         mounts::{self, Mount},
         net::{self, Route},
     },
@@ -178,8 +179,7 @@ impl Facts {
 
     /// The words that the kernel was started with.
     pub fn kernel_words(&self) -> impl Iterator<Item = &str> {
-        let line = self.text("/proc/cmdline").unwrap_or_default();
-        line.split_ascii_whitespace()
+        kernel::parameters(self.text("/proc/cmdline").unwrap_or_default())
     }
 
     /// All mounts.

@@ -29,6 +29,7 @@ pub mod namespace;
 pub mod nearest;
 pub mod notify;
 pub mod order;
+pub mod os_release;
 pub mod outbox;
 pub mod policy;
 pub mod preflight;

@@ -1,4 +1,4 @@
-//! The parts of the agent, made from settings: each party gets its own small struct.
+//! The parts of the agent, made from settings: each adapter gets its own small struct.
 
 use std::{
     cell::RefCell,

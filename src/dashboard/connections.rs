@@ -106,7 +106,7 @@ impl Connections {
             Err(error) => {
                 Timer::after(self.site.answers.accept_failed(&error)).await;
             }
-            Ok(guest) if self.has_room(guest.source()) => self.serve(guest),
+            Ok(accepted) if self.has_room(accepted.source()) => self.serve(accepted),
             Ok(Accepted::Plain(stream, _)) if self.refused.len() < CONNECTIONS_MAX => {
                 self.site.answers.turned_away(Away::Full);
                 self.refused.push(self.executor.spawn(refuse(stream)));
@@ -152,15 +152,15 @@ impl Connections {
         true
     }
 
-    fn serve(&mut self, guest: Accepted) {
+    fn serve(&mut self, accepted: Accepted) {
         let mark = Mark {
             doing: Rc::new(Cell::new(Activity::Waits(0))),
             moments: Rc::clone(&self.moments),
             permit: None,
         };
         mark.waits();
-        let (source, doing) = (guest.source(), Rc::clone(&mark.doing));
-        let conversation = converse(Rc::clone(&self.site), guest, mark);
+        let (source, doing) = (accepted.source(), Rc::clone(&mark.doing));
+        let conversation = answer(Rc::clone(&self.site), accepted, mark);
         let task = self.executor.spawn(conversation);
         self.served.push(Connection {
             task,
@@ -224,8 +224,8 @@ async fn refuse(mut stream: Stream) {
     drop(answered.or(late(REFUSAL_DEADLINE)).await);
 }
 
-async fn converse(site: Rc<Site>, guest: Accepted, mark: Mark) {
-    let (stream, manner) = match guest.arrive().await {
+async fn answer(site: Rc<Site>, accepted: Accepted, mark: Mark) {
+    let (stream, manner) = match accepted.arrive().await {
         Ok(arrived) => arrived,
         Err(away) => {
             return away

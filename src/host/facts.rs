@@ -11,7 +11,7 @@ use ring::digest::{SHA256, digest};
 use crate::{
     core::{
         identity::Fingerprint,
-        procfs,
+        os_release, procfs,
         rates::{CpuTimes, DiskSpace, Memory, Space},
         words::hex,
     },
@@ -141,34 +141,7 @@ pub fn fingerprint(root: &Path) -> Fingerprint {
 
 fn os(root: &Path) -> Option<String> {
     let release = text(root, "etc/os-release").or_else(|| text(root, "usr/lib/os-release"))?;
-    let value = |name: &str| {
-        let mut values = release.lines().filter_map(|line| line.strip_prefix(name));
-        values
-            .next()
-            .map(unquoted)
-            .filter(|value| !value.is_empty())
-    };
-    value("PRETTY_NAME=").or_else(|| value("NAME="))
-}
-
-/// The value of an assignment of os-release(5), which is a subset of what a shell reads.
-fn unquoted(value: &str) -> String {
-    let value = value.trim();
-    let inner = ['"', '\'']
-        .into_iter()
-        .find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote))
-        .unwrap_or(value);
-    let mut plain = String::new();
-    let mut is_escaped = false;
-    for c in inner.chars() {
-        if c == '\\' && !is_escaped {
-            is_escaped = true;
-        } else {
-            is_escaped = false;
-            plain.push(c);
-        }
-    }
-    plain
+    os_release::value(&release, "PRETTY_NAME").or_else(|| os_release::value(&release, "NAME"))
 }
 
 /// Processor of this machine, as `uname -m` names it.

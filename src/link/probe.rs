@@ -13,13 +13,22 @@ use crate::{
         url::Security,
     },
     net::{
-        self, ErrorKind, Phase, Stream, deadline, dial::Route, head::Head, target::Target as Peer,
+        self, ErrorKind, Phase, Stream, deadline,
+        dial::Route,
+        head::Head,
+        steps::{Limits, Tried, try_steps},
+        target::Target as Peer,
     },
     wire::handshake::DialTarget,
 };
 
 /// Deadline of each step.
 const STEP_WITHIN: Duration = Duration::from_secs(3);
+/// Deadlines of the steps to a connection.
+const LIMITS: Limits = Limits {
+    step: STEP_WITHIN,
+    all: STEP_WITHIN.saturating_mul(3),
+};
 /// The head of an answer at most.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// The clock is fine as long as it differs by no more than this from the control plane's: its stamp
@@ -28,10 +37,11 @@ const CLOCK_FINE: Duration = Duration::from_secs(30);
 /// Beyond this certificates and tokens begin to fail.
 const CLOCK_BROKEN: Duration = Duration::from_secs(300);
 
-/// Goes from the name to the answer, and compares the clocks. Ends within [`STEP_WITHIN`] a step.
+/// Tests each step from the name to the answer, and compares the clocks. Ends within
+/// [`STEP_WITHIN`] a step.
 ///
-/// With a token the control plane says whether it takes it.
-pub async fn climb(
+/// With a token the control plane says whether it accepts it.
+pub async fn test_steps(
     caller: &Caller,
     target: &DialTarget,
     token: Option<&str>,
@@ -45,14 +55,14 @@ pub async fn climb(
         PathStep::Clock,
     ];
     let mut probes = Vec::new();
-    let way = Attempt {
+    let attempt = Attempt {
         caller,
         target,
         token,
         peer: Peer::new(&target.host, target.port),
         clock,
     };
-    way.climb(&mut probes).await;
+    attempt.run(&mut probes).await;
     for step in steps {
         if probes.iter().all(|probe| probe.step != step) {
             probes.push(Probe::skipped(step));
@@ -71,7 +81,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Adds steps until one fails.
-    async fn climb(&self, probes: &mut Vec<Probe>) -> Option<()> {
+    async fn run(&self, probes: &mut Vec<Probe>) -> Option<()> {
         let proxy = self.caller.proxies.between(&self.peer);
         let nearest = proxy.map_or(&self.peer, |proxy| &proxy.target);
         let by = match proxy {
@@ -79,10 +89,13 @@ impl Attempt<'_> {
             None => String::new(),
         };
 
-        let start = (self.clock)();
-        let found = self.caller.dialer.look_up(nearest, STEP_WITHIN).await;
-        let took = (self.clock)().mono.since(start.mono);
-        let addresses = Self::step(probes, PathStep::Dns, took, found, |found| {
+        let tls = match self.target.security {
+            Security::Tls => Some(&self.caller.tls),
+            Security::Plain => None,
+        };
+        let route = Route::direct(&self.peer).with_tls(tls).through(proxy);
+        let steps = try_steps(&self.caller.dialer, &route, LIMITS, self.clock).await;
+        Self::step(probes, PathStep::Dns, steps.dns, |found| {
             let some: Vec<_> = found
                 .iter()
                 .take(3)
@@ -93,29 +106,12 @@ impl Attempt<'_> {
                 Err(_) => format!("{}{by} is {}", nearest.host, some.join(", ")),
             }
         })?;
-
-        let start = (self.clock)();
         let name = nearest.authority();
-        let made = self
-            .caller
-            .dialer
-            .dial_any(&addresses, &name, STEP_WITHIN)
-            .await;
-        let took = (self.clock)().mono.since(start.mono);
-        drop(Self::step(probes, PathStep::Tcp, took, made, |_| {
+        Self::step(probes, PathStep::Tcp, steps.tcp?, |()| {
             format!("{name} accepts connections{by}")
-        })?);
-
-        let tls = match self.target.security {
-            Security::Tls => Some(&self.caller.tls),
-            Security::Plain => None,
-        };
-        let route = Route::direct(&self.peer).with_tls(tls).through(proxy);
-        let start = (self.clock)();
-        let made = self.caller.dialer.dial(&route, STEP_WITHIN).await;
-        let took = (self.clock)().mono.since(start.mono);
+        })?;
         let host = self.target.host_header();
-        let stream = Self::step(probes, PathStep::Tls, took, made, |_| match tls {
+        let stream = Self::step(probes, PathStep::Tls, steps.whole?, |_| match tls {
             Some(_) => format!("{host} has a valid certificate"),
             None => "TLS is not configured".to_owned(),
         })?;
@@ -164,11 +160,11 @@ impl Attempt<'_> {
     fn step<T>(
         probes: &mut Vec<Probe>,
         step: PathStep,
-        took: Duration,
-        made: Result<T, net::Error>,
+        tried: Tried<T>,
         describe: impl Fn(&T) -> String,
     ) -> Option<T> {
-        match made {
+        let took = tried.took;
+        match tried.result {
             Ok(made) => {
                 probes.push(Probe::new(step, StepResult::Ok, describe(&made)).took(took));
                 Some(made)

@@ -12,6 +12,7 @@ pub mod head;
 pub mod nameserver;
 pub mod proxy;
 pub mod served;
+pub mod steps;
 mod stream;
 pub mod target;
 pub mod tls;

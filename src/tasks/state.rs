@@ -185,7 +185,7 @@ pub struct SharedState {
 }
 
 impl SharedState {
-    /// An empty board.
+    /// Creates the state before anything was reported.
     pub fn new(clock: fn() -> Now) -> Self {
         Self {
             clock,

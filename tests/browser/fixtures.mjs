@@ -185,7 +185,7 @@ export const k3s = (state) => {
       !isFine && k3sRow('Under way', 'restart k3s: the API of this machine does not answer; waiting for 45 s: its API does not answer yet, for 1 min 2 s'),
       k3sRow('Managed', 'yes, installed'), k3sRow('Version', 'v1.34.4+k3s1'), k3sRow('Service', 'active'), k3sRow('Node', 'pi-shop-berlin-1'), k3sRow('Data', '/mnt/ssd/a-directory-with-a-long-name/and-more-of-it/rancher/k3s'), k3sRow('Datastore', '12.4 MB'),
       k3sRow('Certificates', 'the first expires 2027-11-23 10:00:00Z (/mnt/ssd/a-directory-with-a-long-name/and-more-of-it/rancher/k3s/server/tls/client-admin.crt)'), k3sRow('Watched', 'yes, looked at 2026-11-23 10:00:00Z'),
-      k3sRow('Copies', 'https://s3.example/backups/berlin', isFine ? 'unknown' : 'warning', ['3 there (12.6 MB), the newest is 2 h old: k3s-pi-shop-berlin-20261123T020000Z.tar.gz.age', ...(isFine ? [] : ['the bucket refuses the key'])]),
+      k3sRow('Copies', 'https://s3.example/backups/berlin', isFine ? 'unknown' : 'warning', ['3 in the bucket (12.6 MB), newest 2 h old: k3s-pi-shop-berlin-20261123T020000Z.tar.gz.age', ...(isFine ? [] : ['the bucket refuses the key'])]),
       !isFine && k3sRow('Fault', `k3s keeps crashing, and says: ${HOSTILE}`, 'unknown', ['k3s.port-taken', "Fix: find the other program, and stop it or move it: sudo ss -ltnp | grep -E ':(6443|6444|10250|10257|10259) '"]),
       k3sRow('Backups', String(backups.length), 'unknown', backups),
       k3sRow('In no backup', isFine ? '7' : '300', 'unknown', isFine ? volumes : [...volumes, 'and 293 more: sudo pipeops-agent k3s status']),

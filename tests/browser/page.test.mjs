@@ -88,7 +88,7 @@ test('the cluster is lost, and every page says so', LONG, async (t) => {
   const seen = await open(browser, world.base, { isRefused: true });
   await logIn(seen, await world.token());
   await show(seen, '');
-  await seen.page.waitForFunction(() => /has not answered for/.test(document.querySelector('.truth .sentence').textContent) && /The problem is on this machine/.test(document.querySelector('.ladder')?.previousSibling.textContent));
+  await seen.page.waitForFunction(() => /has not answered for/.test(document.querySelector('.truth .sentence').textContent) && /The problem is on this machine/.test(document.querySelector('.steps')?.previousSibling.textContent));
   await seen.close();
   // What only the cluster could answer is refused, with the reason.
   await walk('cluster-down', { isRefused: true });
@@ -118,7 +118,7 @@ test('an agent that is gone is seen within seconds, and a page recovers alone', 
     await page.waitForFunction((text) => document.getElementById('silent').textContent !== text, at);
     const [run] = /for [^.]*/.exec(await ran());
     assert.ok(before.includes(run), `${before} / ${run}`);
-    await page.waitForFunction(() => document.querySelector('.ladder.old') && /Currently unknown/.test(document.querySelector('.ladder').previousSibling.textContent));
+    await page.waitForFunction(() => document.querySelector('.steps.old') && /Currently unknown/.test(document.querySelector('.steps').previousSibling.textContent));
   }
   for (const window of windows) {
     for (const name of PAGES) {

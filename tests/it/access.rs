@@ -374,7 +374,7 @@ fn what_was_asked_is_counted_and_what_was_refused_comes_with_what_would_allow_it
         "{told}"
     );
     assert!(
-        told.contains("DELETE /api/v1/namespaces/plain/pods/a (3 times, the last "),
+        told.contains("DELETE /api/v1/namespaces/plain/pods/a (3 times, last "),
         "{told}"
     );
     assert!(!told.contains("fix: rm"), "{told}");

@@ -233,7 +233,7 @@ mod tests {
              \x20 reads        1000 permitted, 0 refused; 0 B in, 1.2 MB out\n\
              \x20 changes      0 permitted, 2 refused; 0 B in, 0 B out\n\n\
              Refused, the newest first\n\
-             \x20 create pods in a: POST /api/v1/namespaces/a/pods (2 times, the last 2026-06-16 05:57:00Z)\n\
+             \x20 create pods in a: POST /api/v1/namespaces/a/pods (2 times, last 2026-06-16 05:57:00Z)\n\
              \x20   it was tightened\\u{1b}[2J\n\
              \x20   fix: sudo pipeops-agent access managed"
         );

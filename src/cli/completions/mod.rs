@@ -155,6 +155,12 @@ mod tests {
     }
 
     #[test]
+    fn internal_commands_are_not_offered() {
+        assert_eq!(next("completions "), ["bash", "zsh", "fish"]);
+        assert!(next("completions ne").is_empty());
+    }
+
+    #[test]
     fn nothing_is_offered_where_any_text_may_stand() {
         assert!(next("access test ").is_empty());
         assert!(next("status -- --").is_empty());

@@ -348,7 +348,7 @@ mod tests {
                 "private key",
             ),
             // A valid text of Bech32, of another kind.
-            ("a12uel5l", "none of X25519"),
+            ("a12uel5l", "not an X25519 key"),
             // 32 zeros: a point of low order.
             (
                 "age1qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqj3d90w",

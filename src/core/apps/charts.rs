@@ -188,7 +188,7 @@ mod tests {
             json!({"insecureSkipTLSVerify": true}),
         ] {
             let why = chart(&fields).unwrap_err();
-            assert!(why.contains("checked TLS"), "{fields}");
+            assert!(why.contains("verified TLS"), "{fields}");
         }
     }
 

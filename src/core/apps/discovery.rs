@@ -109,7 +109,7 @@ mod tests {
             &"w".repeat(64),
         ] {
             let odd = of(&[resource(name, "Widget", true)]).unwrap_err();
-            assert!(odd.why.contains("no name of Kubernetes"), "{name}");
+            assert!(odd.why.contains("not valid in Kubernetes"), "{name}");
         }
         for list in [
             json!(null),

@@ -535,9 +535,8 @@ fn address(text: &str) -> Result<String, Problem> {
     let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-:".contains(&byte);
     let is_user = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let is_named = Authority::parse(host).is_ok_and(|it| {
-        let is_name = it.is_bracketed || !it.host.contains(':');
-        let is_whole = !it.host.is_empty() && !it.host.starts_with(['-', '.']);
-        is_name && is_whole && it.host.bytes().all(is_host) && it.port().is_ok()
+        let is_whole = !it.host.is_empty() && !it.host.starts_with(['-', '.', ':']);
+        (is_whole || it.is_bracketed) && it.host.bytes().all(is_host) && it.port().is_ok()
     });
     if !is_named
         || user.starts_with('-')

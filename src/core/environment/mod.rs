@@ -7,7 +7,7 @@ mod notes;
 pub use commands::BootFix;
 pub use notes::Note;
 
-use super::{facts::Facts, procfs::kernel::controllers};
+use super::{facts::Facts, os_release, procfs::kernel};
 
 /// Facts that [`Environment::of`] reads, by the names of [`Facts`].
 pub const READS: &[&str] = &[
@@ -265,16 +265,16 @@ impl Environment {
         let virtualisation = virtualisation(facts);
         let (loader, boot_file) = loader(facts, board.as_deref(), virtualisation);
         let mut families = Vec::new();
-        families.extend(release(facts, "ID="));
-        if let Some(like) = release(facts, "ID_LIKE=") {
+        families.extend(release(facts, "ID"));
+        if let Some(like) = release(facts, "ID_LIKE") {
             families.extend(like.split(' ').map(str::to_owned));
         }
         let (cgroup_version, controllers) = control_groups(facts);
         Self {
             board,
-            distribution: release(facts, "PRETTY_NAME=").or_else(|| release(facts, "NAME=")),
+            distribution: release(facts, "PRETTY_NAME").or_else(|| release(facts, "NAME")),
             families,
-            version: release(facts, "VERSION_ID="),
+            version: release(facts, "VERSION_ID"),
             init: init(facts),
             virtualisation,
             nas: nas(facts),
@@ -321,9 +321,7 @@ fn release(facts: &Facts, name: &str) -> Option<String> {
     let text = facts
         .text("/etc/os-release")
         .or_else(|| facts.text("/usr/lib/os-release"))?;
-    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let value = value.trim().trim_matches(['"', '\'']);
-    (!value.is_empty()).then(|| value.to_owned())
+    os_release::value(text, name)
 }
 
 fn board(facts: &Facts) -> Option<String> {
@@ -443,13 +441,13 @@ fn nas(facts: &Facts) -> Option<Nas> {
 
 fn control_groups(facts: &Facts) -> (Option<u8>, Vec<String>) {
     if let Some(controllers) = facts.text("/sys/fs/cgroup/cgroup.controllers") {
-        let controllers = controllers.split_ascii_whitespace().map(str::to_owned);
-        return (Some(2), controllers.collect());
+        let on = kernel::controllers_v2(controllers).map(str::to_owned);
+        return (Some(2), on.collect());
     }
     if !facts.mounts().any(|mount| mount.kind == "cgroup") {
         return (None, Vec::new());
     }
-    let on = controllers(facts.text("/proc/cgroups").unwrap_or_default());
+    let on = kernel::controllers(facts.text("/proc/cgroups").unwrap_or_default());
     (Some(1), on.map(str::to_owned).collect())
 }
 

@@ -121,63 +121,69 @@ mod tests {
 
     const NOW: i64 = 1000;
 
-    fn listed(book: &mut Deduplication, seen: Sighting<'_>) -> u32 {
-        book.occurrences(seen, Origin::Listed, at(NOW))
+    fn listed(deduplication: &mut Deduplication, seen: Sighting<'_>) -> u32 {
+        deduplication.occurrences(seen, Origin::Listed, at(NOW))
     }
 
-    fn live(book: &mut Deduplication, seen: Sighting<'_>) -> u32 {
-        book.occurrences(seen, Origin::Live, at(NOW))
+    fn live(deduplication: &mut Deduplication, seen: Sighting<'_>) -> u32 {
+        deduplication.occurrences(seen, Origin::Live, at(NOW))
     }
 
     #[test]
     fn only_the_difference_of_a_growing_count_is_new() {
-        let mut book = Deduplication::new(at(100));
-        assert_eq!(live(&mut book, seen("a", 1, 110, 110)), 1);
-        assert_eq!(live(&mut book, seen("a", 4, 110, 120)), 3);
-        assert_eq!(live(&mut book, seen("a", 4, 110, 120)), 0);
+        let mut deduplication = Deduplication::new(at(100));
+        assert_eq!(live(&mut deduplication, seen("a", 1, 110, 110)), 1);
+        assert_eq!(live(&mut deduplication, seen("a", 4, 110, 120)), 3);
+        assert_eq!(live(&mut deduplication, seen("a", 4, 110, 120)), 0);
         // It was counted down by hand: nothing happened, and the next one counts again.
-        assert_eq!(live(&mut book, seen("a", 1, 110, 120)), 0);
-        assert_eq!(live(&mut book, seen("a", 2, 110, 130)), 1);
+        assert_eq!(live(&mut deduplication, seen("a", 1, 110, 120)), 0);
+        assert_eq!(live(&mut deduplication, seen("a", 2, 110, 130)), 1);
     }
 
     #[test]
     fn what_happened_before_the_start_is_not_counted_again() {
-        let mut book = Deduplication::new(at(100));
-        assert_eq!(listed(&mut book, seen("old", 9, 10, 99)), 0);
-        assert_eq!(listed(&mut book, seen("goes-on", 9, 10, 100)), 1);
-        assert_eq!(listed(&mut book, seen("new", 3, 100, 105)), 3);
-        book.up_to_date();
-        assert_eq!(live(&mut book, seen("old", 11, 10, 130)), 2);
+        let mut deduplication = Deduplication::new(at(100));
+        assert_eq!(listed(&mut deduplication, seen("old", 9, 10, 99)), 0);
+        assert_eq!(listed(&mut deduplication, seen("goes-on", 9, 10, 100)), 1);
+        assert_eq!(listed(&mut deduplication, seen("new", 3, 100, 105)), 3);
+        deduplication.up_to_date();
+        assert_eq!(live(&mut deduplication, seen("old", 11, 10, 130)), 2);
     }
 
     #[test]
     fn after_a_gap_what_is_known_counts_by_difference_and_what_is_not_by_time() {
-        let mut book = Deduplication::new(at(100));
-        listed(&mut book, seen("a", 1, 110, 110));
-        book.up_to_date();
-        live(&mut book, seen("b", 5, 150, 200));
-        assert_eq!(listed(&mut book, seen("a", 3, 110, 220)), 2);
-        assert_eq!(listed(&mut book, seen("b", 5, 150, 200)), 0);
-        assert_eq!(listed(&mut book, seen("forgotten", 5, 120, 190)), 0);
-        assert_eq!(listed(&mut book, seen("in-the-gap", 5, 205, 210)), 5);
+        let mut deduplication = Deduplication::new(at(100));
+        listed(&mut deduplication, seen("a", 1, 110, 110));
+        deduplication.up_to_date();
+        live(&mut deduplication, seen("b", 5, 150, 200));
+        assert_eq!(listed(&mut deduplication, seen("a", 3, 110, 220)), 2);
+        assert_eq!(listed(&mut deduplication, seen("b", 5, 150, 200)), 0);
+        assert_eq!(
+            listed(&mut deduplication, seen("forgotten", 5, 120, 190)),
+            0
+        );
+        assert_eq!(
+            listed(&mut deduplication, seen("in-the-gap", 5, 205, 210)),
+            5
+        );
     }
 
     #[test]
     fn an_object_that_says_it_is_of_the_future_hides_nothing() {
-        let mut book = Deduplication::new(at(100));
-        assert_eq!(live(&mut book, seen("liar", 1, 99_999, 99_999)), 1);
-        assert_eq!(listed(&mut book, seen("a", 2, NOW, NOW + 1)), 2);
+        let mut deduplication = Deduplication::new(at(100));
+        assert_eq!(live(&mut deduplication, seen("liar", 1, 99_999, 99_999)), 1);
+        assert_eq!(listed(&mut deduplication, seen("a", 2, NOW, NOW + 1)), 2);
     }
 
     #[test]
     fn memory_is_bounded_and_what_is_forgotten_counts_once() {
-        let mut book = Deduplication::new(at(100));
+        let mut deduplication = Deduplication::new(at(100));
         for index in 0..5 * HALF_MAX {
-            listed(&mut book, seen(&index.to_string(), 7, 50, 60));
+            listed(&mut deduplication, seen(&index.to_string(), 7, 50, 60));
         }
-        assert!(book.young.len() + book.old.len() <= 2 * HALF_MAX);
-        assert_eq!(live(&mut book, seen("0", 8, 50, 300)), 1);
-        book.forget("0");
-        assert_eq!(live(&mut book, seen("0", 9, 50, 300)), 1);
+        assert!(deduplication.young.len() + deduplication.old.len() <= 2 * HALF_MAX);
+        assert_eq!(live(&mut deduplication, seen("0", 8, 50, 300)), 1);
+        deduplication.forget("0");
+        assert_eq!(live(&mut deduplication, seen("0", 9, 50, 300)), 1);
     }
 }

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn without_evidence_a_restart_waits_until_ten_days_are_left_and_no_longer() {
-        assert!(doubt(facts("2026-11-01T00:00:00Z")).contains("10 days before the end"));
+        assert!(doubt(facts("2026-11-01T00:00:00Z")).contains("10 days before they expire"));
         assert!(doubt(facts("2026-12-21T23:59:59Z")).contains("synchronized"));
         for now in [
             "2026-12-22T00:00:00Z",

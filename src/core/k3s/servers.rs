@@ -337,7 +337,7 @@ mod tests {
             (1, "1 server"),
             (2, "2 servers, 0 of which may fail: add a third"),
             (3, "3 servers, 1 of which may fail"),
-            (4, "4 servers, 1 of which may fail: one more, and it is 2"),
+            (4, "4 servers, 1 of which may fail; with one more, 2"),
             (5, "5 servers, 2 of which may fail"),
         ] {
             assert_eq!(quorum(servers), wanted);

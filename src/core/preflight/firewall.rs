@@ -16,7 +16,7 @@ use crate::core::{
     environment::{Environment, Init},
     health::Severity::{Critical, Note, Warning},
     procfs::kernel::modules,
-    repair::recipe::network_manager,
+    repair::{recipe::network_manager, settled},
 };
 
 /// Duplicate rules that are too many. A few are there in any cluster: rules of ports that were
@@ -33,8 +33,10 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[
             UNITS,
             BINARY,
-            "/etc/NetworkManager/conf.d/*",
-            "/usr/lib/NetworkManager/conf.d/*",
+            settled::NETWORK_MANAGER[0],
+            settled::NETWORK_MANAGER[1],
+            settled::NETWORK_MANAGER[2],
+            settled::NETWORK_MANAGER[3],
         ],
         why: "it takes over the interfaces of Pods, and the Pod network breaks after a restart",
         judge: manager,
@@ -114,10 +116,10 @@ fn manager(facts: &Facts, _: &Environment) -> Judgement {
     if !facts.is_running("NetworkManager") {
         return Judgement::NotHere("NetworkManager is not running");
     }
-    let mut texts = facts
-        .each("/etc/NetworkManager/conf.d/*")
-        .chain(facts.each("/usr/lib/NetworkManager/conf.d/*"));
-    if texts.any(|(_, text)| text.contains("unmanaged-devices") && text.contains("flannel")) {
+    let mut files = settled::NETWORK_MANAGER
+        .iter()
+        .flat_map(|name| facts.each(name));
+    if files.any(|(_, text)| settled::spares_pods(text)) {
         return ok("it ignores Pod interfaces");
     }
     if !facts.has(BINARY) {

@@ -9,7 +9,7 @@ use super::{Advice, Check, Fact, Facts, Judgement, Problem, ok};
 use crate::core::{
     environment::{Environment, Init},
     health::Severity::{Critical, Note, Warning},
-    repair::recipe,
+    repair::{recipe, settled},
 };
 
 const KERNEL_LOG: &str = "/dev/kmsg";
@@ -68,8 +68,10 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Note,
         after: &[],
         reads: &[
-            "/etc/systemd/journald.conf",
-            "/etc/systemd/journald.conf.d/*",
+            settled::JOURNAL[0],
+            settled::JOURNAL[1],
+            settled::JOURNAL[2],
+            settled::JOURNAL[3],
             "/var/log/journal/",
             MOUNTS,
         ],
@@ -145,23 +147,8 @@ fn journal(facts: &Facts, environment: &Environment) -> Judgement {
     if environment.init != Init::Systemd {
         return Judgement::NotHere("systemd-journald is not in use");
     }
-    let main = facts.text("/etc/systemd/journald.conf").unwrap_or_default();
-    let more = facts
-        .each("/etc/systemd/journald.conf.d/*")
-        .map(|(_, text)| text);
-    let is_capped = |line: &str| {
-        let (key, value) = line.trim().split_once('=').unwrap_or_default();
-        match key {
-            "SystemMaxUse" => !value.is_empty(),
-            "Storage" => matches!(value, "volatile" | "none"),
-            _ => false,
-        }
-    };
-    if std::iter::once(main)
-        .chain(more)
-        .flat_map(str::lines)
-        .any(is_capped)
-    {
+    let mut files = settled::JOURNAL.iter().flat_map(|name| facts.each(name));
+    if files.any(|(_, text)| settled::limits_journal(text)) {
         return ok("it is limited");
     }
     if !facts.has("/var/log/journal/") {

@@ -9,7 +9,7 @@ use super::{Advice, Check, Facts, Judgement, Problem, ok, unknown, unread};
 use crate::core::{
     environment::{Environment, Init, Virtualisation},
     health::Severity::{Critical, Note, Warning},
-    procfs,
+    procfs::{self, kernel::throttled},
 };
 
 const GIB: u64 = 1 << 30;
@@ -347,8 +347,7 @@ fn killed(facts: &Facts, _: &Environment) -> Judgement {
 
 fn supply(facts: &Facts, environment: &Environment) -> Judgement {
     let mut flags = facts.each("/sys/bus/platform/drivers/raspberrypi-firmware/*/get_throttled");
-    let flags = flags
-        .find_map(|(_, text)| u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok());
+    let flags = flags.find_map(|(_, text)| throttled(text));
     const ADVICE: Advice = Advice {
         fix: "use the official power supply (5.1 V; 3 A for a Pi 4, 5 A for a Pi 5) with its own cable, and a powered hub for disks",
         commands: &[],
@@ -356,11 +355,10 @@ fn supply(facts: &Facts, environment: &Environment) -> Judgement {
     match flags {
         None if environment.is_raspberry_pi() => unknown("the firmware does not report it"),
         None => Judgement::NotHere("no power supply reports its state"),
-        // Bit 0: now; bit 16: since the machine started.
-        Some(flags) if flags & 1 != 0 => {
+        Some(flags) if flags.is_under_voltage => {
             Problem::new("the voltage is too low right now", &ADVICE).into()
         }
-        Some(flags) if flags & 0x1_0000 != 0 => {
+        Some(flags) if flags.was_under_voltage => {
             let seen = "the voltage has been too low since the machine started";
             Problem::new(seen, &ADVICE).severity(Warning).into()
         }

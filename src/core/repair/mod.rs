@@ -4,6 +4,7 @@
 //! It reads and writes nothing; the keeper does.
 
 pub mod recipe;
+pub mod settled;
 
 pub use recipe::{Proof, Recipe, RecipeStep};
 

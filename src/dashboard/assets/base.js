@@ -479,12 +479,12 @@ const STEP = { ok: 'ok', failed: 'critical', skipped: 'unknown', unknown: 'unkno
 // Seconds after which a test of the way is called old: it runs again once a minute while somebody looks.
 const OLD_S = 120;
 
-export function ladder(diagnosis, again) {
+export function steps(diagnosis, again) {
   const isOld = isSilent() || now() - seconds(diagnosis.at) > OLD_S;
   const [state, side] = isOld ? ['unknown', 'Currently unknown'] : SIDE[diagnosis.side] ?? SIDE.unknown;
   return [
     h('p', { class: 'verdict' }, mark(state, ''), h('b', {}, `${side}. `), isOld ? ['Last tested ', age(diagnosis.at), ': ', diagnosis.sentence, '.'] : sentence(diagnosis.sentence)),
-    h('ol', { class: isOld ? 'ladder old' : 'ladder' }, (diagnosis.steps ?? []).map((step) => h('li', { class: step.outcome },
+    h('ol', { class: isOld ? 'steps old' : 'steps' }, (diagnosis.steps ?? []).map((step) => h('li', { class: step.outcome },
       mark(STEP[step.outcome] ?? 'unknown', step.outcome), h('b', {}, step.title), h('span', { class: 'seen' }, step.seen || (step.outcome === 'skipped' && 'skipped')),
       h('span', { class: 'number faint' }, step.took_ms == null ? '' : `${count(Math.round(step.took_ms))} ms`),
       step.fix && h('span', { class: 'fix' }, h('b', {}, 'Fix: '), step.fix)))),

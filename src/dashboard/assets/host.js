@@ -106,7 +106,7 @@ const words = (metric) => {
   return `${plain[0].toUpperCase()}${plain.slice(1)}`.replace(/\b(cpu|oom|pid|pss)\b/gi, (word) => word.toUpperCase());
 };
 
-function partsOf(series) {
+export function partsOf(series) {
   const charts = new Map();
   for (const one of series) {
     const [family] = FAMILIES.find(([, pattern]) => pattern.test(one.metric)) ?? [];
@@ -367,7 +367,7 @@ async function plot(view, chart) {
 }
 
 // From zero, but for what has no zero that means something; never without height.
-function scale(uPlot, chart, isFlag, low, high) {
+export function scale(uPlot, chart, isFlag, low, high) {
   if (low == null) return [0, 1];
   if (isFlag) return [0, Math.max(1, high)];
   if (chart.metric.endsWith('_celsius')) return uPlot.rangeNum(low, high === low ? high + 1 : high, 0.1, true);

@@ -3,7 +3,7 @@
 // A page says which role it needs, what it reads (`start`), and what it looks like with what was read (`draw`). What is read, read again and
 // taken over from the stream is the business of app.js.
 
-import { age, ask, bytes, change, command, condition, count, empty, facts, grade, h, hour, isSilent, ladder, length, mark, may, moment, now, pager, part, plural, post, seconds, section, sentence, span, stream, table } from './base.js';
+import { age, ask, bytes, change, command, condition, count, empty, facts, grade, h, hour, isSilent, steps, length, mark, may, moment, now, pager, part, plural, post, seconds, section, sentence, span, stream, table } from './base.js';
 
 // ---- overview -------------------------------------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ export const overview = {
       section('Health', part(host, 'the health', ({ figures }) => (figures?.length
         ? h('ul', { class: 'cards' }, figures.map((figure) => card(figure, host.at)))
         : empty('No measurements yet: the agent has just started.')))),
-      section('Where is the problem?', part(diagnosis, 'every step to the control plane', (told) => ladder(told, diagnosis.again))),
+      section('Where is the problem?', part(diagnosis, 'every step to the control plane', (told) => steps(told, diagnosis.again))),
     ];
   },
 };
@@ -251,7 +251,7 @@ export const link = {
         section('Undelivered data', waiting(told.destinations ?? [])),
         section('Outages', outages(told.outages ?? [])),
       ]),
-      section('Where is the problem?', part(diagnosis, 'every step to the control plane', (told) => ladder(told, diagnosis.again))),
+      section('Where is the problem?', part(diagnosis, 'every step to the control plane', (told) => steps(told, diagnosis.again))),
     ];
   },
 };

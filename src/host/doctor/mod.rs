@@ -28,7 +28,7 @@ use crate::{
 
 pub mod certificate;
 mod kernel_log;
-mod modules;
+pub mod modules;
 mod packages;
 mod ports;
 
@@ -67,7 +67,7 @@ pub fn read(
     let modules = modules::Modules::new(root, &release);
     for name in names {
         let goes_on = if let Some(module) = name.strip_prefix("module ") {
-            tell(name.to_owned(), modules.state(module))
+            tell(name.to_owned(), modules.fact(module))
         } else if let Some(package) = name.strip_prefix("package ") {
             tell(name.to_owned(), packages::version(root, package))
         } else if name == "page size" {

@@ -2,31 +2,16 @@
 //! and `zram`, and the Raspberry Pi's firmware.
 
 use super::Tree;
-use crate::core::rates::{Reading, Zram};
+use crate::core::{
+    procfs::kernel::throttled,
+    rates::{Reading, Zram},
+};
 use litemap::LiteMap;
 
 /// Sensors that are kept.
 const SENSORS_MAX: usize = 64;
 /// Inputs of one chip that are asked.
 const INPUTS_MAX: usize = 32;
-
-/// State of a Raspberry Pi's power supply and temperature, from its firmware.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Throttled {
-    pub(super) is_under_voltage: bool,
-    pub(super) is_throttled: bool,
-}
-
-/// Reads the flags of `get_throttled`, which are hexadecimal. Bits 0 to 3 are now, 16 to 19 since
-/// boot.
-pub(super) fn throttled(text: &str) -> Option<Throttled> {
-    let flags = hexadecimal(text.trim())?;
-    Some(Throttled {
-        is_under_voltage: flags & 0x1 != 0,
-        // Slowed down for its supply, capped, or slowed down for its heat.
-        is_throttled: flags & 0xe != 0,
-    })
-}
 
 /// The worse of the two estimates of an eMMC: 1 to 10 for each begun tenth of its life, 11 beyond
 /// it. 0 says nothing.

@@ -2,7 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    core::rates::{Cpu, Disk, FileSystem, MemoryUse, Network, Own, Transfers, Zram, points},
+    core::{
+        procfs::kernel::throttled,
+        rates::{Cpu, Disk, FileSystem, MemoryUse, Network, Own, Transfers, Zram, points},
+    },
     host::captured::tree,
 };
 
@@ -358,7 +361,7 @@ proptest! {
         let _kills = memory::oom_kills(&text);
         let _files = kernel::open_files(&text);
         let _tenths = sys::life_used_tenths(&text);
-        let _flags = sys::throttled(&text);
+        let _flags = throttled(&text);
         let _spare = sys::pre_eol(&text);
         let _zram = sys::zram(&text);
         let _number = stat::number(&text, "cpu ");

@@ -4,7 +4,10 @@
 use super::{Planned, nothing};
 use crate::{
     core::{
-        procfs::{kernel::controllers, mounts::mount_of},
+        procfs::{
+            kernel::{controllers, controllers_v2, parameters},
+            mounts::mount_of,
+        },
         repair::recipe::{GRUB_CONTENT, GRUB_FILE, memory_in_grub, memory_in_line},
     },
     error::{Error, Result},
@@ -43,9 +46,7 @@ fn cannot() -> Error {
 /// the second.
 fn is_on(system: &System) -> bool {
     if let Some(controllers) = system.text("/sys/fs/cgroup/cgroup.controllers") {
-        return controllers
-            .split_ascii_whitespace()
-            .any(|name| name == "memory");
+        return controllers_v2(&controllers).any(|name| name == "memory");
     }
     let table = system.text("/proc/cgroups").unwrap_or_default();
     controllers(&table).any(|name| name == "memory")
@@ -83,9 +84,7 @@ fn in_line(system: &System, path: &str) -> Result<Planned> {
 /// The parameters are there and the controller is off all the same.
 fn waits_or_is_ignored(system: &System, path: &str) -> Result<Planned> {
     let running = system.text("/proc/cmdline").unwrap_or_default();
-    let is_known = running
-        .split_ascii_whitespace()
-        .any(|word| word == "cgroup_enable=memory");
+    let is_known = parameters(&running).any(|word| word == "cgroup_enable=memory");
     if !is_known {
         return Ok(nothing(format!(
             "{path} has the parameters already; what remains is {REBOOT}"

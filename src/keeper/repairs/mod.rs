@@ -12,8 +12,10 @@ use crate::{
     core::repair::{
         Proof, Recipe, RecipeStep, Repair,
         recipe::{self, MODULES},
+        settled,
     },
     error::{Error, Result},
+    host::doctor::modules::{ModuleState, Modules},
     wire::keeper::{Act, Expectation},
 };
 
@@ -136,21 +138,13 @@ fn network_manager(system: &System) -> Planned {
     if !system.is_there(FOLDER) {
         return nothing("there is no NetworkManager on this machine");
     }
-    let mut files = system.list("/etc/NetworkManager/conf.d", ".conf");
-    files.push("/etc/NetworkManager/NetworkManager.conf".to_owned());
-    let is_told = |path: &String| {
-        system.text(path).is_some_and(|text| {
-            let mut lines = text
-                .lines()
-                .filter(|line| !line.trim_start().starts_with('#'));
-            lines.any(|line| {
-                line.contains("unmanaged-devices")
-                    && line.contains("cni")
-                    && line.contains("flannel")
-            })
-        })
+    let files = existing(system, &settled::NETWORK_MANAGER);
+    let is_told = |path: &&String| {
+        system
+            .text(path)
+            .is_some_and(|text| settled::spares_pods(&text))
     };
-    if let Some(path) = files.iter().find(|path| is_told(path)) {
+    if let Some(path) = files.iter().find(is_told) {
         return nothing(format!("{path} keeps NetworkManager away from them"));
     }
     let is_running = system.is_there("/run/NetworkManager") && system.has("nmcli");
@@ -163,10 +157,11 @@ fn kernel_modules(system: &System) -> Result<Planned> {
         .unwrap_or_default();
     let folder = format!("/lib/modules/{release}");
     let cannot = || Error::new("cannot load the kernel modules that k3s needs");
+    let modules = Modules::new(system.root(), &release);
     let missing: Vec<_> = MODULES
         .into_iter()
-        .filter(|name| !system.is_there(&format!("/sys/module/{name}")))
-        .filter(|name| !is_listed(system, &format!("{folder}/modules.builtin"), name))
+        .map(|name| (name, modules.state(name)))
+        .filter(|(_, state)| !matches!(state, ModuleState::Loaded | ModuleState::BuiltIn))
         .collect();
     if missing.is_empty() {
         return Ok(nothing("the kernel modules that k3s needs are loaded"));
@@ -178,28 +173,14 @@ fn kernel_modules(system: &System) -> Result<Planned> {
             ))
             .fix("sudo reboot"));
     }
-    if let Some(name) = missing
-        .iter()
-        .find(|name| !is_listed(system, &format!("{folder}/modules.dep"), name))
-    {
+    let is_absent = |(_, state): &&(_, ModuleState)| *state != ModuleState::Installed;
+    if let Some((name, _)) = missing.iter().find(is_absent) {
         return Err(cannot()
             .why(format!("{folder} has no module {name}"))
             .fix("install the rest of the kernel's modules: linux-modules-extra-raspi (Ubuntu on a Raspberry Pi), kernel-modules-extra (RHEL); then reboot"));
     }
+    let missing: Vec<_> = missing.into_iter().map(|(name, _)| name).collect();
     Ok(Planned::Work(recipe::kernel_modules(&missing)))
-}
-
-/// Returns whether a list of `depmod` has the module. Its lines are
-/// `kernel/net/bridge/br_netfilter.ko.xz: …`.
-fn is_listed(system: &System, list: &str, name: &str) -> bool {
-    let content = crate::files::read(&system.path(list), 8 << 20).unwrap_or_default();
-    let (dashes, file) = (name.replace('_', "-"), |name: &str| format!("/{name}.ko"));
-    let (one, other) = (file(name), file(&dashes));
-    content.split(|byte| *byte == b'\n').any(|line| {
-        let path = line.split(|byte| *byte == b':').next().unwrap_or_default();
-        let path = String::from_utf8_lossy(path);
-        path.contains(&one) || path.contains(&other)
-    })
 }
 
 fn clock(system: &System) -> Result<Planned> {
@@ -234,18 +215,23 @@ fn journal(system: &System) -> Result<Planned> {
             .why("this machine has no journald")
             .fix("install logrotate, so that /var/log/k3s.log does not grow for ever"));
     }
-    let mut files = vec!["/etc/systemd/journald.conf".to_owned()];
-    for folder in ["/etc", "/run", "/usr/lib"] {
-        files.extend(system.list(&format!("{folder}/systemd/journald.conf.d"), ".conf"));
-    }
+    let files = existing(system, &settled::JOURNAL);
     let is_limited = |path: &&String| {
-        system.text(path).is_some_and(|text| {
-            let mut lines = text.lines().filter_map(|line| line.trim().split_once('='));
-            lines.any(|(key, value)| key.trim() == "SystemMaxUse" && !value.trim().is_empty())
-        })
+        system
+            .text(path)
+            .is_some_and(|text| settled::limits_journal(&text))
     };
     if let Some(path) = files.iter().find(is_limited) {
         return Ok(nothing(format!("{path} gives the journal a limit")));
     }
     Ok(Planned::Work(recipe::journal()))
+}
+
+/// Files of these names, where a `*` stands for any.
+fn existing(system: &System, names: &[&str]) -> Vec<String> {
+    let files = names.iter().flat_map(|name| match name.split_once("/*") {
+        Some((folder, end)) => system.list(folder, end),
+        None => vec![(*name).to_owned()],
+    });
+    files.collect()
 }

@@ -95,7 +95,7 @@ fn a_file_that_changes_while_its_copy_is_made_is_left_alone() {
     let record = Record::new("cgroup.memory", "root", Wall::default(), recipe.does);
     let error = keeper.begin(&keeper.open().unwrap(), record, acts);
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("changes at this very moment"), "{error}");
+    assert!(error.contains("is being changed right now"), "{error}");
     assert_eq!(
         tree.read("boot/firmware/cmdline.txt").as_deref(),
         Some(mine)
@@ -242,7 +242,7 @@ fn on_its_way_back_a_change_tells_what_it_did_from_what_it_met() {
     assert!(sentence.starts_with("it stopped halfway: "), "{sentence}");
     let (first, then) = sentence.split_once("; and then: ").unwrap();
     assert!(first.contains("no such module"), "{sentence}");
-    assert!(then.contains("changed by somebody else"), "{sentence}");
+    assert!(then.contains("changed by something else"), "{sentence}");
 
     // Met before it did anything: nothing of it is ours, and all of it is taken back.
     let tree = pi();

@@ -22,9 +22,9 @@ use crate::core::{
 /// Chunks that become one at most.
 const GROUP_MAX: usize = 64;
 
-/// Subject of one compaction.
+/// Compaction that is due.
 #[derive(Debug)]
-pub(super) enum Probe {
+pub(super) enum Compaction {
     /// These minutes are an hour that is over.
     Hour(Range, Block),
     /// This minute cannot be read.
@@ -39,13 +39,13 @@ pub(super) fn next(
     connection: &Connection,
     boots: &Boots,
     now_hour: (u32, u64),
-) -> rusqlite::Result<Option<Probe>> {
-    if let Some(rung) = hour(connection, boots, now_hour)? {
-        return Ok(Some(rung));
+) -> rusqlite::Result<Option<Compaction>> {
+    if let Some(hour) = hour(connection, boots, now_hour)? {
+        return Ok(Some(hour));
     }
     for level in [Level::Raw, Level::Minutes, Level::Quarters] {
         if let Some(chunks) = group(connection, level, now_hour.0)? {
-            return Ok(Some(Probe::Roll(level, chunks)));
+            return Ok(Some(Compaction::Roll(level, chunks)));
         }
     }
     Ok(None)
@@ -55,7 +55,7 @@ fn hour(
     connection: &Connection,
     boots: &Boots,
     now_hour: (u32, u64),
-) -> rusqlite::Result<Option<Probe>> {
+) -> rusqlite::Result<Option<Compaction>> {
     let Some(all) = journal::bounds(connection)? else {
         return Ok(None);
     };
@@ -72,7 +72,7 @@ fn hour(
         };
         let Some(block) = minute.block else {
             if range.is_none() {
-                return Ok(Some(Probe::Damaged(one)));
+                return Ok(Some(Compaction::Damaged(one)));
             }
             break;
         };
@@ -91,7 +91,7 @@ fn hour(
         range = Range::new(from, one.to());
         blocks.push(block);
     }
-    Ok(range.map(|range| Probe::Hour(range, Block::joined(&blocks))))
+    Ok(range.map(|range| Compaction::Hour(range, Block::joined(&blocks))))
 }
 
 /// The oldest chunks of a level that become one chunk of the next, where their span is over.
@@ -119,19 +119,19 @@ fn group(connection: &Connection, level: Level, boot: u32) -> rusqlite::Result<O
     Ok(is_over.then(|| waiting.into_iter().take(count).collect()))
 }
 
-/// Carries a rung out.
-pub(super) fn climb(
+/// Carries a compaction out.
+pub(super) fn compact(
     transaction: &Transaction<'_>,
     boots: &Boots,
-    rung: &Probe,
+    compaction: &Compaction,
 ) -> rusqlite::Result<()> {
-    match rung {
-        Probe::Hour(range, block) => {
+    match compaction {
+        Compaction::Hour(range, block) => {
             chunk::insert_raw(transaction, block, *range)?;
             journal::delete(transaction, *range)
         }
-        Probe::Damaged(range) => journal::delete(transaction, *range),
-        Probe::Roll(level, chunks) => roll(transaction, boots, *level, chunks),
+        Compaction::Damaged(range) => journal::delete(transaction, *range),
+        Compaction::Roll(level, chunks) => roll(transaction, boots, *level, chunks),
     }
 }
 

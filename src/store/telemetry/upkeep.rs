@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{
     archive::{Archive, millis},
     boots::{self, Boots},
-    compact::{self, Probe},
+    compact::{self, Compaction},
     forget, gaps,
     prune::{self, Cut},
     series,
@@ -25,7 +25,7 @@ use crate::{
 const SHRINK_BYTES_MIN: u64 = 1 << 20;
 /// Time between two tries to make the file smaller.
 const SHRINK_EVERY: Duration = Duration::from_secs(600);
-/// Rungs and cuts of one [`Archive::tend`]: after a long rest there are many, and somebody may be
+/// Compactions and deletions of one [`Archive::tend`]: after a long rest there are many, and somebody may be
 /// waiting for the thread.
 const STEPS_MAX: usize = 32;
 
@@ -36,7 +36,7 @@ impl Archive {
         self.recover();
         for _ in 0..STEPS_MAX {
             // What fails is remembered as trouble, and tried again.
-            if !matches!(self.climb(now), Ok(true)) {
+            if !matches!(self.compact(now), Ok(true)) {
                 break;
             }
         }
@@ -70,23 +70,23 @@ impl Archive {
         )
     }
 
-    /// One rung of the ladder. `false` where nothing is due.
-    fn climb(&mut self, now: Now) -> Result<bool, Failure> {
+    /// Does one compaction. `false` where none is due.
+    fn compact(&mut self, now: Now) -> Result<bool, Failure> {
         let hour = millis(now.mono) / 3_600_000;
         let now_hour = (self.contents.boot.unwrap_or(0), hour);
         let boots = &self.contents.boots;
-        let rung = self
+        let due = self
             .database
             .read(|connection| compact::next(connection, boots, now_hour))?;
-        let Some(rung) = rung else {
+        let Some(due) = due else {
             return Ok(false);
         };
-        let damaged = match &rung {
-            Probe::Damaged(range) => Some((Stream::Metrics, *range, Loss::Damaged)),
-            Probe::Hour(..) | Probe::Roll(..) => None,
+        let damaged = match &due {
+            Compaction::Damaged(range) => Some((Stream::Metrics, *range, Loss::Damaged)),
+            Compaction::Hour(..) | Compaction::Roll(..) => None,
         };
         self.change(damaged, |transaction, boots| {
-            compact::climb(transaction, boots, &rung)
+            compact::compact(transaction, boots, &due)
         })?;
         Ok(true)
     }

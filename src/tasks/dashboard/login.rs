@@ -45,7 +45,7 @@ const DISK_WITHIN: Duration = Duration::from_millis(1500);
 /// A password of eight letters is guessed in years at the pace that is allowed here.
 const PASSWORD_BYTES: std::ops::RangeInclusive<usize> = 8..=256;
 
-/// The doorman.
+/// Logins of people: the password, tokens that work once, sessions.
 #[derive(Debug)]
 pub struct Logins {
     keys: RefCell<Credentials>,

@@ -36,10 +36,11 @@ use crate::{
         kubeconfig::{self, Source},
     },
     net::{
-        Elapsed, Phase, deadline,
+        self, Elapsed, Phase, deadline,
         dial::{Dialer, Route},
         nameserver,
         proxy::Proxy,
+        steps::{Limits, try_steps},
         target::Target,
         tls::{Tls, build_date},
     },
@@ -395,42 +396,35 @@ async fn answered(server: IpAddr, name: &str, limit: Duration) -> Fact {
     }
 }
 
-/// One connection as the link makes it: how far it comes says what works.
+/// The steps of a connection as the link makes it.
 async fn ask_control_plane(dialer: &Dialer, way: &ControlPlane, limit: Duration) -> Answers {
     let route = Route::direct(&way.target)
         .with_tls(way.tls.as_ref())
         .through(way.proxy.as_ref());
-    let dialled = dialer.dial(&route, limit).await;
-    let broken = dialled.as_ref().err().map(|error| error.phase);
+    let limits = Limits {
+        step: limit,
+        all: limit,
+    };
+    let steps = try_steps(dialer, &route, limits, clock::now).await;
     let target = way.target.authority();
-    let steps = [
-        (
-            "control plane dns",
-            Phase::Dns,
-            format!("{target} resolves"),
-        ),
-        ("control plane tcp", Phase::Tcp, format!("{target} answers")),
-        ("control plane tls", Phase::Tls, "it is valid".to_owned()),
-    ];
-    let mut answers = Answers::new();
-    for (name, phase, seen) in steps {
-        let is_here = match broken {
-            Some(Phase::Settings) => phase == Phase::Tls,
-            Some(Phase::Proxy) => phase == Phase::Tcp,
-            Some(broken) => phase == broken,
-            None => false,
-        };
-        let fact = match &dialled {
-            Err(error) if is_here => failed(&error.into()),
-            _ if phase == Phase::Tls && way.tls.is_none() => continue,
-            _ => Fact::Text(seen),
-        };
-        answers.push((name.to_owned(), fact));
-        if is_here {
-            break;
-        }
+    let fact = |result: Result<(), net::Error>, seen: String| match result {
+        Ok(()) => Fact::Text(seen),
+        Err(error) => failed(&(&error).into()),
+    };
+    let mut tcp = steps.tcp.map(|tried| tried.result);
+    let mut whole = steps.whole.map(|tried| tried.result.map(drop));
+    // What the proxy says, and what a plain connection does, is no matter of TLS.
+    let is_of_tls = |error: &net::Error| matches!(error.phase, Phase::Settings | Phase::Tls);
+    if way.tls.is_none() || matches!(&whole, Some(Err(error)) if !is_of_tls(error)) {
+        tcp = whole.take().or(tcp);
     }
-    answers
+    let dns = fact(steps.dns.result.map(drop), format!("{target} resolves"));
+    let tcp = tcp.map(|result| fact(result, format!("{target} answers")));
+    let tls = whole.map(|result| fact(result, "it is valid".to_owned()));
+    let facts = [("dns", Some(dns)), ("tcp", tcp), ("tls", tls)].into_iter();
+    facts
+        .filter_map(|(step, fact)| Some((format!("control plane {step}"), fact?)))
+        .collect()
 }
 
 async fn ask_cluster(dialer: &Dialer, settings: &kube::Settings, limit: Duration) -> Answers {

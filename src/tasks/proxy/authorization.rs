@@ -123,7 +123,7 @@ impl Shared {
     }
 
     /// Waits for the turn of an admitted call, judges it by the rules of then, asks the cluster
-    /// what is still open, writes the call down into `book`, and gets it an identity.
+    /// what is still open, writes a row into the audit, and gets it an identity.
     pub(super) async fn authorization(
         &self,
         admitted: Admitted,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Row;
+use super::{Copies, Row};
 use crate::{
     core::{
         k3s::servers::quorum,
@@ -428,7 +428,7 @@ mod tests {
         };
         let now = at("2026-11-23T10:00:00Z");
         let told = |copies: &Copies| k3s_rows(&status(), Some(copies), now).pop().unwrap();
-        let wanted = "3 there (3.0 MB), the newest is 2 h old: box.tar.gz.age";
+        let wanted = "3 in the bucket (3.0 MB), newest 2 h old: box.tar.gz.age";
         assert_eq!(told(&copies).details, [wanted]);
         copies.why = Some("the bucket is gone".to_owned());
         assert_eq!(told(&copies).details[1], "the bucket is gone");

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Link, Row};
-use crate::wire::{change::ChangeReport, json::fields};
+use super::{ChangeReport, Link, Row};
+use crate::wire::json::fields;
 
 /// Path of the events: `?before=&limit=&source=&severity=`.
 pub const EVENTS_PATH: &str = "/api/v1/events";

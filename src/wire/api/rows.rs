@@ -351,6 +351,16 @@ mod tests {
     }
 
     #[test]
+    fn standing_by_for_another_agent_is_no_fault() {
+        let mut status = Status::default();
+        for (state, judged) in [(STANDING_BY, "ok"), ("ready", "ok"), ("waiting", "warning")] {
+            status.link.state = state.to_owned();
+            let row = rows(&status).into_iter().find(|row| row.id == "link");
+            assert_eq!(row.unwrap().state, judged, "{state}");
+        }
+    }
+
+    #[test]
     fn numbers_of_a_cluster_that_is_silent_have_their_age() {
         let cluster = Cluster {
             state: "ready".to_owned(),

@@ -191,7 +191,7 @@ fn stays_as_it_is(bench: &Bench) {
     });
     let said = why["change"]["why"].as_str().unwrap();
     assert!(
-        said.contains("it is not rolled back by itself, because HelmChart"),
+        said.contains("it is not rolled back automatically, because HelmChart"),
         "{said}"
     );
     assert_eq!(bench.version(), "1.2.4");

@@ -193,7 +193,7 @@ fn refuses_what_is_not_allowed(bench: &Bench, group: &Group) {
         (
             of("rbac.authorization.k8s.io/v1", "Role"),
             "apps deploys no Role",
-            "rights are given by the cluster's owner",
+            "rights are granted by the cluster's owner",
         ),
         (
             of("apiextensions.k8s.io/v1", "CustomResourceDefinition"),

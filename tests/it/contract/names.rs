@@ -53,6 +53,30 @@ fn settings_keep_their_names_types_and_defaults() {
 }
 
 #[test]
+fn texts_name_only_settings_that_exist() {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "._-/*@".contains(c);
+    let is_setting = |word: &str| {
+        let (section, key) = word.rsplit_once('.').unwrap_or_default();
+        let is_section = SECTIONS.iter().any(|(name, _)| *name == section);
+        is_section && !key.is_empty() && key.bytes().all(|b| matches!(b, b'a'..=b'z' | b'_'))
+    };
+    let is_known = |word: &str| {
+        let is_file = [".db", ".toml"].iter().any(|end| word.ends_with(end));
+        is_file
+            || KEYS.iter().any(|key| key.path == word)
+            || preflight::checks().any(|check| check.id == word)
+    };
+    let texts = quoted();
+    let words = texts.iter().filter(|text| text.contains(' '));
+    let words = words.flat_map(|text| text.split(|c| !is_part(c)));
+    let words = words.map(|word| word.trim_end_matches('.'));
+    let settings: Vec<_> = words.filter(|word| is_setting(word)).collect();
+    assert!(settings.contains(&"pipeops.agent_id"), "{settings:?}");
+    let wrong: Vec<_> = settings.iter().filter(|word| !is_known(word)).collect();
+    assert!(wrong.is_empty(), "no such settings: {wrong:?}");
+}
+
+#[test]
 fn checks_keep_their_names_and_what_they_wait_for() {
     let checks = preflight::checks().map(|check| {
         let after = check.after.join(", ");

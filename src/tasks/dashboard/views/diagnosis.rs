@@ -123,7 +123,7 @@ impl Prober {
                 (Side::None, sentences::NOT_CONFIGURED.to_owned())
             }
             Some(server) => {
-                let unusable = self.climb(server, &mut probes).await.err();
+                let unusable = self.test_steps(server, &mut probes).await.err();
                 self.complete(&mut probes);
                 match unusable {
                     Some(why) => (Side::Node, format!("the configuration is invalid: {why}")),
@@ -141,11 +141,11 @@ impl Prober {
 
     /// Tests the steps from this machine to the control plane; fails where the settings cannot be
     /// used.
-    async fn climb(&self, server: &Server, probes: &mut Vec<Probe>) -> Result<(), String> {
+    async fn test_steps(&self, server: &Server, probes: &mut Vec<Probe>) -> Result<(), String> {
         let read = (server.read)().await;
         let Read { caller, token } = read?;
         let token = token.as_ref().map(Secret::reveal);
-        probes.extend(probe::climb(&caller, &server.target, token, self.parts.clock).await);
+        probes.extend(probe::test_steps(&caller, &server.target, token, self.parts.clock).await);
         Ok(())
     }
 
