@@ -14,7 +14,7 @@ use litemap::LiteMap;
 use serde_json::{Value, json};
 
 use super::{
-    json::{self, fields},
+    json::{self, AsObject, fields},
     kube::Metadata,
 };
 use crate::core::{
@@ -124,9 +124,10 @@ fn revision(revision: &Revision) -> Value {
     let outcome = &revision.outcome;
     json!({
         "number": revision.number, "at": revision.at.millis(), "by": revision.by,
-        "scaled": revision.overlay.scaled, "restarted": revision.overlay.restarted.millis(),
-        "reconfigured": revision.overlay.reconfigured,
-        "digests": revision.overlay.digests, "pinned": revision.overlay.pinned, "sized": revision.overlay.sized,
+        "scaled": AsObject(&revision.overlay.scaled), "restarted": revision.overlay.restarted.millis(),
+        "reconfigured": AsObject(&revision.overlay.reconfigured),
+        "digests": AsObject(&revision.overlay.digests), "pinned": revision.overlay.pinned,
+        "sized": AsObject(&revision.overlay.sized),
         "verdict": outcome.verdict, "cause": outcome.cause, "object": outcome.object, "sentence": outcome.sentence,
         "evidence": outcome.evidence, "fix": outcome.fix, "since": outcome.since.millis(),
     })

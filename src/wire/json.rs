@@ -11,7 +11,7 @@ use std::fmt;
 
 use litemap::LiteMap;
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor},
 };
 use serde_json::Value;
@@ -39,6 +39,24 @@ fn fill(place: Place<'_>, text: &[u8]) -> serde_json::Result<()> {
     let mut reader = serde_json::Deserializer::from_slice(text);
     place.deserialize(&mut reader)?;
     reader.end()
+}
+
+/// Writes a map as an object, also where it is empty: litemap's own way makes an array of that.
+pub fn object<K: Serialize, V: Serialize, S: Serializer>(
+    map: &LiteMap<K, V>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(map.iter())
+}
+
+/// Map that is written by [`object`].
+#[derive(Debug)]
+pub struct AsObject<'a, K, V>(pub &'a LiteMap<K, V>);
+
+impl<K: Serialize, V: Serialize> Serialize for AsObject<'_, K, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        object(self.0, serializer)
+    }
 }
 
 /// Shape that can be read in place.

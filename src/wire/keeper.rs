@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     backup::{BackupEntry, Copies, Volume},
     change::ChangeReport,
-    json::fields,
+    json::{fields, object},
 };
 use crate::core::{facts::Fact, order::GatherExt as _, time::Wall};
 
@@ -40,6 +40,7 @@ fields!(Ask {
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Inspection {
     /// A text for each name; `null`: there is no such thing. What could not be read is absent.
+    #[serde(serialize_with = "object")]
     pub facts: LiteMap<String, Option<String>>,
 }
 fields!(Inspection { facts });

@@ -9,7 +9,7 @@ use std::time::Duration;
 use litemap::LiteMap;
 use serde::Serialize;
 
-use super::json::{self, fields};
+use super::json::{self, fields, object};
 use crate::core::{
     lease::{Change, Party, Record, Standby},
     order::GatherExt as _,
@@ -158,6 +158,7 @@ struct WrittenHead {
     name: &'static str,
     #[serde(skip_serializing_if = "String::is_empty")]
     resource_version: String,
+    #[serde(serialize_with = "object")]
     annotations: LiteMap<&'static str, String>,
 }
 

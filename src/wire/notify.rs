@@ -7,7 +7,7 @@ use litemap::LiteMap;
 use serde::Serialize;
 use serde_json::json;
 
-use super::json::{self, fields};
+use super::json::{self, AsObject, fields};
 use crate::core::{
     health::Severity,
     notify::{Message, Notice, Notified, Turn},
@@ -82,7 +82,7 @@ fn webhook(message: &Message, host: &str, at: Wall, text: &str) -> serde_json::V
         "severity": worst(message).map(Severity::as_str),
         "text": text,
         "conditions": conditions,
-        "came_and_went": message.missed,
+        "came_and_went": AsObject(&message.missed),
         "late_s": message.late.map(|late| late.as_secs()),
     })
 }
@@ -188,7 +188,7 @@ pub fn kept(notified: &LiteMap<String, Notified>) -> String {
         .take(SHOWN_MAX)
         .map(|(id, notified)| (id, kept(notified)))
         .collect();
-    serde_json::to_string(&all).unwrap_or_default()
+    serde_json::to_string(&AsObject(&all)).unwrap_or_default()
 }
 
 /// The reverse of [`kept`]; what is not understood was not told.

@@ -21,6 +21,7 @@ use crate::{
     core::order::GatherExt as _,
     error::{Error, Exit, Result},
     files,
+    wire::json::AsObject,
 };
 
 /// Standard input in the place of a file.
@@ -115,14 +116,16 @@ fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
     for (key, file) in secrets {
         secret_env.insert(key, secret(Path::new(&file))?);
     }
+    let env = pairs(args, ("env", '='))?;
+    let volumes = pairs(args, ("volume", ':'))?;
     let body = json!({
         "namespace": args.text("namespace").unwrap_or_default(),
         "image": args.text("image"),
         "port": port,
         "host": args.text("host"),
-        "env": pairs(args, ("env", '='))?,
-        "secret_env": secret_env,
-        "volumes": pairs(args, ("volume", ':'))?,
+        "env": AsObject(&env),
+        "secret_env": AsObject(&secret_env),
+        "volumes": AsObject(&volumes),
         "pull_secret": args.text("pull-secret"),
     });
     let cannot = format!("{app} was not deployed");

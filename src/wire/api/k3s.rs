@@ -12,7 +12,6 @@ use crate::{
         words::size,
     },
     wire::{
-        backup::Copies,
         json::fields,
         keeper::{Doing, K3sStatus},
     },

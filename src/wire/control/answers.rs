@@ -5,10 +5,13 @@ use std::fmt::Write as _;
 
 use base64::Engine;
 use litemap::LiteMap;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::{fields::BASE64, outbound::message};
-use crate::core::{proxy::HeaderList, time::Wall};
+use crate::{
+    core::{proxy::HeaderList, time::Wall},
+    wire::json::object,
+};
 
 #[derive(Serialize)]
 struct Nothing {}
@@ -82,7 +85,19 @@ pub fn proxy_response_end(request_id: &str, now: Wall) -> String {
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Headers {
-    by_name: Option<LiteMap<String, Vec<String>>>,
+    #[serde(serialize_with = "named")]
+    by_name: LiteMap<String, Vec<String>>,
+}
+
+fn named<S: Serializer>(
+    by_name: &LiteMap<String, Vec<String>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    if by_name.is_empty() {
+        serializer.serialize_none()
+    } else {
+        object(by_name, serializer)
+    }
 }
 
 impl Headers {
@@ -94,9 +109,7 @@ impl Headers {
                 .or_default()
                 .extend(values.iter().cloned());
         }
-        Self {
-            by_name: (!by_name.is_empty()).then_some(by_name),
-        }
+        Self { by_name }
     }
 }
 

@@ -3,7 +3,10 @@
 use litemap::LiteMap;
 use serde::{Serialize, Serializer};
 
-use crate::core::{secret::Secret, time::Wall};
+use crate::{
+    core::{secret::Secret, time::Wall},
+    wire::json::object,
+};
 
 /// The types that `protocol_fallback` lists, as the existing agent does.
 pub const SUPPORTED_TYPES: [&str; 17] = [
@@ -72,9 +75,10 @@ pub struct Registration {
     /// `gitVersion` of the API server.
     pub k8s_version: String,
     /// Configured labels.
+    #[serde(serialize_with = "object")]
     pub labels: LiteMap<String, String>,
     /// `agent_mode`, `registration_mode`, `registration_timestamp`.
-    #[serde(skip_serializing_if = "LiteMap::is_empty")]
+    #[serde(skip_serializing_if = "LiteMap::is_empty", serialize_with = "object")]
     pub metadata: LiteMap<String, String>,
     /// The configured cluster name.
     pub name: String,

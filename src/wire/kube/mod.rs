@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use pod::{ContainerStatus, Pod, PodStatus};
 
-use super::json::{Fields, Place, Shape, fields};
+use super::json::{Fields, Place, Shape, fields, object};
 use crate::core::{cluster, quantity, secret::Secret};
 
 /// The head of every object.
@@ -36,7 +36,7 @@ pub struct Metadata {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// Labels.
-    #[serde(skip_serializing_if = "LiteMap::is_empty")]
+    #[serde(skip_serializing_if = "LiteMap::is_empty", serialize_with = "object")]
     pub labels: LiteMap<String, String>,
     /// Time when it was made.
     #[serde(skip_serializing)]
@@ -374,6 +374,7 @@ pub struct ConfigMap {
     /// The head.
     pub metadata: Metadata,
     /// The texts.
+    #[serde(serialize_with = "object")]
     pub data: LiteMap<String, String>,
 }
 fields!(ConfigMap {
