@@ -201,7 +201,7 @@ mod tests {
     fn manifests(key: &str, script: &str) -> Vec<Manifest> {
         let text = format!(
             "apiVersion: v1\nkind: Secret\nmetadata: {{name: key}}\nstringData: {{k: {key}}}\n---\n\
-             apiVersion: batch/v1\nkind: Job\nmetadata: {{name: once, annotations: {{pipeops.io/run-first: \"true\"}}}}\nspec: {{a: {script}}}\n---\n\
+             apiVersion: batch/v1\nkind: Job\nmetadata: {{name: once, annotations: {{pipeops.io/run-first: \"true\"}}}}\nspec: {{a: \"{script}\"}}\n---\n\
              apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\n"
         );
         parse(&text, Some("shop")).unwrap()
