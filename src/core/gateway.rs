@@ -158,7 +158,7 @@ impl Class {
 
 /// Scheme, host and port of a server of WebSockets.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Origin {
+pub struct GatewayAddress {
     /// True if TLS is spoken.
     pub is_encrypted: bool,
     /// A name or an address, the latter without brackets.
@@ -167,7 +167,7 @@ pub struct Origin {
     pub port: u16,
 }
 
-impl Origin {
+impl GatewayAddress {
     fn is_same(&self, other: &Self) -> bool {
         let host = |origin: &Self| match origin.host.parse::<IpAddr>() {
             Ok(address) => address.to_string(),
@@ -179,7 +179,7 @@ impl Origin {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for GatewayAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_encrypted { "wss" } else { "ws" };
         if self.host.contains(':') {
@@ -229,9 +229,9 @@ impl fmt::Display for GatewayRefusal {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Rules {
     /// The control plane's own address, from the settings.
-    pub controller: Origin,
+    pub controller: GatewayAddress,
     /// Gateways that the settings list.
-    pub listed: Vec<Origin>,
+    pub listed: Vec<GatewayAddress>,
 }
 
 impl Rules {
@@ -242,7 +242,7 @@ impl Rules {
     /// Why not.
     pub fn judge(
         &self,
-        gateway: &Origin,
+        gateway: &GatewayAddress,
         class: Class,
         controller: Option<Class>,
     ) -> Result<(), GatewayRefusal> {
@@ -334,10 +334,10 @@ mod tests {
         }
     }
 
-    fn origin(url: &str) -> Origin {
+    fn origin(url: &str) -> GatewayAddress {
         let (scheme, rest) = url.split_once("://").unwrap();
         let (host, port) = rest.rsplit_once(':').unwrap();
-        Origin {
+        GatewayAddress {
             is_encrypted: scheme == "wss",
             host: host.trim_matches(['[', ']']).to_owned(),
             port: port.parse().unwrap(),
@@ -349,7 +349,7 @@ mod tests {
             controller: origin(api),
             listed: listed.iter().map(|url| origin(url)).collect(),
         };
-        let class = |origin: &Origin| Class::of_text(&origin.host).unwrap();
+        let class = |origin: &GatewayAddress| Class::of_text(&origin.host).unwrap();
         let gateway = origin(gateway);
         rules.judge(&gateway, class(&gateway), Some(class(&rules.controller)))
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Resolution of stored samples. A finer level is copied into the next one while it still exists
 /// itself.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Level {
+pub enum Resolution {
     /// Each value.
     Raw,
     /// Steps of a minute.
@@ -24,7 +24,7 @@ const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 const DAY_MS: i64 = 24 * HOUR_MS;
 
-impl Level {
+impl Resolution {
     /// All, the finest first.
     pub const ALL: [Self; 4] = [Self::Raw, Self::Minutes, Self::Quarters, Self::SixHours];
 
@@ -130,8 +130,8 @@ pub struct Bounds {
 
 impl Bounds {
     /// Minutes that a level is kept for.
-    pub fn kept_minutes(&self, level: Level) -> u64 {
-        let levels = Level::ALL.into_iter().zip(self.kept_minutes);
+    pub fn kept_minutes(&self, level: Resolution) -> u64 {
+        let levels = Resolution::ALL.into_iter().zip(self.kept_minutes);
         let mut kept = levels.filter_map(|(of, minutes)| (of == level).then_some(minutes));
         kept.next().unwrap_or_else(|| level.kept_minutes())
     }
@@ -140,7 +140,7 @@ impl Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            kept_minutes: Level::ALL.map(Level::kept_minutes),
+            kept_minutes: Resolution::ALL.map(Resolution::kept_minutes),
             // Five times what is measured at once at most; a list of them takes 3 MB.
             series_max: 10_000,
             // A boot every three minutes for two days, which is how long single values need their
@@ -162,15 +162,15 @@ mod tests {
     #[test]
     fn a_step_is_answered_from_the_coarsest_level_that_has_it() {
         for (seconds, level) in [
-            (None, Level::Raw),
-            (Some(15), Level::Raw),
-            (Some(60), Level::Minutes),
-            (Some(899), Level::Minutes),
-            (Some(900), Level::Quarters),
-            (Some(86_400), Level::SixHours),
+            (None, Resolution::Raw),
+            (Some(15), Resolution::Raw),
+            (Some(60), Resolution::Minutes),
+            (Some(899), Resolution::Minutes),
+            (Some(900), Resolution::Quarters),
+            (Some(86_400), Resolution::SixHours),
         ] {
             assert_eq!(
-                Level::for_step(seconds.map(Duration::from_secs)),
+                Resolution::for_step(seconds.map(Duration::from_secs)),
                 level,
                 "{seconds:?}"
             );
@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn each_level_is_kept_longer_than_the_finer_one_and_its_span_is_whole_steps() {
-        for pair in Level::ALL.windows(2) {
+        for pair in Resolution::ALL.windows(2) {
             assert!(pair[0].kept_minutes() < pair[1].kept_minutes());
             assert_eq!(pair[0].coarser(), Some(pair[1]));
-            assert_eq!(Level::of(pair[1].number()), Some(pair[1]));
+            assert_eq!(Resolution::of(pair[1].number()), Some(pair[1]));
             if let Some(span) = pair[0].span_ms() {
                 assert_eq!(span % pair[1].step_ms().unwrap(), 0);
             }
@@ -191,8 +191,8 @@ mod tests {
 
     #[test]
     fn each_level_is_kept_as_long_as_the_documentation_says() {
-        let days = |level: Level| Bounds::default().kept_minutes(level) / MINUTES_OF_DAY;
-        assert_eq!(Level::ALL.map(days), [2, 30, 366, 5 * 366]);
+        let days = |level: Resolution| Bounds::default().kept_minutes(level) / MINUTES_OF_DAY;
+        assert_eq!(Resolution::ALL.map(days), [2, 30, 366, 5 * 366]);
         let metrics = include_str!("../../docs/metrics.md");
         for row in [
             "| single values | 48 hours |",

@@ -142,7 +142,7 @@ impl Agent {
     ) -> Option<(Task<()>, Sender<()>)> {
         let client = self.cluster.clone()?;
         let name = parts::lease_name(&self.store, notes).await;
-        let settings = election::Settings {
+        let settings = election::ElectionSettings {
             me: Party {
                 id: format!("{}_{name}", identity.agent_id),
                 agent: identity.agent_id.clone(),

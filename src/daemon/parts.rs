@@ -270,8 +270,8 @@ pub(super) fn proxies(settings: &Settings) -> Proxies {
     Proxies::new(proxy, &settings.pipeops.no_proxy.join(","))
 }
 
-fn gateway_origin(url: &Url) -> gateway::Origin {
-    gateway::Origin {
+fn gateway_origin(url: &Url) -> gateway::GatewayAddress {
+    gateway::GatewayAddress {
         is_encrypted: url.security == Security::Tls,
         host: url.host.clone(),
         port: url.port,

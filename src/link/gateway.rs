@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use super::dial::{Caller, Failure};
 use crate::{
     core::{
-        gateway::{Class, GatewayRefusal, Origin},
+        gateway::{Class, GatewayAddress, GatewayRefusal},
         link::DialFailure,
         url::Security,
     },
@@ -91,15 +91,15 @@ impl Caller {
     }
 }
 
-fn origin(target: &DialTarget) -> Origin {
-    Origin {
+fn origin(target: &DialTarget) -> GatewayAddress {
+    GatewayAddress {
         is_encrypted: target.security == Security::Tls,
         host: target.host.clone(),
         port: target.port,
     }
 }
 
-fn refused(gateway: &Origin, refusal: GatewayRefusal) -> Failure {
+fn refused(gateway: &GatewayAddress, refusal: GatewayRefusal) -> Failure {
     let fix = if refusal.is_liftable() {
         format!("if that gateway is yours: pipeops.gateways = \"{gateway}\" in the configuration")
     } else {

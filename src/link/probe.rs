@@ -16,7 +16,7 @@ use crate::{
         self, ErrorKind, Phase, Stream, deadline,
         dial::Route,
         head::Head,
-        steps::{Limits, Tried, try_steps},
+        steps::{Deadlines, Tried, try_steps},
         target::Target as Peer,
     },
     wire::handshake::DialTarget,
@@ -25,7 +25,7 @@ use crate::{
 /// Deadline of each step.
 const STEP_WITHIN: Duration = Duration::from_secs(3);
 /// Deadlines of the steps to a connection.
-const LIMITS: Limits = Limits {
+const DEADLINES: Deadlines = Deadlines {
     step: STEP_WITHIN,
     all: STEP_WITHIN.saturating_mul(3),
 };
@@ -94,7 +94,7 @@ impl Attempt<'_> {
             Security::Plain => None,
         };
         let route = Route::direct(&self.peer).with_tls(tls).through(proxy);
-        let steps = try_steps(&self.caller.dialer, &route, LIMITS, self.clock).await;
+        let steps = try_steps(&self.caller.dialer, &route, DEADLINES, self.clock).await;
         Self::step(probes, PathStep::Dns, steps.dns, |found| {
             let some: Vec<_> = found
                 .iter()

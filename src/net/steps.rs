@@ -30,7 +30,7 @@ pub struct Steps {
 
 /// Time for the steps.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct Deadlines {
     /// For one of them.
     pub step: Duration,
     /// For all together.
@@ -41,13 +41,13 @@ pub struct Limits {
 pub async fn try_steps(
     dialer: &Dialer,
     route: &Route<'_>,
-    limits: Limits,
+    deadlines: Deadlines,
     clock: fn() -> Now,
 ) -> Steps {
     let nearest = route.proxy.map_or(route.target, |proxy| &proxy.target);
     let start = clock().mono;
-    let end = start.after(limits.all);
-    let limit = || limits.step.min(end.since(clock().mono));
+    let end = start.after(deadlines.all);
+    let limit = || deadlines.step.min(end.since(clock().mono));
     let result = dialer.look_up(nearest, limit()).await;
     let mut steps = Steps {
         dns: Tried {

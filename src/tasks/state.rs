@@ -12,7 +12,7 @@ use crate::core::{
     event::{Event, EventContent, Source, Tally},
     health::{Change, Condition, Conditions, Severity},
     k3s::backup::Kept,
-    link::Standing,
+    link::LinkStatus,
     rates::DiskSpace,
     time::{Mono, Now, Wall},
     verdict::Stage,
@@ -32,7 +32,7 @@ pub struct LinkView {
     /// True if no control plane is configured.
     pub is_off: bool,
     /// The machine's own words; `None` before its first turn.
-    pub standing: Option<Standing>,
+    pub standing: Option<LinkStatus>,
     /// Times that the link was lost since the start.
     pub outages: u64,
     /// Reason why it was lost the last time.

@@ -186,23 +186,23 @@ pub fn dashboard_request(line: &str) {
 /// Asserts what holds of every byte of the control plane: messages, yamux frames, and the headers
 /// of streams, which mean the same in one piece and in many.
 pub fn control_plane_bytes(data: &[u8]) {
-    use core::yamux::{Settings, Yamux};
+    use core::yamux::{MuxLimits, Yamux};
     use pipeops_agent::wire::{control, stream::HeaderReader};
 
     let _ = control::decode(data);
 
-    let settings = Settings {
+    let limits = MuxLimits {
         streams_max: 4,
         buffered_bytes_max: 600_000,
     };
-    let mut session = Yamux::new(settings);
+    let mut session = Yamux::new(limits);
     let mut rest = data;
     loop {
         let received = session.receive(rest);
         rest = &rest[received.used..];
         let load = session.load();
-        assert!(load.streams <= settings.streams_max);
-        assert!(load.buffered_bytes <= settings.buffered_bytes_max);
+        assert!(load.streams <= limits.streams_max);
+        assert!(load.buffered_bytes <= limits.buffered_bytes_max);
         while session.next_control().is_some() {}
         if received.event.is_none() {
             assert!(rest.is_empty() || session.is_ended());

@@ -82,7 +82,7 @@ impl Override {
 
 /// Access level in force, and its origin.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Standing {
+pub struct EffectiveLevel {
     /// Level of the configuration.
     pub configured: Level,
     /// Level that was set on this machine.
@@ -116,7 +116,7 @@ pub enum Denied {
     OwnerOnly,
 }
 
-impl Standing {
+impl EffectiveLevel {
     /// The level that holds: the stricter of the two.
     pub fn level(&self) -> Level {
         let by_hand = self.by_hand.level().unwrap_or(self.configured);
@@ -177,8 +177,8 @@ mod tests {
         Override::Known(wish(level))
     }
 
-    fn standing(configured: Level, by_hand: Override) -> Standing {
-        Standing {
+    fn standing(configured: Level, by_hand: Override) -> EffectiveLevel {
+        EffectiveLevel {
             configured,
             by_hand,
         }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     /// Outcome of a request, as a word.
-    fn came_of(standing: &Standing, level: Level, authority: Authority) -> &'static str {
+    fn came_of(standing: &EffectiveLevel, level: Level, authority: Authority) -> &'static str {
         match standing.change(wish(level), authority) {
             Ok(Change::Nothing) => "nothing",
             Ok(Change::ByHand(Override::None)) => "cleared",

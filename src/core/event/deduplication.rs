@@ -27,7 +27,7 @@ pub struct Sighting<'a> {
 
 /// Source of an object: list or watch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Origin {
+pub enum Arrival {
     /// It is in the list of those that there are.
     Listed,
     /// It has just been made, or changed.
@@ -57,7 +57,7 @@ impl Deduplication {
 
     /// Returns the new occurrences since the object was last seen. `now` is the wall clock: an
     /// object from the future counts as of now.
-    pub fn occurrences(&mut self, seen: Sighting<'_>, origin: Origin, now: Wall) -> u32 {
+    pub fn occurrences(&mut self, seen: Sighting<'_>, origin: Arrival, now: Wall) -> u32 {
         self.newest = self.newest.max(seen.last.min(now));
         let id = number(seen.id);
         let before = self.young.remove(&id).or_else(|| self.old.remove(&id));
@@ -66,10 +66,10 @@ impl Deduplication {
             Some(before) => seen.count.saturating_sub(before),
             None if seen.first >= self.since => seen.count,
             // A part of its count is from before; how much is not known.
-            None if origin == Origin::Live || seen.last >= self.since => 1,
+            None if origin == Arrival::Live || seen.last >= self.since => 1,
             None => 0,
         };
-        if origin == Origin::Live {
+        if origin == Arrival::Live {
             self.up_to_date();
         }
         occurrences
@@ -122,11 +122,11 @@ mod tests {
     const NOW: i64 = 1000;
 
     fn listed(deduplication: &mut Deduplication, seen: Sighting<'_>) -> u32 {
-        deduplication.occurrences(seen, Origin::Listed, at(NOW))
+        deduplication.occurrences(seen, Arrival::Listed, at(NOW))
     }
 
     fn live(deduplication: &mut Deduplication, seen: Sighting<'_>) -> u32 {
-        deduplication.occurrences(seen, Origin::Live, at(NOW))
+        deduplication.occurrences(seen, Arrival::Live, at(NOW))
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 mod deduplication;
 
-pub use deduplication::{Deduplication, Origin, Sighting};
+pub use deduplication::{Arrival, Deduplication, Sighting};
 
 use std::collections::BTreeMap;
 

@@ -82,9 +82,9 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// another one was faster than, and both again.
 const GOOD_BYES_MAX: u32 = 4;
 
-/// Settings of the election.
+/// ElectionSettings of the election.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ElectionSettings {
     /// This agent.
     pub me: Party,
     /// True if rivals were known before the start.
@@ -156,7 +156,7 @@ pub enum Output {
 
 /// Permission to link.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Standing {
+pub enum LeaseState {
     /// There may, until then.
     Open(Mono),
     /// Not before the API said whose it is.
@@ -240,7 +240,7 @@ pub struct Election {
 
 impl Election {
     /// An agent that asks at its first poll, and has no link before.
-    pub fn new(settings: Settings, seed: u64, now: Mono) -> Self {
+    pub fn new(settings: ElectionSettings, seed: u64, now: Mono) -> Self {
         Self {
             me: settings.me,
             cluster_id: None,
@@ -268,20 +268,20 @@ impl Election {
     }
 
     /// Returns whether there may be a link now. An open one ends at its moment by itself.
-    pub fn standing(&self, now: Mono) -> Standing {
+    pub fn standing(&self, now: Mono) -> LeaseState {
         // None is smaller than any.
         if let Some(fence) = self.fence.max(self.grace).filter(|fence| now < *fence) {
-            return Standing::Open(fence);
+            return LeaseState::Open(fence);
         }
         let is_silent = self.silence.is_some()
             && self
                 .answered
                 .is_none_or(|answered| now.since(answered) >= SILENCE);
         match &self.watched {
-            _ if self.silence == Some(Silence::ClockBehind) && is_silent => Standing::Blind,
-            _ if self.knows_rivals && is_silent => Standing::Blind,
-            Some(watched) => Standing::StandingBy(watched.holder.clone()),
-            None => Standing::Asking,
+            _ if self.silence == Some(Silence::ClockBehind) && is_silent => LeaseState::Blind,
+            _ if self.knows_rivals && is_silent => LeaseState::Blind,
+            Some(watched) => LeaseState::StandingBy(watched.holder.clone()),
+            None => LeaseState::Asking,
         }
     }
 
@@ -316,14 +316,14 @@ impl Election {
             return "barred";
         }
         match (self.standing(now), &self.seen) {
-            (Standing::Open(_), KnownLease::Record(record)) if record.is_quiet() => "alone",
-            (Standing::Open(_), KnownLease::Record(_)) => "holding",
-            (Standing::Open(_), KnownLease::Unknown | KnownLease::Nothing) => {
+            (LeaseState::Open(_), KnownLease::Record(record)) if record.is_quiet() => "alone",
+            (LeaseState::Open(_), KnownLease::Record(_)) => "holding",
+            (LeaseState::Open(_), KnownLease::Unknown | KnownLease::Nothing) => {
                 "alone without the cluster"
             }
-            (Standing::StandingBy(_), _) => "standing by",
-            (Standing::Asking, _) => "asking",
-            (Standing::Blind, _) => "blind",
+            (LeaseState::StandingBy(_), _) => "standing by",
+            (LeaseState::Asking, _) => "asking",
+            (LeaseState::Blind, _) => "blind",
         }
     }
 

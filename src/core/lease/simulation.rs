@@ -156,7 +156,7 @@ impl World {
         let seed = self.random.u64(..);
         let node = &mut self.nodes[index];
         let now = node.clock(real_ms);
-        let settings = Settings {
+        let settings = ElectionSettings {
             me: Party {
                 id: format!("id-{index}"),
                 agent: "agent".to_owned(),
@@ -342,7 +342,7 @@ impl World {
         let node = &self.nodes[index];
         let now = node.clock(self.real_ms);
         let election = node.election.as_ref();
-        election.is_some_and(|election| matches!(election.standing(now), Standing::Open(_)))
+        election.is_some_and(|election| matches!(election.standing(now), LeaseState::Open(_)))
     }
 
     fn open(&self) -> Vec<usize> {

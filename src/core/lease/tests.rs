@@ -52,7 +52,7 @@ impl Bench {
 
     fn that_knows_rivals(knows_rivals: bool) -> Self {
         let now = Mono::since_boot(Duration::from_secs(50));
-        let settings = Settings {
+        let settings = ElectionSettings {
             me: party("me"),
             knows_rivals,
             ask_until: now.after(Duration::from_secs(20)),
@@ -130,8 +130,8 @@ impl Bench {
     /// Time for which there may be a link from now on.
     fn open_for(&self) -> Option<Duration> {
         match self.election.standing(self.now) {
-            Standing::Open(until) => Some(until.since(self.now)),
-            Standing::Asking | Standing::StandingBy(_) | Standing::Blind => None,
+            LeaseState::Open(until) => Some(until.since(self.now)),
+            LeaseState::Asking | LeaseState::StandingBy(_) | LeaseState::Blind => None,
         }
     }
 
@@ -157,7 +157,7 @@ impl Bench {
 #[test]
 fn nobody_links_before_the_api_said_whose_the_link_is() {
     let mut bench = Bench::new();
-    assert_eq!(bench.election.standing(bench.now), Standing::Asking);
+    assert_eq!(bench.election.standing(bench.now), LeaseState::Asking);
     assert_eq!(bench.next(), Output::Get);
     assert_eq!(bench.open_for(), None);
 }
@@ -284,7 +284,7 @@ fn a_fence_counts_from_the_start_of_the_write() {
     );
     bench.pass(100);
     assert_eq!(bench.open_for(), None, "a stopped holder is fenced");
-    assert_eq!(bench.election.standing(bench.now), Standing::Asking);
+    assert_eq!(bench.election.standing(bench.now), LeaseState::Asking);
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn a_holder_that_finds_another_one_has_no_link() {
     bench.find(held("other", 8, &[]));
     assert_eq!(
         bench.election.standing(bench.now),
-        Standing::StandingBy(party("other"))
+        LeaseState::StandingBy(party("other"))
     );
     assert_eq!(bench.kept, Vec::<bool>::new());
     assert!(matches!(bench.next(), Output::Update(_, Change::Standby)));
@@ -428,7 +428,7 @@ fn without_an_api_only_one_that_never_knew_rivals_links() {
         assert_eq!(opened.is_some(), waits);
         match opened {
             Some(at) => assert!(at >= Mono::since_boot(Duration::from_secs(70))),
-            None => assert_eq!(bench.election.standing(bench.now), Standing::Blind),
+            None => assert_eq!(bench.election.standing(bench.now), LeaseState::Blind),
         }
     }
 }
@@ -442,7 +442,7 @@ fn a_clock_that_is_behind_is_no_broken_cluster() {
         bench.give(Input::ClockBehind("it begins tomorrow".to_owned()));
         assert_eq!(bench.open_for(), None);
     }
-    assert_eq!(bench.election.standing(bench.now), Standing::Blind);
+    assert_eq!(bench.election.standing(bench.now), LeaseState::Blind);
     // A holder is the holder, whatever happens to its clock.
     let mut holder = Bench::alone();
     holder.call();

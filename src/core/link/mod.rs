@@ -303,7 +303,7 @@ pub struct Outage {
 
 /// State of the link, for people.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Standing {
+pub struct LinkStatus {
     /// The word of the state.
     pub state: &'static str,
     /// Since when the link is up, or down.
@@ -427,7 +427,7 @@ impl Link {
     }
 
     /// State of the link, for people.
-    pub fn standing(&self, now: Now) -> Standing {
+    pub fn standing(&self, now: Now) -> LinkStatus {
         let (endpoint, until) = match &self.state {
             State::Waiting { until } | State::Refused { until } => ("", Some(*until)),
             State::Dialing { endpoint, .. } => (endpoint.as_str(), None),
@@ -439,7 +439,7 @@ impl Link {
             Some(outage) if outage.length.is_none() => outage.began,
             Some(_) | None => self.up_since,
         };
-        Standing {
+        LinkStatus {
             state: self.state(),
             since,
             why: if self.is_ready() {

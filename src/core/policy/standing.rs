@@ -1,7 +1,7 @@
-//! Standing permissions: the conditions that a running call relies on, and when it must end because
+//! CallTerms permissions: the conditions that a running call relies on, and when it must end because
 //! they no longer hold.
 //!
-//! [`decide`] and [`settle`] judge a call before it starts. A [`Standing`] keeps the terms of that
+//! [`decide`] and [`settle`] judge a call before it starts. A [`CallTerms`] keeps the terms of that
 //! decision, takes in later observations, and turns into a refusal once the call would no longer be
 //! admitted. [`Rounds`] says what to check and when.
 
@@ -38,7 +38,7 @@ pub struct Observed {
 
 /// The terms on which a call runs.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub enum Standing {
+pub enum CallTerms {
     /// The call waits for its turn and is judged again before it starts.
     #[default]
     Waiting,
@@ -59,7 +59,7 @@ pub enum Standing {
     },
 }
 
-impl Standing {
+impl CallTerms {
     /// Terms of a call that is about to start in a managed namespace, which was observed at `seen`.
     pub fn in_managed(namespace: &str, observed: &Observed, seen: Mono) -> Self {
         Self::InManaged {
@@ -350,8 +350,8 @@ mod tests {
         observed("1", true, Some(PodSecurity::Baseline))
     }
 
-    fn in_shop() -> Standing {
-        Standing::in_managed("shop", &managed(), at(100))
+    fn in_shop() -> CallTerms {
+        CallTerms::in_managed("shop", &managed(), at(100))
     }
 
     #[test]
@@ -396,14 +396,14 @@ mod tests {
         assert_eq!(standing.observe(&rules, "other", None, at(200)), Ok(()));
         assert_eq!(standing.observe(&rules, "shop", None, at(99)), Ok(()));
         assert_eq!(standing, in_shop());
-        let mut free = Standing::Free;
+        let mut free = CallTerms::Free;
         assert_eq!(free.observe(&rules, "shop", None, at(200)), Ok(()));
         assert_eq!(free.next_look(), None);
     }
 
     #[test]
     fn a_stricter_level_makes_a_running_call_rely_on_its_namespace_within_seconds() {
-        let mut standing = Standing::Free;
+        let mut standing = CallTerms::Free;
         let terms = || Terms::InManaged("shop".to_owned());
         assert_eq!(standing.revise(terms(), at(100)), Ok(()));
         let due = (Subject::Namespace("shop".to_owned()), Mono::default());
@@ -423,13 +423,13 @@ mod tests {
     fn looser_terms_end_nothing_and_a_namespace_that_is_sent_as_it_is_ends() {
         let mut standing = in_shop();
         assert_eq!(standing.revise(Terms::Free, at(101)), Ok(()));
-        assert_eq!(standing, Standing::Free);
+        assert_eq!(standing, CallTerms::Free);
         assert!(standing.revise(Terms::NewNamespace, at(101)).is_err());
-        let mut made = Standing::NewNamespace;
+        let mut made = CallTerms::NewNamespace;
         assert_eq!(made.revise(Terms::NewNamespace, at(101)), Ok(()));
-        let mut waiting = Standing::Waiting;
+        let mut waiting = CallTerms::Waiting;
         assert_eq!(waiting.revise(Terms::NewNamespace, at(101)), Ok(()));
-        assert_eq!(waiting, Standing::Waiting);
+        assert_eq!(waiting, CallTerms::Waiting);
     }
 
     #[test]

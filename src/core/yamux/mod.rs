@@ -59,14 +59,14 @@ const OUTGOING_BYTES_MAX: usize = 4 * 1024 * 1024;
 const PONGS_MAX: usize = 16;
 /// The limits of a session.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct MuxLimits {
     /// Streams at once, counted until they are released.
     pub streams_max: usize,
     /// Bytes received and not yet consumed, of all streams.
     pub buffered_bytes_max: usize,
 }
 
-impl Default for Settings {
+impl Default for MuxLimits {
     /// 128 streams; 8 MiB, which are 32 full windows.
     fn default() -> Self {
         Self {
@@ -103,7 +103,7 @@ impl Reading {
 /// The machine. See the module.
 #[derive(Debug)]
 pub struct Yamux {
-    settings: Settings,
+    limits: MuxLimits,
     reading: Reading,
     streams: LiteMap<u32, Stream>,
     slots: usize,
@@ -124,9 +124,9 @@ pub struct Yamux {
 
 impl Yamux {
     /// A session without streams.
-    pub const fn new(settings: Settings) -> Self {
+    pub const fn new(limits: MuxLimits) -> Self {
         Self {
-            settings,
+            limits,
             reading: Reading::START,
             streams: LiteMap::new(),
             slots: 0,
@@ -399,7 +399,7 @@ impl Yamux {
 
     /// A SYN for an id that is free.
     fn welcome(&mut self, id: u32) -> Option<StreamKey> {
-        let is_full = self.slots >= self.settings.streams_max
+        let is_full = self.slots >= self.limits.streams_max
             || self.resets.is_full()
             || self.resets.is_waiting(id);
         if id == 0 || is_full {
@@ -449,7 +449,7 @@ impl Yamux {
         let stream = alive(&mut self.streams, key)?;
         stream.receive(bytes);
         self.buffered += at.len();
-        while self.buffered > self.settings.buffered_bytes_max {
+        while self.buffered > self.limits.buffered_bytes_max {
             let Some(stalled) = self.stalled() else { break };
             self.cut(stalled, ResetReason::BufferFull);
         }

@@ -5,7 +5,7 @@
 use super::*;
 use std::{collections::BTreeMap, rc::Rc};
 
-const SETTINGS: Settings = Settings {
+const LIMITS: MuxLimits = MuxLimits {
     streams_max: 12,
     // Less than twelve windows, so that memory runs out too.
     buffered_bytes_max: 2 * 256 * 1024 + 77,
@@ -70,7 +70,7 @@ impl World {
         Self {
             seed,
             random: fastrand::Rng::with_seed(seed),
-            yamux: Yamux::new(SETTINGS),
+            yamux: Yamux::new(LIMITS),
             wire: Vec::new(),
             noise,
             theirs: BTreeMap::new(),
@@ -350,12 +350,12 @@ impl World {
             "seed {seed}: memory is counted"
         );
         assert!(
-            load.buffered_bytes <= SETTINGS.buffered_bytes_max,
+            load.buffered_bytes <= LIMITS.buffered_bytes_max,
             "seed {seed}"
         );
         assert_eq!(load.streams, self.ours.len(), "seed {seed}: slots");
-        assert!(load.streams <= SETTINGS.streams_max, "seed {seed}");
-        let most = resets::WAITING_MAX + PONGS_MAX + 2 * SETTINGS.streams_max + 2;
+        assert!(load.streams <= LIMITS.streams_max, "seed {seed}");
+        let most = resets::WAITING_MAX + PONGS_MAX + 2 * LIMITS.streams_max + 2;
         assert!(load.control_frames <= most, "seed {seed}: {load:?}");
         assert!(
             self.yamux.events.is_empty(),

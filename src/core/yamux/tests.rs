@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const NOTHING: [u32; 0] = [];
 
 fn session() -> Yamux {
-    Yamux::new(Settings::default())
+    Yamux::new(MuxLimits::default())
 }
 
 fn frame(kind: FrameType, flags: Flags, stream: u32, length: u32) -> Vec<u8> {
@@ -352,7 +352,7 @@ fn a_stream_reset_within_a_frame_skips_the_rest_of_it() {
 
 #[test]
 fn a_stream_that_holds_much_goes_before_one_that_holds_little() {
-    let mut yamux = Yamux::new(Settings {
+    let mut yamux = Yamux::new(MuxLimits {
         streams_max: 8,
         buffered_bytes_max: 1000,
     });
@@ -367,7 +367,7 @@ fn a_stream_that_holds_much_goes_before_one_that_holds_little() {
 
 #[test]
 fn of_streams_that_hold_about_the_same_the_one_left_alone_longest_goes() {
-    let mut yamux = Yamux::new(Settings {
+    let mut yamux = Yamux::new(MuxLimits {
         streams_max: 8,
         buffered_bytes_max: 300,
     });
@@ -448,9 +448,9 @@ fn only_lost_framing_ends_the_session() {
 
 #[test]
 fn a_peer_that_does_not_read_our_resets_does_not_make_them_grow() {
-    let mut yamux = Yamux::new(Settings {
+    let mut yamux = Yamux::new(MuxLimits {
         streams_max: 1,
-        ..Settings::default()
+        ..MuxLimits::default()
     });
     open(&mut yamux, 2);
     for id in 2..50_000 {

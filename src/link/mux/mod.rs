@@ -25,7 +25,7 @@ use hyper::body::Bytes;
 use litemap::LiteMap;
 
 use crate::core::yamux::{
-    Event, GoAway, Load, Received, ResetReason, Settings, StreamKey, Yamux,
+    Event, GoAway, Load, MuxLimits, Received, ResetReason, StreamKey, Yamux,
     frame::{HEADER_BYTES, Unreadable},
 };
 use crate::link::outlet::{Frame, Lane, Lost, Outlet};
@@ -341,9 +341,9 @@ pub struct Mux {
 
 impl Mux {
     /// A mux for the session that the outlet belongs to. [`Self::drive`] has to run.
-    pub fn new(settings: Settings, outlet: Outlet) -> Self {
+    pub fn new(limits: MuxLimits, outlet: Outlet) -> Self {
         let state = State {
-            machine: Yamux::new(settings),
+            machine: Yamux::new(limits),
             ports: LiteMap::new(),
             waiting: VecDeque::new(),
             stuck: BTreeSet::new(),

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use super::{boots::Boots, series, signed, unsigned};
 use crate::core::{
     outbox::Range,
-    retention::Level,
+    retention::Resolution,
     series::{
         block::{Block, Column, decode_columns, encode_columns},
         steps::{Cell, Steps, cells},
@@ -22,7 +22,7 @@ const STEP_COLUMNS: usize = 4;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Chunk {
     pub(super) number: i64,
-    pub(super) level: Level,
+    pub(super) level: Resolution,
     /// The minutes that are in it.
     pub(super) minutes: Range,
     /// From its first moment to the one after its last, in milliseconds since 1970.
@@ -47,7 +47,7 @@ pub(super) fn list(
 
 /// A row; `None` where it is not what this program writes.
 fn read(row: &Row<'_>) -> rusqlite::Result<Option<Chunk>> {
-    let level = Level::of(row.get(1)?);
+    let level = Resolution::of(row.get(1)?);
     let minutes = Range::new(unsigned(row.get(2)?), unsigned(row.get(3)?));
     let (Some(level), Some(minutes)) = (level, minutes) else {
         return Ok(None);
@@ -74,7 +74,7 @@ pub(super) fn insert_raw(
     };
     let chunk = Chunk {
         number: 0,
-        level: Level::Raw,
+        level: Resolution::Raw,
         minutes,
         wall: (
             wall(block.ticks.first()),
@@ -109,7 +109,7 @@ fn last_minute(block: &Block, column: &Column) -> Option<u64> {
 /// Writes steps of a level. Its minutes are those of the chunks that it was made of.
 pub(super) fn insert_steps(
     transaction: &Transaction<'_>,
-    (level, step_ms): (Level, i64),
+    (level, step_ms): (Resolution, i64),
     minutes: Range,
     series: &[(u32, Steps)],
 ) -> rusqlite::Result<()> {

@@ -12,7 +12,7 @@ use super::{
 use crate::core::{
     order::OrderExt as _,
     outbox::Range,
-    retention::Level,
+    retention::Resolution,
     series::{
         block::Block,
         steps::{Cell, Steps},
@@ -30,7 +30,7 @@ pub(super) enum Compaction {
     /// This minute cannot be read.
     Damaged(Range),
     /// These chunks become one of the next level.
-    Roll(Level, Vec<Chunk>),
+    Roll(Resolution, Vec<Chunk>),
 }
 
 /// Next compaction that is due. `now_hour` is the running boot and its hour: its minutes stay in
@@ -43,7 +43,7 @@ pub(super) fn next(
     if let Some(hour) = hour(connection, boots, now_hour)? {
         return Ok(Some(hour));
     }
-    for level in [Level::Raw, Level::Minutes, Level::Quarters] {
+    for level in [Resolution::Raw, Resolution::Minutes, Resolution::Quarters] {
         if let Some(chunks) = group(connection, level, now_hour.0)? {
             return Ok(Some(Compaction::Roll(level, chunks)));
         }
@@ -95,7 +95,11 @@ fn hour(
 }
 
 /// The oldest chunks of a level that become one chunk of the next, where their span is over.
-fn group(connection: &Connection, level: Level, boot: u32) -> rusqlite::Result<Option<Vec<Chunk>>> {
+fn group(
+    connection: &Connection,
+    level: Resolution,
+    boot: u32,
+) -> rusqlite::Result<Option<Vec<Chunk>>> {
     // Where the clock of a chunk is not known yet it cannot be put into steps of time. It never
     // will be of a boot that is over.
     let condition = format!(
@@ -138,7 +142,7 @@ pub(super) fn compact(
 fn roll(
     transaction: &Transaction<'_>,
     boots: &Boots,
-    level: Level,
+    level: Resolution,
     chunks: &[Chunk],
 ) -> rusqlite::Result<()> {
     let (Some(first), Some(last), Some(next)) = (chunks.first(), chunks.last(), level.coarser())
@@ -155,8 +159,8 @@ fn roll(
     numbers.order();
     numbers.dedup();
     let ticks = match level {
-        Level::Raw => first.ticks(transaction, boots)?,
-        Level::Minutes | Level::Quarters | Level::SixHours => None,
+        Resolution::Raw => first.ticks(transaction, boots)?,
+        Resolution::Minutes | Resolution::Quarters | Resolution::SixHours => None,
     };
     let mut series = Vec::with_capacity(numbers.len());
     for stored in series::of_numbers(transaction, numbers)? {

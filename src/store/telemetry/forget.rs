@@ -8,7 +8,7 @@ use rusqlite::{Connection, Transaction, params};
 use super::{boots::Boots, chunk, journal, series::SEEN_EVERY, signed, unsigned};
 use crate::core::{
     order::GatherExt as _,
-    retention::{Bounds, Level},
+    retention::{Bounds, Resolution},
 };
 
 /// Series that go in one transaction.
@@ -35,7 +35,7 @@ struct Floors {
 impl Floors {
     fn read(connection: &Connection) -> rusqlite::Result<Self> {
         let mut levels = [i64::MAX; 4];
-        for (level, floor) in Level::ALL.into_iter().zip(&mut levels) {
+        for (level, floor) in Resolution::ALL.into_iter().zip(&mut levels) {
             let first: Option<i64> = connection
                 .prepare_cached("SELECT min(sequence_from) FROM chunk WHERE level = ?1")?
                 .query_row([level.number()], |row| row.get(0))?;
@@ -49,8 +49,8 @@ impl Floors {
     }
 
     /// The first minute up to a level.
-    fn up_to(self, level: Level) -> i64 {
-        let levels = Level::ALL.into_iter().zip(self.levels);
+    fn up_to(self, level: Resolution) -> i64 {
+        let levels = Resolution::ALL.into_iter().zip(self.levels);
         let up_to = levels.filter(|(of, _)| *of <= level);
         up_to.map(|(_, floor)| floor).fold(self.journal, i64::min)
     }
@@ -71,11 +71,11 @@ pub(super) fn dead(connection: &Connection, live: &BTreeSet<u32>) -> rusqlite::R
     ))?;
     let rows = query.query_map(
         params![
-            signed(Level::Quarters.life_minutes()),
-            floors.up_to(Level::Minutes),
-            signed(Level::SixHours.life_minutes()),
-            floors.up_to(Level::Quarters),
-            floors.up_to(Level::SixHours),
+            signed(Resolution::Quarters.life_minutes()),
+            floors.up_to(Resolution::Minutes),
+            signed(Resolution::SixHours.life_minutes()),
+            floors.up_to(Resolution::Quarters),
+            floors.up_to(Resolution::SixHours),
             limit()
         ],
         gone,
@@ -108,14 +108,14 @@ pub(super) fn excess(
     let until = if is_hard {
         i64::MAX
     } else {
-        Floors::read(connection)?.up_to(Level::Raw)
+        Floors::read(connection)?.up_to(Resolution::Raw)
     };
     let mut query = connection.prepare_cached(&format!(
         "SELECT number, born, seen FROM series WHERE {} < ?1
          ORDER BY seen - born >= ?2, key NOT GLOB 'cluster_pod_*', seen LIMIT ?3",
         last_minute()
     ))?;
-    let values = params![until, signed(Level::Quarters.life_minutes()), limit()];
+    let values = params![until, signed(Resolution::Quarters.life_minutes()), limit()];
     let rows = query.query_map(values, gone)?;
     let mut found = unused(connection, rows.collect::<rusqlite::Result<_>>()?, live)?;
     // Some more than needed, so that it is not a batch with each new Pod.
@@ -175,6 +175,6 @@ pub(super) fn boots(
     boots: &Boots,
     bounds: &Bounds,
 ) -> rusqlite::Result<Vec<u32>> {
-    let floor = unsigned(Floors::read(connection)?.up_to(Level::SixHours));
+    let floor = unsigned(Floors::read(connection)?.up_to(Resolution::SixHours));
     Ok(boots.over(floor, bounds.boots_max))
 }

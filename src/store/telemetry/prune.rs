@@ -10,7 +10,7 @@ use super::{
 };
 use crate::core::{
     outbox::{Loss, Range, Stream},
-    retention::{Bounds, Level},
+    retention::{Bounds, Resolution},
 };
 
 /// Chunks that go in one transaction.
@@ -34,7 +34,7 @@ pub(super) fn next(
     (epoch, last): (u64, u64),
     (bounds, budget_bytes): (&Bounds, u64),
 ) -> rusqlite::Result<Option<Cut>> {
-    for level in Level::ALL {
+    for level in Resolution::ALL {
         let old = aged(
             connection,
             level,
@@ -43,7 +43,7 @@ pub(super) fn next(
         let free = old
             .into_iter()
             .take_while(|chunk| {
-                level != Level::Raw || !cursors.want(Stream::Metrics, epoch, chunk.minutes)
+                level != Resolution::Raw || !cursors.want(Stream::Metrics, epoch, chunk.minutes)
             })
             .collect::<Vec<_>>();
         if !free.is_empty() {
@@ -67,7 +67,7 @@ pub(super) fn next(
     if over == 0 {
         return Ok(None);
     }
-    for level in Level::ALL {
+    for level in Resolution::ALL {
         let oldest = chunk::list(
             connection,
             "level = ?1 ORDER BY sequence_from LIMIT ?2",
@@ -108,7 +108,7 @@ fn enough(
 
 /// The oldest chunks of a level whose minutes are all at most `until`. Single values that are not
 /// in steps yet stay.
-fn aged(connection: &Connection, level: Level, until: u64) -> rusqlite::Result<Vec<Chunk>> {
+fn aged(connection: &Connection, level: Resolution, until: u64) -> rusqlite::Result<Vec<Chunk>> {
     let mut old = chunk::list(
         connection,
         "level = ?1 ORDER BY sequence_from LIMIT ?2",
@@ -167,7 +167,7 @@ impl Cut {
         match self {
             Self::Chunks(chunks, loss) => {
                 let (first, last) = (chunks.first()?, chunks.last()?);
-                if first.level != Level::Raw {
+                if first.level != Resolution::Raw {
                     return None;
                 }
                 let range = Range::new(first.minutes.from(), last.minutes.to())?;

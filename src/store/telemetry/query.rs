@@ -14,7 +14,7 @@ use super::{
 };
 use crate::core::{
     order::{GatherExt as _, OrderExt as _},
-    retention::Level,
+    retention::Resolution,
     series::{
         Known, Line, Query, Spot,
         block::Block,
@@ -55,7 +55,7 @@ pub(super) fn answer(
     let stored = series::select(connection, &query.select, 0)?;
     let mut wanted: Vec<Known> = stored.iter().map(|stored| stored.known.clone()).collect();
     wanted.extend(fresh.series);
-    let level = Level::for_step(query.step);
+    let level = Resolution::for_step(query.step);
     let span = (query.from.millis(), query.to.millis());
     let mut answer = Answer {
         level,
@@ -66,7 +66,7 @@ pub(super) fn answer(
             .gather(),
         count: 0,
     };
-    for of in Level::ALL {
+    for of in Resolution::ALL {
         let at: Vec<_> = stored
             .iter()
             .filter(|stored| stored.level(level) == of)
@@ -93,7 +93,7 @@ pub(super) fn answer(
 /// An answer that is being put together.
 struct Answer {
     /// The level that fits the step that was asked for.
-    level: Level,
+    level: Resolution,
     span: (i64, i64),
     found: BTreeMap<u32, SeriesValues>,
     count: usize,
@@ -107,7 +107,7 @@ impl Answer {
         connection: &Connection,
         boots: &Boots,
         series: &[&Stored],
-        of: Level,
+        of: Resolution,
     ) -> rusqlite::Result<bool> {
         let mut heads = Heads::default();
         for chunk in plan(connection, of, self.span)? {
@@ -133,13 +133,18 @@ impl Answer {
         for (number, column) in &block.columns {
             for (tick, value) in block.ticks.iter().zip(column) {
                 if let Some(value) = value {
-                    self.take(*number, block.wall_ms(*tick), Cell::of(*value), Level::Raw);
+                    self.take(
+                        *number,
+                        block.wall_ms(*tick),
+                        Cell::of(*value),
+                        Resolution::Raw,
+                    );
                 }
             }
         }
     }
 
-    fn take(&mut self, number: u32, at: i64, cell: Cell, is: Level) {
+    fn take(&mut self, number: u32, at: i64, cell: Cell, is: Resolution) {
         if at >= self.span.0
             && at < self.span.1
             && let Some(found) = self.found.get_mut(&number)
@@ -158,7 +163,7 @@ struct SeriesValues {
 }
 
 impl SeriesValues {
-    fn add(&mut self, at: i64, cell: Cell, (wanted, is): (Level, Level)) {
+    fn add(&mut self, at: i64, cell: Cell, (wanted, is): (Resolution, Resolution)) {
         match wanted.step_ms() {
             // Finer than wanted, or as wanted: both halves of a step that lies in two pieces are
             // one.
@@ -204,8 +209,8 @@ impl Heads {
         chunk: &Chunk,
     ) -> rusqlite::Result<Option<&Block>> {
         self.current = match chunk.level {
-            Level::Raw => Some(chunk.ticks(connection, boots)?.unwrap_or_default()),
-            Level::Minutes | Level::Quarters | Level::SixHours => None,
+            Resolution::Raw => Some(chunk.ticks(connection, boots)?.unwrap_or_default()),
+            Resolution::Minutes | Resolution::Quarters | Resolution::SixHours => None,
         };
         Ok(self.current.as_ref())
     }
@@ -215,7 +220,7 @@ impl Heads {
 /// in it yet; of coarser ones what is gone from it already.
 fn plan(
     connection: &Connection,
-    wanted: Level,
+    wanted: Resolution,
     (from, to): (i64, i64),
 ) -> rusqlite::Result<Vec<Chunk>> {
     // A chunk is at most thirty days long, and a few hours more where the clock was set in it.
@@ -229,8 +234,11 @@ fn plan(
     let mut chosen = Vec::new();
     // Minutes up to here are in what was chosen of a coarser level.
     let mut covered = 0;
-    for level in Level::ALL.into_iter().rev() {
-        let finer = Level::ALL.into_iter().rev().find(|finer| *finer < level);
+    for level in Resolution::ALL.into_iter().rev() {
+        let finer = Resolution::ALL
+            .into_iter()
+            .rev()
+            .find(|finer| *finer < level);
         let begin = match finer {
             Some(finer) if level > wanted => first_minute(connection, finer)?,
             _ => u64::MAX,
@@ -253,7 +261,7 @@ fn plan(
 
 /// The first minute that a level or a finer one has. Where there is none, all is in the coarser
 /// ones.
-fn first_minute(connection: &Connection, level: Level) -> rusqlite::Result<u64> {
+fn first_minute(connection: &Connection, level: Resolution) -> rusqlite::Result<u64> {
     let first: Option<i64> = connection
         .prepare_cached("SELECT min(sequence_from) FROM chunk WHERE level = ?1")?
         .query_row([level.number()], |row| row.get(0))?;

@@ -9,7 +9,7 @@ use super::{boots::Boots, chunk, journal, rows, series, signed, unsigned};
 use crate::core::{
     order::GatherExt as _,
     outbox::{Batch, Body, Holdings, Loss, Range, Samples, Stream},
-    retention::Level,
+    retention::Resolution,
     series::block::Block,
     time::Wall,
 };
@@ -213,6 +213,6 @@ pub(super) fn end(
         return Ok(Some(tick.saturating_add(1)));
     }
     let newest = "level = ?1 ORDER BY sequence_from DESC LIMIT 1";
-    let chunks = chunk::list(connection, newest, [Level::Raw.number()])?;
+    let chunks = chunk::list(connection, newest, [Resolution::Raw.number()])?;
     Ok(chunks.first().map(|chunk| chunk.wall.1))
 }

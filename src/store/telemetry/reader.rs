@@ -23,7 +23,7 @@ use super::{
 use crate::{
     core::{
         outbox::{Backlog, Holdings, Stream},
-        retention::Level,
+        retention::Resolution,
         series::{Known, Line, Query, Select},
         time::Wall,
     },
@@ -46,7 +46,7 @@ pub struct TelemetryReader {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StoredLevel {
     /// Their resolution.
-    pub level: Level,
+    pub level: Resolution,
     /// The first.
     pub from: Wall,
     /// The last.
@@ -179,7 +179,7 @@ impl TelemetryReader {
 
 fn levels(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<StoredLevel>> {
     let mut found = Vec::new();
-    for level in Level::ALL {
+    for level in Resolution::ALL {
         let chunks = chunk::list(connection, "level = ?1", [level.number()])?;
         let mut bytes = 0;
         for chunk in &chunks {
@@ -187,7 +187,7 @@ fn levels(connection: &Connection, boots: &Boots) -> rusqlite::Result<Vec<Stored
         }
         let mut from = chunks.iter().map(|chunk| chunk.wall.0).min();
         let mut to = chunks.iter().map(|chunk| chunk.wall.1).max();
-        if level == Level::Raw {
+        if level == Resolution::Raw {
             let journal = journal::all(connection, boots)?;
             let lengths = journal.iter().map(|minute| minute.bytes);
             bytes += u64::try_from(lengths.sum::<usize>()).unwrap_or(0);

@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use super::{signed, unsigned};
 use crate::core::{
     order::{GatherExt as _, OrderExt as _},
-    retention::Level,
+    retention::Resolution,
     series::{Key, Known, Listed, Page, Search, Select, Series},
 };
 
@@ -226,15 +226,15 @@ impl Stored {
 
     /// The level that answers where `wanted` is asked for: a series that was too brief for it has
     /// finer steps only.
-    pub(super) fn level(&self, wanted: Level) -> Level {
-        let mut levels = Level::ALL.into_iter().rev();
+    pub(super) fn level(&self, wanted: Resolution) -> Resolution {
+        let mut levels = Resolution::ALL.into_iter().rev();
         let kept = levels.find(|level| *level <= wanted && level.life_minutes() <= self.life());
-        kept.unwrap_or(Level::Raw)
+        kept.unwrap_or(Resolution::Raw)
     }
 
     /// Returns whether it lasted long enough to be kept at a level, and had its number in a chunk
     /// with these last minutes.
-    pub(super) fn is_kept(&self, level: Level, last: u64) -> bool {
+    pub(super) fn is_kept(&self, level: Resolution, last: u64) -> bool {
         level.life_minutes() <= self.life() && self.born <= last
     }
 }

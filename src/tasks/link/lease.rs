@@ -12,7 +12,7 @@ use super::super::lease_gate::{LeaseGate, Permission};
 use crate::{
     core::{
         health::Severity,
-        lease::{CALL_WITHIN, Change, Election, Input, Output, Record, Standing},
+        lease::{CALL_WITHIN, Change, Election, Input, LeaseState, Output, Record},
         link::Command,
         time::Wall,
     },
@@ -54,7 +54,7 @@ pub struct ElectionDependencies {
 
 /// The permission before the first answer.
 pub fn not_asked_yet() -> Permission {
-    permission(Standing::Asking)
+    permission(LeaseState::Asking)
 }
 
 /// Takes part until `stop` is closed; then leaves the Lease to the others.
@@ -137,14 +137,14 @@ enum Event {
     Done,
 }
 
-fn permission(standing: Standing) -> Permission {
+fn permission(standing: LeaseState) -> Permission {
     Permission::Not(match standing {
-        Standing::Open(until) => return Permission::Until(until),
-        Standing::Asking => "asking the cluster which agent holds the link".to_owned(),
-        Standing::StandingBy(holder) => {
+        LeaseState::Open(until) => return Permission::Until(until),
+        LeaseState::Asking => "asking the cluster which agent holds the link".to_owned(),
+        LeaseState::StandingBy(holder) => {
             format!("{} holds the link of this cluster", holder.words())
         }
-        Standing::Blind => {
+        LeaseState::Blind => {
             "the Kubernetes API does not answer, and another agent of this cluster may hold the link"
                 .to_owned()
         }
@@ -157,7 +157,7 @@ impl ElectionDependencies {
         let now = self.shared_state.now().mono;
         let standing = election.standing(now);
         let was_open = self.lease_gate.is_open(now);
-        let is_open = matches!(standing, Standing::Open(_));
+        let is_open = matches!(standing, LeaseState::Open(_));
         if is_open && !was_open {
             self.introduce(election).await;
         }
@@ -183,10 +183,10 @@ impl ElectionDependencies {
         }
     }
 
-    fn report(&self, standing: &Standing, barred: Option<&str>) {
+    fn report(&self, standing: &LeaseState, barred: Option<&str>) {
         let shared_state = &self.shared_state;
         match standing {
-            Standing::StandingBy(holder) => shared_state.report(
+            LeaseState::StandingBy(holder) => shared_state.report(
                 STANDBY,
                 Severity::Note,
                 format!(
@@ -195,9 +195,11 @@ impl ElectionDependencies {
                 ),
                 None,
             ),
-            Standing::Open(_) | Standing::Asking | Standing::Blind => shared_state.clear(STANDBY),
+            LeaseState::Open(_) | LeaseState::Asking | LeaseState::Blind => {
+                shared_state.clear(STANDBY)
+            }
         }
-        if *standing == Standing::Blind {
+        if *standing == LeaseState::Blind {
             let sentence = "not linked: the Kubernetes API does not answer, and another agent of this cluster may hold the link";
             let fix = "kubectl get --raw /readyz on this host; the agent keeps trying";
             shared_state.report(

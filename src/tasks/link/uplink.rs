@@ -643,7 +643,7 @@ impl Uplink {
         }
     }
 
-    fn judge(&self, standing: &crate::core::link::Standing) {
+    fn judge(&self, standing: &crate::core::link::LinkStatus) {
         let shared_state = &self.parts.shared_state;
         let fix = self.parts.registrar.known_link_fix();
         if standing.state == "ready" || standing.state == "closed" {

@@ -40,7 +40,7 @@ use crate::{
         dial::{Dialer, Route},
         nameserver,
         proxy::Proxy,
-        steps::{Limits, try_steps},
+        steps::{Deadlines, try_steps},
         target::Target,
         tls::{Tls, build_date},
     },
@@ -401,11 +401,11 @@ async fn ask_control_plane(dialer: &Dialer, way: &ControlPlane, limit: Duration)
     let route = Route::direct(&way.target)
         .with_tls(way.tls.as_ref())
         .through(way.proxy.as_ref());
-    let limits = Limits {
+    let deadlines = Deadlines {
         step: limit,
         all: limit,
     };
-    let steps = try_steps(dialer, &route, limits, clock::now).await;
+    let steps = try_steps(dialer, &route, deadlines, clock::now).await;
     let target = way.target.authority();
     let fact = |result: Result<(), net::Error>, seen: String| match result {
         Ok(()) => Fact::Text(seen),

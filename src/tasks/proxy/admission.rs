@@ -24,7 +24,7 @@ use crate::{
         access::reason,
         policy::{
             Rules, Terms,
-            standing::{Grant, Observed, Standing, Subject, first_look_at_grant},
+            standing::{CallTerms, Grant, Observed, Subject, first_look_at_grant},
         },
         proxy::{Admission, Call, Class, Refusal, Slots},
         time::Mono,
@@ -71,7 +71,7 @@ struct RunningCall {
     /// Closed when the permission is withdrawn.
     cut: Sender<Infallible>,
     withdrawal: Rc<OnceCell<Withdrawal>>,
-    standing: Standing,
+    standing: CallTerms,
     /// The right of the control plane's account that the call needs, and when to look at it.
     grant: Option<(Grant, Mono)>,
 }
@@ -143,7 +143,7 @@ impl AdmissionQueue {
             turn,
             cut,
             withdrawal: Rc::default(),
-            standing: Standing::Waiting,
+            standing: CallTerms::Waiting,
             grant: None,
         };
         let cut = Cut {
@@ -297,7 +297,7 @@ impl Pass {
     }
 
     /// Keeps the terms on which the call starts, and the right that its account needs.
-    pub(super) fn rely(&self, standing: Standing, grant: Option<Grant>) {
+    pub(super) fn rely(&self, standing: CallTerms, grant: Option<Grant>) {
         let mut state = self.admission.state.borrow_mut();
         let Some(running_call) = state.running_calls.get_mut(&self.number) else {
             return;

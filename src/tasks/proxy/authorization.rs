@@ -14,7 +14,7 @@ use crate::{
         audit::AuditEntry,
         policy::{
             self, Fenced, PROTECTED, Terms, Which, Written,
-            standing::{Grant, Observed, Standing},
+            standing::{CallTerms, Grant, Observed},
         },
         proxy::{Call, CallTarget, Cluster, RawRequest, Refusal},
         secret::Secret,
@@ -142,12 +142,12 @@ impl Shared {
         };
         let mut writes = None;
         match &terms {
-            Terms::Free => pass.rely(Standing::Free, grant),
-            Terms::NewNamespace => pass.rely(Standing::NewNamespace, grant),
+            Terms::Free => pass.rely(CallTerms::Free, grant),
+            Terms::NewNamespace => pass.rely(CallTerms::NewNamespace, grant),
             Terms::InManaged(namespace) => {
                 let (found, seen) = self.settle(&call, namespace).await?;
                 // From here on a change of the labels ends the call, whether it has started or not.
-                pass.rely(Standing::in_managed(namespace, &found, seen), grant);
+                pass.rely(CallTerms::in_managed(namespace, &found, seen), grant);
                 self.bind(&call, namespace, &found).await?;
                 writes = policy::written(&call);
             }

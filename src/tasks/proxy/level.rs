@@ -13,7 +13,7 @@ use smol::{future::FutureExt as _, lock::Mutex};
 use super::Proxy;
 use crate::{
     core::{
-        access::{Authority, Change, Denied, Inquiry, Override, Standing, Tightened},
+        access::{Authority, Change, Denied, EffectiveLevel, Inquiry, Override, Tightened},
         audit::{AuditDecision, AuditEntry, Effect},
         health::Severity,
         policy::{Level, Rules},
@@ -88,7 +88,7 @@ impl From<Refused> for Reply {
 #[derive(Debug)]
 pub struct Access {
     parts: AccessDependencies,
-    standing: RefCell<Standing>,
+    standing: RefCell<EffectiveLevel>,
     /// True if what holds is not on disk yet.
     is_unkept: Cell<bool>,
     /// One change after the other.
@@ -105,7 +105,7 @@ impl Access {
         } else {
             Override::from_note(notes.get(NOTE))
         };
-        let standing = Standing {
+        let standing = EffectiveLevel {
             configured: parts.configured.rules.level,
             by_hand,
         };
@@ -247,8 +247,13 @@ impl Access {
         }
     }
 
-    async fn put_in_force(&self, before: &Standing, by_hand: Override, by: &str) -> AccessChange {
-        let after = Standing {
+    async fn put_in_force(
+        &self,
+        before: &EffectiveLevel,
+        by_hand: Override,
+        by: &str,
+    ) -> AccessChange {
+        let after = EffectiveLevel {
             by_hand,
             ..before.clone()
         };
@@ -315,7 +320,7 @@ impl Access {
         kept
     }
 
-    fn changed(&self, before: &Standing, cut: usize, trouble: &[String]) -> AccessChange {
+    fn changed(&self, before: &EffectiveLevel, cut: usize, trouble: &[String]) -> AccessChange {
         AccessChange {
             level: self.standing.borrow().level().as_str().to_owned(),
             before: before.level().as_str().to_owned(),
@@ -355,7 +360,7 @@ const fn authority(caller: &Caller) -> Authority {
     }
 }
 
-fn shape_of_override(standing: &Standing) -> Option<ByHand> {
+fn shape_of_override(standing: &EffectiveLevel) -> Option<ByHand> {
     let is_in_force = standing.is_tightened();
     match &standing.by_hand {
         Override::None => None,

@@ -7,7 +7,7 @@ use std::{cell::RefCell, fmt, rc::Rc};
 
 use crate::{
     core::{
-        event::{self, Deduplication, Origin, Tally},
+        event::{self, Arrival, Deduplication, Tally},
         health::Severity,
         order::OrderExt as _,
         time::Wall,
@@ -56,11 +56,11 @@ impl Events {
     /// Watches the cluster for ever. `fix` is what gives the agent the right to.
     pub async fn run(&self, client: &Client, fix: &str) {
         let mut deduplication = None;
-        let mut origin = Origin::Listed;
+        let mut origin = Arrival::Listed;
         let watch = Watch::whole("/api/v1/events");
         let take = |event: Event<Seen>| match event {
             Event::Restarted => {
-                origin = Origin::Listed;
+                origin = Arrival::Listed;
                 deduplication.get_or_insert_with(|| Deduplication::new(self.started()));
             }
             Event::Added(seen) | Event::Modified(seen) => {
@@ -74,7 +74,7 @@ impl Events {
                 }
             }
             Event::Synced => {
-                origin = Origin::Live;
+                origin = Arrival::Live;
                 self.shared_state.clear(HIDDEN);
                 if let Some(deduplication) = &mut deduplication {
                     deduplication.up_to_date();
@@ -138,7 +138,7 @@ impl Events {
         events
     }
 
-    fn count(&self, deduplication: &mut Deduplication, seen: Seen, origin: Origin) {
+    fn count(&self, deduplication: &mut Deduplication, seen: Seen, origin: Arrival) {
         let now = self.shared_state.now().wall;
         let sighting = seen.sighting(now);
         let last = sighting.last;
@@ -189,7 +189,7 @@ mod tests {
     fn what_happens_in_the_second_of_the_start_counts() {
         let (_board, events) = events();
         let mut deduplication = Deduplication::new(events.started());
-        events.count(&mut deduplication, seen("BackOff"), Origin::Listed);
+        events.count(&mut deduplication, seen("BackOff"), Arrival::Listed);
         let taken = events.take();
         assert_eq!((taken.len(), taken[0].count), (1, 1));
         assert!(events.take().is_empty());
@@ -200,7 +200,7 @@ mod tests {
         let (shared_state, events) = events();
         let mut deduplication = Deduplication::new(events.started());
         shared_state.report("lease.standby", Severity::Note, "b holds the link", None);
-        events.count(&mut deduplication, seen("BackOff"), Origin::Live);
+        events.count(&mut deduplication, seen("BackOff"), Arrival::Live);
         let taken = events.take();
         assert_eq!(taken.len(), 1);
         assert_eq!(taken[0].what.reason, "lease.standby");
@@ -212,7 +212,7 @@ mod tests {
         let holds = || shared_state.with_conditions(|list| list.get(FLOOD).is_some());
         let mut deduplication = Deduplication::new(events.started());
         for index in 0..300 {
-            events.count(&mut deduplication, seen(&index.to_string()), Origin::Live);
+            events.count(&mut deduplication, seen(&index.to_string()), Arrival::Live);
         }
         assert_eq!(events.take().len(), 256);
         assert!(holds());

@@ -11,7 +11,7 @@
 use std::{cell::RefCell, future::poll_fn, io, rc::Rc, time::Duration};
 
 use pipeops_agent::{
-    core::yamux::{Load, Settings},
+    core::yamux::{Load, MuxLimits},
     executor::Executor,
     link::{
         mux::{Mux, MuxEnd, MuxStream},
@@ -57,7 +57,7 @@ impl Agent {
     pub(super) fn start(
         executor: &Rc<Executor>,
         socket: impl AsyncRead + AsyncWrite + Clone + Unpin + 'static,
-        settings: Settings,
+        settings: MuxLimits,
     ) -> Self {
         let outlet = Outlet::new();
         let mux = Mux::new(settings, outlet.clone());

@@ -8,7 +8,7 @@ use std::{
 
 use pipeops_agent::{
     core::yamux::{
-        Settings,
+        MuxLimits,
         frame::{Flags, FrameType, HEADER_BYTES, Header},
     },
     link::{
@@ -30,7 +30,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let outlet = Outlet::new();
-        let mux = Mux::new(Settings::default(), outlet.clone());
+        let mux = Mux::new(MuxLimits::default(), outlet.clone());
         Self { mux, outlet }
     }
 

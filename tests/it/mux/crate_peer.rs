@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, io, pin::pin, rc::Rc, task::Poll};
 
-use pipeops_agent::{core::yamux::Settings, executor::Executor};
+use pipeops_agent::{core::yamux::MuxLimits, executor::Executor};
 use smol::{
     Task,
     channel::{Receiver, Sender, bounded},
@@ -74,7 +74,7 @@ async fn drive(mut connection: Connection<UnixStream>, requests: Receiver<Sender
 pub(super) fn pair(executor: &Rc<Executor>) -> (Agent, Peer) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     (
-        Agent::start(executor, ours, Settings::default()),
+        Agent::start(executor, ours, MuxLimits::default()),
         Peer::start(executor, theirs),
     )
 }

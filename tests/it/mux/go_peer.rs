@@ -7,7 +7,7 @@ use std::{
     sync::OnceLock,
 };
 
-use pipeops_agent::core::yamux::{Load, Settings};
+use pipeops_agent::core::yamux::{Load, MuxLimits};
 use smol::net::TcpListener;
 
 use super::bench::{Agent, Peak, run};
@@ -69,10 +69,10 @@ fn start(program: &PathBuf, address: &str, arguments: &[&str]) -> Running {
 /// Lets the peer do what the arguments say; what was left after all streams had ended, and the most
 /// there was.
 fn with_peer(arguments: &[&str]) -> Option<(Load, Peak)> {
-    with_peer_and(Settings::default(), arguments)
+    with_peer_and(MuxLimits::default(), arguments)
 }
 
-fn with_peer_and(settings: Settings, arguments: &[&str]) -> Option<(Load, Peak)> {
+fn with_peer_and(settings: MuxLimits, arguments: &[&str]) -> Option<(Load, Peak)> {
     let program = peer()?;
     Some(run(async |executor| {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -116,9 +116,9 @@ fn downloads_share_the_link_and_all_come_to_their_end() {
 
 #[test]
 fn two_hundred_streams_at_once_are_not_mixed_up() {
-    let settings = Settings {
+    let settings = MuxLimits {
         streams_max: 256,
-        ..Settings::default()
+        ..MuxLimits::default()
     };
     let Some((load, peak)) = with_peer_and(settings, &["echo", "200", "40000"]) else {
         return;

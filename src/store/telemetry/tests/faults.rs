@@ -4,7 +4,7 @@
 use rusqlite::Connection;
 
 use super::{kept::Device, *};
-use crate::core::retention::{Bounds, Level};
+use crate::core::retention::{Bounds, Resolution};
 
 fn execute(place: &Path, statement: &str) {
     let file = Connection::open(place.join(DATABASE)).unwrap();
@@ -143,11 +143,11 @@ fn nothing_is_removed_while_nobody_knows_what_was_delivered() {
     device.start("boot-1");
     device.live_until(200, &["one"]);
     let hours = [(1, 60), (61, 120), (121, 180)];
-    assert_eq!(device.chunks(Level::Raw), hours);
+    assert_eq!(device.chunks(Resolution::Raw), hours);
     // Now it is known that somebody still waits for them.
     execute(&place, "ALTER TABLE away RENAME TO cursor");
     device.live_until(205, &["one"]);
-    assert_eq!(device.chunks(Level::Raw), hours);
+    assert_eq!(device.chunks(Resolution::Raw), hours);
     assert_eq!(device.archive.holdings(Stream::Metrics).gaps, []);
 }
 

@@ -1,7 +1,7 @@
 //! Minutes, levels, series and boots live as long as they are said to, and not a minute less.
 
 use super::*;
-use crate::core::retention::{Bounds, Level};
+use crate::core::retention::{Bounds, Resolution};
 
 use super::super::{archive::Archive, chunk, series as stored_series};
 
@@ -85,7 +85,7 @@ impl Device {
     }
 
     /// First and last minute of the chunks of a level.
-    pub(super) fn chunks(&mut self, level: Level) -> Vec<(u64, u64)> {
+    pub(super) fn chunks(&mut self, level: Resolution) -> Vec<(u64, u64)> {
         let of = "level = ?1 ORDER BY sequence_from, number";
         let list =
             |connection: &rusqlite::Connection| chunk::list(connection, of, [level.number()]);
@@ -155,9 +155,9 @@ const ROOM: u64 = 64 << 20;
 fn a_level_goes_when_its_time_is_over_and_not_a_minute_earlier() {
     let mut device = Device::new(kept(120), ROOM);
     device.live_until(179, &["one"]);
-    assert_eq!(device.chunks(Level::Raw), [(1, 60), (61, 120)]);
+    assert_eq!(device.chunks(Resolution::Raw), [(1, 60), (61, 120)]);
     device.live_until(180, &["one"]);
-    assert_eq!(device.chunks(Level::Raw), [(61, 120), (121, 180)]);
+    assert_eq!(device.chunks(Resolution::Raw), [(61, 120), (121, 180)]);
 }
 
 #[test]
@@ -169,8 +169,8 @@ fn an_hour_becomes_one_chunk_of_each_level_once() {
     }
     device.live_until(185, &["one"]);
     let hours = [(1, 60), (61, 120), (121, 180)];
-    assert_eq!(device.chunks(Level::Raw), hours);
-    assert_eq!(device.chunks(Level::Minutes), hours);
+    assert_eq!(device.chunks(Resolution::Raw), hours);
+    assert_eq!(device.chunks(Resolution::Minutes), hours);
     let all: Vec<_> = (1..=185).collect();
     assert_eq!(device.values("one", None), all);
     assert_eq!(device.values("one", Some(60)), all);
@@ -181,7 +181,7 @@ fn the_newest_hour_stays_whatever_the_budget_is() {
     let mut device = Device::new(Bounds::default(), 1);
     device.live_until(119, &["one"]);
     assert_eq!(device.values("one", None), (61..=119).collect::<Vec<_>>());
-    assert_eq!(device.chunks(Level::Raw), []);
+    assert_eq!(device.chunks(Resolution::Raw), []);
     let gaps = device.archive.holdings(Stream::Metrics).gaps;
     let gaps: Vec<_> = gaps.iter().map(|gap| (gap.range, gap.loss)).collect();
     assert_eq!(gaps, [(Range::new(1, 60).unwrap(), Loss::Budget)]);

@@ -13,7 +13,7 @@ use smol::{Task, io::AsyncWriteExt};
 
 use super::{Proxy, Shared, deadline::until};
 use crate::{
-    core::yamux::Settings,
+    core::yamux::MuxLimits,
     host::clock,
     link::{
         mux::{Mux, MuxEnd, MuxStream},
@@ -53,7 +53,7 @@ impl Proxy {
     /// plane is told so. Streams of an earlier word of the same kind end.
     pub fn open_streams(&self, outlet: &Outlet) {
         outlet.carry_streams();
-        let mux = Mux::new(Settings::default(), outlet.clone());
+        let mux = Mux::new(MuxLimits::default(), outlet.clone());
         let executor = &self.shared.parts.executor;
         let driver = executor.spawn({
             let mux = mux.clone();
