@@ -10,6 +10,13 @@
         reason = "for the modules as they are with the feature"
     )
 )]
+#![cfg_attr(
+    feature = "internals",
+    allow(
+        missing_docs,
+        reason = "what is not exported says in its name what a comment would repeat"
+    )
+)]
 
 pub mod cli;
 #[cfg(not(feature = "internals"))]

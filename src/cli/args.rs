@@ -46,7 +46,6 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// The command.
     pub(super) fn command(&self) -> &'static Command {
         last(&self.path)
     }

@@ -30,7 +30,6 @@ use crate::{
     },
 };
 
-/// `changes`.
 pub(super) static CHANGES: Command = Command {
     name: "changes",
     about: "Show changes made to this machine, by whom, and how to undo them",
@@ -43,7 +42,6 @@ pub(super) static CHANGES: Command = Command {
     ..Command::BARE
 };
 
-/// `undo`.
 pub(super) static UNDO: Command = Command {
     name: "undo",
     about: "Undo a change",

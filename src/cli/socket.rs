@@ -455,7 +455,6 @@ enum Left {
     Chunk(u64, bool),
     /// All bytes until the connection closes.
     All,
-    /// Nothing.
     Nothing,
 }
 

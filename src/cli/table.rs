@@ -9,7 +9,6 @@ use crate::error::{Exit, Result};
 /// A command, or a family of them.
 #[derive(Debug)]
 pub(super) struct Command {
-    /// Its name.
     pub(super) name: &'static str,
     /// One line without a full stop, from the user's point of view.
     pub(super) about: &'static str,
@@ -82,7 +81,6 @@ pub(super) struct Opt {
 }
 
 impl Opt {
-    /// A flag.
     pub(super) const fn flag(long: &'static str, help: &'static str) -> Self {
         Self::value(long, Takes::Nothing, "", help)
     }
@@ -169,7 +167,6 @@ pub(super) enum Times {
 /// Number of words of an argument.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Need {
-    /// One.
     One,
     /// One or none.
     Maybe,

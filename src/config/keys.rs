@@ -37,7 +37,6 @@ pub enum Secrecy {
 }
 
 impl Key {
-    /// The section.
     pub fn section(&self) -> &'static str {
         self.path
             .rsplit_once('.')

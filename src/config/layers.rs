@@ -102,11 +102,9 @@ impl fmt::Display for Origin {
 /// A value with its key and origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigEntry {
-    /// The key.
     pub key: &'static Key,
     /// The value, of the key's kind.
     pub value: Value,
-    /// Origin.
     pub origin: Origin,
 }
 

@@ -48,7 +48,6 @@ pub struct Sources {
     pub file: Option<PathBuf>,
     /// True if the file that was named is only going to be written, so that it need not be there.
     pub is_new: bool,
-    /// The environment.
     pub environment: LiteMap<OsString, OsString>,
     /// `section.key=value` from the command line.
     pub assignments: Vec<String>,
@@ -111,11 +110,9 @@ pub struct Loaded {
 /// A key as people look at it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Shown {
-    /// The key.
     pub key: &'static Key,
     /// Its value, without secrets; `None` where it has none.
     pub value: Option<String>,
-    /// Origin.
     pub origin: Origin,
 }
 

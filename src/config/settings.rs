@@ -47,9 +47,7 @@ pub struct Settings {
     pub app_operators: Vec<String>,
     /// The root helper.
     pub keeper: Keeper,
-    /// k3s.
     pub k3s: K3s,
-    /// Backups of k3s.
     pub k3s_backup: K3sBackup,
     /// Deployed applications.
     pub apps: Apps,
@@ -261,7 +259,6 @@ pub struct Notify {
 /// `[keeper]`: the root helper.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Keeper {
-    /// Socket.
     pub socket: PathBuf,
     /// Directory of its journal.
     pub state_dir: PathBuf,
@@ -274,9 +271,7 @@ pub struct Keeper {
 /// `keeper.allow`: changes that nobody of root's asks for.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Allow {
-    /// Repairs.
     pub repair: bool,
-    /// Backups.
     pub backup: bool,
 }
 
@@ -311,7 +306,6 @@ pub struct S3 {
     pub url: Url,
     /// Both of them.
     pub bucket: Bucket,
-    /// Region.
     pub region: String,
     /// Id of the access key.
     pub key_id: String,

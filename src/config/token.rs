@@ -31,7 +31,6 @@ pub enum Credentials {
     Basic {
         /// The name.
         username: String,
-        /// The file.
         password_file: PathBuf,
     },
 }

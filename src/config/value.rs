@@ -73,7 +73,6 @@ pub enum Value {
 pub struct InvalidValue {
     /// Reason, as the end of a sentence that begins with the key.
     pub why: String,
-    /// Fix.
     pub fix: String,
 }
 

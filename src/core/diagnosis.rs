@@ -54,7 +54,6 @@ pub enum StepResult {
     Failed(Side),
     /// It was not tried, because one before it failed or it does not apply.
     Skipped,
-    /// Unknown.
     Unknown,
 }
 
@@ -79,9 +78,7 @@ pub enum Side {
     Node,
     /// The network in between.
     Network,
-    /// The control plane.
     ControlPlane,
-    /// Unknown.
     Unknown,
 }
 
@@ -101,7 +98,6 @@ impl Side {
 /// One step with what it showed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Probe {
-    /// The step.
     pub step: PathStep,
     /// Its result.
     pub outcome: StepResult,

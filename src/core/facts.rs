@@ -29,7 +29,6 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 /// Fact under one name.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Fact {
-    /// The text.
     Text(String),
     /// There is no such thing.
     Missing,

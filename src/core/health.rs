@@ -47,7 +47,6 @@ impl Severity {
 pub struct Condition {
     /// Stable name, `room.what`: `link.refused`, `store.full`.
     pub id: &'static str,
-    /// Its severity.
     pub severity: Severity,
     /// Time when it began, by the wall clock of that moment.
     pub since: Wall,

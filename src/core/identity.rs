@@ -263,7 +263,6 @@ impl Remark {
 /// Decision on the identity.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Decision {
-    /// The identity.
     pub identity: Identity,
     /// True if the disk does not say so yet.
     pub is_changed: bool,

@@ -98,7 +98,6 @@ impl Outcome {
 /// End of a change.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ChangeEnd {
-    /// Its outcome.
     pub outcome: Outcome,
     /// Reason.
     pub why: Option<String>,
@@ -149,7 +148,6 @@ pub struct ChangeStep {
     pub position: u32,
     /// Its name within the kind of change: `stop`, `swap`.
     pub name: String,
-    /// State.
     pub state: StepState,
     /// Data for undoing it, in a form that its kind defines; `None` if there is nothing to undo.
     pub undo: Option<String>,
@@ -162,7 +160,6 @@ pub struct ChangeStep {
 pub struct Change {
     /// Chosen by who asks: asking twice with one id changes once.
     pub id: String,
-    /// The intent.
     pub intent: Intent,
     /// Time when the intent was written.
     pub started: Wall,
@@ -182,7 +179,6 @@ pub enum Next {
     Undo(u32),
     /// Every step was taken back: write the outcome.
     AllUndone,
-    /// It is over.
     Over,
 }
 

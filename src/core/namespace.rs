@@ -8,7 +8,6 @@ use std::fmt;
 pub struct OwnNamespace(String);
 
 impl OwnNamespace {
-    /// The usual one.
     pub const USUAL: &str = "pipeops-system";
 
     /// Reads a name.

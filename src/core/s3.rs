@@ -19,7 +19,6 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// Bucket, and the folder in it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Bucket {
-    /// Name.
     pub name: String,
     /// Beginning of the names of objects: empty, or with a slash at its end.
     pub folder: String,
@@ -66,7 +65,6 @@ pub struct Signer {
     pub key_id: String,
     /// Secret of the access key.
     pub secret: Secret,
-    /// Region.
     pub region: String,
 }
 

@@ -42,9 +42,7 @@ pub enum Job {
     Spool,
     /// A file with a token or a password.
     Secret,
-    /// A kubeconfig.
     Kubeconfig,
-    /// The settings.
     Settings,
     /// Certificates and keys.
     Certificate,

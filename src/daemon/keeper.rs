@@ -25,15 +25,12 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Start parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
-    /// Its settings.
     pub settings: &'a config::Keeper,
     /// Files that those were read from.
     pub files: &'a [std::path::PathBuf],
     /// `/`, or a tree that stands for it.
     pub root: &'a Path,
-    /// `NOTIFY_SOCKET`.
     pub notify_socket: Option<&'a OsStr>,
-    /// `JOURNAL_STREAM`.
     pub journal_stream: Option<&'a str>,
 }
 

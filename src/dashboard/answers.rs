@@ -57,7 +57,6 @@ pub enum Away {
 /// Session of a logged-in user.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Session {
-    /// Role.
     pub role: Role,
     /// Name in the audit.
     pub name: String,
@@ -116,7 +115,6 @@ impl ApiRequest {
 /// Requester.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Caller {
-    /// Role.
     pub role: Role,
     /// Origin.
     pub from: From,

@@ -35,11 +35,9 @@ pub enum Topic {
     /// Samples of the cluster; requested as ticks, and sent to those who may see names of
     /// workloads.
     ClusterTicks,
-    /// Events.
     Events,
     /// The agent's own log lines.
     Logs,
-    /// Changes.
     Changes,
 }
 

@@ -24,7 +24,6 @@ const PIECE: usize = 1 << 20;
 pub struct Sum {
     /// SHA-256, in hexadecimal.
     pub sha256: String,
-    /// Bytes.
     pub bytes: u64,
 }
 

@@ -42,7 +42,6 @@ const ASK: Limits = Limits {
     within: Duration::from_secs(25),
     output_bytes_max: 64 << 10,
 };
-/// A fetch.
 const FETCH: Limits = Limits {
     within: Duration::from_secs(90),
     output_bytes_max: 64 << 10,
@@ -133,7 +132,6 @@ pub struct Git {
     bytes_max: u64,
 }
 
-/// Options of [`Git`].
 #[derive(Clone, Debug, Default)]
 pub struct GitOptions {
     /// Folder for repositories that exist for one fetch.
@@ -155,7 +153,6 @@ pub struct GitOptions {
 /// Manifests of a commit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Content {
-    /// The commit.
     pub commit: String,
     /// YAML or JSON, with three dashes between files.
     pub manifests: String,

@@ -93,7 +93,6 @@ pub struct Cluster {
     pub tls: TlsSettings,
     /// Client certificate.
     pub client: Option<ClientIdentity>,
-    /// Token.
     pub token: Token,
     /// The proxy of this cluster alone.
     pub proxy_url: Option<String>,

@@ -45,7 +45,6 @@ const NAME_BYTES_MAX: usize = 253;
 /// A Pod that serves a service.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Pod {
-    /// Its name.
     pub name: String,
     /// Its address and port in the network of the Pods.
     pub address: SocketAddr,
@@ -56,7 +55,6 @@ pub struct Pod {
 pub struct Address {
     /// The service's namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// The port that callers use.
     pub port: u16,

@@ -49,7 +49,6 @@ impl fmt::Debug for Socket {
 /// The answer to the handshake.
 #[derive(Debug)]
 pub enum Opened {
-    /// Open.
     Open(Box<Socket>),
     /// Any answer but 101, with its body.
     Refused(Response<Body>),

@@ -47,7 +47,6 @@ pub struct SocketOptions {
 /// Everything that leads to a connection.
 #[derive(Clone, Debug)]
 pub struct Route<'a> {
-    /// Target.
     pub target: &'a Target,
     /// The proxy between, chosen by [`proxy::Proxies::between`].
     pub proxy: Option<&'a Proxy>,

@@ -82,7 +82,6 @@ pub enum ErrorKind {
 pub struct Error {
     /// Phase that it had reached.
     pub phase: Phase,
-    /// Kind.
     pub kind: ErrorKind,
     /// `host:port` of what was tried, or the setting's name.
     pub target: String,

@@ -17,7 +17,6 @@ const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// Longer reasons of a refusal are cut.
 const REASON_LETTERS_MAX: usize = 200;
 
-/// One proxy.
 #[derive(Clone)]
 pub struct Proxy {
     /// Address of the proxy.

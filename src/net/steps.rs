@@ -11,7 +11,6 @@ use crate::core::time::Now;
 /// Result of a step, and the time that it took.
 #[derive(Debug)]
 pub struct Tried<T> {
-    /// Result.
     pub result: Result<T, Error>,
     /// Duration.
     pub took: Duration,

@@ -45,7 +45,6 @@ pub struct Address {
 
 /// The way to a server.
 pub struct HttpClient {
-    /// Address.
     pub address: Address,
     /// The way there; without TLS it is plain.
     pub way: Way,
@@ -76,7 +75,6 @@ pub(super) struct Post<'a> {
     pub(super) authorization: Option<&'a Secret>,
 }
 
-/// Answer.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) status: StatusCode,

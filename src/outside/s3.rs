@@ -55,7 +55,6 @@ pub struct Store {
     pub way: Way,
     /// Address of the bucket.
     pub url: Url,
-    /// Bucket.
     pub bucket: Bucket,
 }
 

@@ -152,7 +152,6 @@ pub struct HostView {
     pub memory_share: Option<f64>,
 }
 
-/// The shared state.
 #[derive(Debug)]
 pub struct SharedState {
     clock: fn() -> Now,

@@ -14,7 +14,6 @@ pub const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// Contents of a backup.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Manifest {
-    /// [`FORMAT`].
     pub format: u32,
     /// Version of k3s.
     pub version: String,

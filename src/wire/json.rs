@@ -67,17 +67,13 @@ pub trait Shape {
 
 /// Place of a value, in the sense of miniserde: where it is written.
 pub enum Place<'a> {
-    /// A text.
     Text(&'a mut String),
     /// `true` or `false`.
     Truth(&'a mut bool),
-    /// A number.
     Number(&'a mut dyn Number),
     /// Something that may be absent.
     Optional(&'a mut dyn Optional),
-    /// An object.
     Object(&'a mut dyn Fields),
-    /// A list.
     List(&'a mut dyn List),
     /// Any value.
     Tree(&'a mut Value),

@@ -57,7 +57,6 @@ impl Inspection {
 /// The answer to `plan`: what a fix would do on this machine, now.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Plan {
-    /// The check.
     pub check: String,
     /// True if anything would be done at all; where not, `does` says why.
     pub is_needed: bool,
@@ -145,13 +144,9 @@ pub struct Record {
 #[serde(rename_all = "snake_case")]
 pub enum Act {
     /// A directory is made; undone where it is empty.
-    Directory {
-        /// Path.
-        path: String,
-    },
+    Directory { path: String },
     /// A file gets a content.
     File {
-        /// Path.
         path: String,
         /// The whole new content.
         content: String,
@@ -162,7 +157,6 @@ pub enum Act {
     },
     /// A value of the kernel is set, below `/proc/sys`.
     Value {
-        /// Path.
         path: String,
         /// Previous content.
         before: String,
@@ -182,7 +176,6 @@ pub enum Act {
     Copy {
         /// The checked copy, in a directory of root's.
         from: String,
-        /// Path.
         path: String,
         /// SHA-256 of it, in hexadecimal.
         sha256: String,
@@ -192,17 +185,9 @@ pub enum Act {
         before: Option<Earlier>,
     },
     /// A symbolic link is made.
-    Link {
-        /// Path.
-        path: String,
-        /// Target.
-        target: String,
-    },
+    Link { path: String, target: String },
     /// A program that is started makes this, and the undo removes it with all that is in it.
-    Made {
-        /// Path.
-        path: String,
-    },
+    Made { path: String },
     /// The node of k3s is waited for.
     Ready {
         /// Its name.
@@ -223,7 +208,6 @@ pub enum Act {
     },
     /// The datastore of a k3s that is stopped is kept in a copy, which the undo puts back.
     Datastore {
-        /// Path.
         path: String,
         /// Path of the copy.
         copy: String,
@@ -244,7 +228,6 @@ pub enum Act {
     },
     /// Something is removed, without what other disks hold below it. There is no way back.
     Gone {
-        /// Path.
         path: String,
         /// True if a directory stays that is not empty.
         only_empty: bool,
@@ -368,7 +351,6 @@ pub struct Finding {
     pub id: String,
     /// Observation.
     pub what: String,
-    /// Fix.
     pub fix: String,
 }
 fields!(Finding { id, what, fix });
@@ -532,7 +514,6 @@ pub struct ServiceFile {
     pub text: String,
 }
 
-/// Kind of package.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PackageKind {

@@ -39,7 +39,6 @@ pub struct NotifyRequest {
     pub content_type: &'static str,
     /// Headers of its own.
     pub headers: Vec<(&'static str, String)>,
-    /// Its body.
     pub body: String,
 }
 

@@ -9,9 +9,7 @@ use crate::files::{PRIVATE, tar};
 /// A file in an archive.
 #[derive(Debug)]
 pub(super) struct File {
-    /// Its name.
     pub(super) name: String,
-    /// Its content.
     pub(super) content: Vec<u8>,
 }
 

@@ -56,7 +56,6 @@ pub(super) const SHA256: Opt = Opt::value(
     "SHA-256 that the program must have, instead of the one in the signed index or the list of the folder",
 );
 
-/// A release.
 pub(super) struct Release {
     /// The program, which a download has yet to bring.
     pub(super) binary: Program,

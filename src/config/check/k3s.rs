@@ -38,7 +38,6 @@ impl Merged {
         }
     }
 
-    /// Backups of k3s.
     pub(in super::super) fn k3s_backup(&self) -> Result<K3sBackup, Error> {
         let key = &keys::K3S_BACKUP_RECIPIENTS;
         let text = self.text(key).unwrap_or_default();

@@ -8,7 +8,6 @@ use crate::core::{
 /// Hypothetical request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Inquiry {
-    /// The method.
     pub method: String,
     /// A path of the Kubernetes API with its query, or `namespace/service:port/path`, as the audit
     /// writes it.
@@ -44,7 +43,6 @@ pub enum NamespaceLookup {
     Unknown(String),
     /// There is none of that name.
     Missing,
-    /// This.
     Found(Namespace),
 }
 

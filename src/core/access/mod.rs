@@ -20,7 +20,6 @@ pub enum Override {
     /// Nothing.
     #[default]
     None,
-    /// This.
     Known(Tightened),
     /// An override may exist but cannot be read: the strictest level applies until one is set.
     Unknown,
@@ -29,7 +28,6 @@ pub enum Override {
 /// A level that was set by hand.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Tightened {
-    /// The level.
     pub level: Level,
     /// Time when it was set; `None`: that is not known.
     pub since: Option<Wall>,

@@ -31,7 +31,6 @@ impl Issued {
         }
     }
 
-    /// The note.
     pub fn note(&self) -> String {
         format!("{} {}", self.level.as_str(), self.account_uid)
     }

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-/// A kind.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Kind {
     /// Group and version: `apps/v1`.

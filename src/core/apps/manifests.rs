@@ -17,11 +17,8 @@ use super::{
 /// One object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
-    /// Its kind.
     pub kind: Kind,
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// The object as it is sent, with its namespace.
     pub object: Value,

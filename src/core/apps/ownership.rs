@@ -8,7 +8,6 @@ use super::{App, InventoryEntry, MANAGER};
 /// Head of an object that exists.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
-    /// UID.
     pub uid: &'a str,
     /// Nonce that it carries; empty where it carries none.
     pub nonce: &'a str,

@@ -17,9 +17,7 @@ const REVISIONS_MAX: usize = 10;
 pub struct InventoryEntry {
     /// Group and version.
     pub api_version: String,
-    /// Kind.
     pub kind: String,
-    /// Name.
     pub name: String,
     /// UID; empty while it is about to be written for the first time.
     pub uid: String,
@@ -88,7 +86,6 @@ pub struct Outcome {
     pub cause: String,
     /// Object that showed it.
     pub object: String,
-    /// One sentence.
     pub sentence: String,
     /// Line of the cluster.
     pub evidence: String,
@@ -153,7 +150,6 @@ pub enum Stage {
     Prune,
     /// Its version is bad.
     Back,
-    /// It is over.
     Over,
 }
 
@@ -202,7 +198,6 @@ pub enum Owner {
     /// The owner of this machine.
     #[default]
     Machine,
-    /// The control plane.
     ControlPlane,
 }
 
@@ -226,7 +221,6 @@ impl Owner {
 /// Record of an app.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct App {
-    /// Name.
     pub name: String,
     /// Namespace of all its objects.
     pub namespace: String,

@@ -180,7 +180,6 @@ impl Repository {
 pub struct Tip {
     /// Whole name of the reference, or a commit.
     pub reference: String,
-    /// Its commit.
     pub commit: String,
 }
 
@@ -213,7 +212,6 @@ pub enum Cause {
     Manifests,
     /// The server is not reached.
     Unreachable,
-    /// This disk.
     Disk,
     /// The control plane may not deploy from there.
     Host,
@@ -423,7 +421,6 @@ const SIGNS: &[(Cause, &[&str])] = &[
 /// A failure: its cause, and the sentence with its fix.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Failure {
-    /// Cause.
     pub cause: Cause,
     /// Sentence.
     pub error: Error,
@@ -432,7 +429,6 @@ pub struct Failure {
 /// An object of a tree.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Item {
-    /// Its kind.
     pub kind: ItemKind,
     /// Id of the object.
     pub id: String,
@@ -447,7 +443,6 @@ pub struct Item {
 pub enum ItemKind {
     /// Plain file.
     File,
-    /// Folder.
     Folder,
     /// Symbolic link.
     Link,

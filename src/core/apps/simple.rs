@@ -20,7 +20,6 @@ const SERVICE_PORT: u16 = 80;
 pub struct Simple {
     /// Namespace; empty: the one of the app.
     pub namespace: String,
-    /// Image.
     pub image: Option<String>,
     /// Port that the program listens on.
     pub port: Option<u16>,

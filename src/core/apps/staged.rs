@@ -24,7 +24,6 @@ const NAMESPACE: &str = "Namespace";
 /// An object of the whole cluster that has to be there before an app.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Staged {
-    /// Name.
     pub name: String,
     /// The object as it is created.
     pub object: Value,

@@ -232,7 +232,6 @@ pub struct Effect {
     pub received_bytes: u64,
     /// Bytes that went out with the answer.
     pub sent_bytes: u64,
-    /// Duration.
     pub duration_ms: u64,
 }
 

@@ -76,7 +76,6 @@ pub struct Request<'a> {
     pub origin: Option<&'a str>,
     /// `Sec-Fetch-Site`.
     pub fetch_site: Option<&'a str>,
-    /// `Content-Type`.
     pub content_type: Option<&'a str>,
     /// True if it brings a body.
     pub has_body: bool,

@@ -56,7 +56,6 @@ pub enum Exposure {
 pub enum What {
     /// The server itself.
     Own(Own),
-    /// The agent.
     Agent(View),
 }
 
@@ -128,7 +127,6 @@ pub enum View {
 /// A line of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// Its method.
     pub method: Method,
     /// Its path; `{id}` is one part of it that may be anything plain.
     pub path: &'static str,

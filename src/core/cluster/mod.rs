@@ -80,11 +80,8 @@ pub struct Network {
 /// Pod with its usage.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Pod {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its usage.
     pub usage: Usage,
 }
 
@@ -93,7 +90,6 @@ pub struct Pod {
 pub struct Summary {
     /// The node itself.
     pub node: Usage,
-    /// Its Pods.
     pub pods: Vec<Pod>,
 }
 

@@ -19,7 +19,6 @@ const OTHERS: &str = "(others)";
 /// The Pods of one namespace.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Counts {
-    /// The namespace.
     pub namespace: String,
     /// Pods in each of [`PHASES`].
     pub phases: [u32; 5],

@@ -73,9 +73,7 @@ pub enum Readiness {
 /// A Pod that is not ready.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Troubled {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// The node that it is bound to; empty: none yet.
     pub node: String,

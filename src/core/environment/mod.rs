@@ -58,7 +58,6 @@ pub const READS: &[&str] = &[
 /// Init system.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Init {
-    /// systemd.
     Systemd,
     /// OpenRC.
     OpenRc,
@@ -79,7 +78,6 @@ pub enum Virtualisation {
     Lxc,
     /// A container of Docker or Podman.
     Docker,
-    /// A Pod.
     Pod,
     /// The Windows Subsystem for Linux with a kernel of its own.
     Wsl2,
@@ -96,7 +94,6 @@ pub enum Nas {
     Synology,
     /// QTS.
     Qnap,
-    /// Unraid.
     Unraid,
     /// TrueNAS SCALE.
     TrueNas,
@@ -107,7 +104,6 @@ pub enum Nas {
 pub enum Loader {
     /// The firmware of a Raspberry Pi: one line in `cmdline.txt`.
     RaspberryPi,
-    /// GRUB.
     Grub,
     /// U-Boot or syslinux by `extlinux.conf`.
     Extlinux,
@@ -115,9 +111,7 @@ pub enum Loader {
     AlpineExtlinux,
     /// Armbian's U-Boot script.
     Armbian,
-    /// systemd-boot.
     SystemdBoot,
-    /// Windows.
     Windows,
     /// The host of this container: nothing in here can change it.
     Host,

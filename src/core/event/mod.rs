@@ -27,7 +27,6 @@ const REASON_BYTES_MAX: usize = 128;
 pub enum Source {
     /// Kubernetes, in an Event object.
     Cluster,
-    /// This agent.
     Agent,
 }
 
@@ -51,9 +50,7 @@ impl Source {
 /// Content of an event: what two events have in common to be counted as one.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct EventContent {
-    /// Its source.
     pub source: Source,
-    /// Its severity.
     pub severity: Severity,
     /// Subject: `Pod/shop/web-0`, `Node/pi`, `link`.
     pub subject: String,

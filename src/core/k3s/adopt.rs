@@ -9,7 +9,6 @@ use super::{BINARY, Role, setting, texts::Init};
 /// Distribution that is recognised by its files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Other {
-    /// Its name.
     pub name: &'static str,
     /// Mark of it: a path, or a label in the description of a container of Docker.
     pub mark: Mark,

@@ -201,7 +201,6 @@ const FIRST_MS: i64 = 3_600_000;
 /// A k3s: the one of a backup, or the one that it is restored to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Origin {
-    /// Version.
     pub version: Version,
     /// Name of the node.
     pub node: String,

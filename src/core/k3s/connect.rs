@@ -57,7 +57,6 @@ pub const MADE: [&str; 4] = [WANTED, TIMER, UNIT, DIRECTORY];
 /// Somebody's token, in a kubeconfig.
 #[derive(Clone, Copy, Debug)]
 pub struct Bearer<'a> {
-    /// Account.
     pub account: &'a str,
     /// Token of that account.
     pub token: &'a str,

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 
 use crate::core::words::size;
 
-/// A process.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
-    /// Its name.
     pub name: String,
     /// Its cgroups, as `/proc` has them.
     pub cgroup: String,

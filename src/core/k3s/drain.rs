@@ -24,7 +24,6 @@ pub enum Fate {
 pub struct Pod {
     /// `namespace/name`.
     pub name: String,
-    /// Its fate.
     pub fate: Fate,
     /// Names of its emptyDir volumes, whose data goes with it.
     pub empty_dirs: Vec<String>,

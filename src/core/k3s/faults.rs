@@ -127,7 +127,6 @@ impl Repair {
         }
     }
 
-    /// Its undo.
     #[cfg(feature = "internals")]
     pub const fn undo(self) -> &'static str {
         match self {
@@ -147,7 +146,6 @@ impl Repair {
 /// State of k3s at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Sight {
-    /// The service.
     pub service: Service,
     /// Restarts of the last ten minutes.
     pub restarts: u32,

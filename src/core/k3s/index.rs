@@ -51,7 +51,6 @@ pub struct Index {
 /// A version by its number or by a channel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Choice {
-    /// This one.
     Version(Version),
     /// The one that the channel means today.
     Channel(Channel),

@@ -166,11 +166,9 @@ pub fn is_local(name: &str) -> bool {
 /// A server, as it answered before anything was sent to it but the question.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Server {
-    /// Its time.
     pub time: Option<Wall>,
     /// This machine's time at that moment.
     pub now: Wall,
-    /// Its version.
     pub version: Option<Version>,
     /// What it says to one that wants to become a further server.
     pub shared: Option<Shared>,

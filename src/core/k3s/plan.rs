@@ -26,7 +26,6 @@ pub struct Install {
     pub proxy: Option<Staged>,
     /// The program.
     pub binary: Staged,
-    /// Its version.
     pub version: Version,
     /// Archives of images, with the names that they get.
     pub images: Vec<(String, Staged)>,
@@ -382,9 +381,7 @@ pub struct Restore {
 /// A file of settings of a backup.
 #[derive(Clone, Debug)]
 pub struct SettingsFile {
-    /// Path.
     pub path: String,
-    /// Content.
     pub content: Content,
 }
 
@@ -502,7 +499,6 @@ pub enum Kind {
 /// An archive of images of an upgrade.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// Its name.
     pub name: String,
     /// The checked copy.
     pub staged: Staged,

@@ -28,7 +28,6 @@ const NETWORK: &str = "cbr0";
 pub struct Process {
     /// Its number.
     pub id: u32,
-    /// Its name.
     pub name: String,
     /// Path of its program.
     pub program: String,
@@ -39,7 +38,6 @@ pub struct Process {
 /// Use of a place by others.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Use {
-    /// Path.
     pub path: &'static str,
     /// Sign of it.
     pub why: String,

@@ -51,11 +51,9 @@ pub fn quorum(servers: u64) -> String {
 pub struct ServerNode {
     /// Name of its node.
     pub name: String,
-    /// Its version.
     pub version: Option<Version>,
     /// True if its node is Ready.
     pub is_ready: bool,
-    /// Its address.
     pub address: String,
 }
 

@@ -8,13 +8,9 @@ use super::Version;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Step {
     /// A directory is made, and removed by the undo where it is empty.
-    Directory {
-        /// Path.
-        path: String,
-    },
+    Directory { path: String },
     /// A file gets this content.
     File {
-        /// Path.
         path: String,
         /// Whole content.
         content: String,
@@ -25,7 +21,6 @@ pub enum Step {
     Copy {
         /// The checked copy.
         from: String,
-        /// Path.
         path: String,
         /// SHA-256, in hexadecimal.
         sha256: String,
@@ -37,17 +32,9 @@ pub enum Step {
         before: Option<Replaced>,
     },
     /// A symbolic link.
-    Link {
-        /// Path.
-        path: String,
-        /// Target.
-        target: String,
-    },
+    Link { path: String, target: String },
     /// Place that k3s fills by itself: nothing is done, and the undo removes it.
-    Made {
-        /// Path.
-        path: String,
-    },
+    Made { path: String },
     /// Programs are run.
     Run {
         /// Command; empty: none.
@@ -73,7 +60,6 @@ pub enum Step {
     },
     /// The datastore of a k3s that is stopped is kept in a copy; the undo puts it back.
     Datastore {
-        /// Path.
         path: String,
         /// Path of the copy.
         copy: String,
@@ -92,7 +78,6 @@ pub enum Step {
     },
     /// A file or a tree goes, without what other disks hold below it.
     Gone {
-        /// Path.
         path: String,
         /// Part of it.
         extent: Extent,
@@ -131,7 +116,6 @@ pub struct Drain {
 /// A file that was copied into a place of root's and checked there.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Staged {
-    /// Path.
     pub path: String,
     /// SHA-256, in hexadecimal.
     pub sha256: String,

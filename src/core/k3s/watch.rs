@@ -184,9 +184,7 @@ struct SeenFault {
 /// A repair that is due.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// The fault.
     pub fault: &'static Fault,
-    /// The repair.
     pub repair: Repair,
     /// Observation.
     pub seen: String,
@@ -197,11 +195,9 @@ pub struct Order {
 pub struct Handed {
     /// Its row.
     pub id: &'static str,
-    /// Its severity.
     pub severity: Severity,
     /// Observation, and the reason why nothing is done about it.
     pub sentence: String,
-    /// Fix.
     pub fix: String,
 }
 

@@ -140,7 +140,6 @@ pub enum Change {
 pub enum Output {
     /// Read the Lease.
     Get,
-    /// Create it.
     Create(Record),
     /// Replace the state of it that the record's version names.
     Update(Record, Change),

@@ -165,7 +165,6 @@ pub enum Input {
         /// Identity of the cluster in the answer.
         membership: Option<Membership>,
     },
-    /// `register_in_progress`.
     RegisterInProgress,
     /// `error`.
     Refusal {
@@ -203,7 +202,6 @@ pub enum Input {
 /// Messages to send.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Message {
-    /// `register`.
     Register {
         /// Awaited in the answer.
         request_id: String,
@@ -215,7 +213,6 @@ pub enum Message {
         /// The current cluster id.
         cluster_id: String,
     },
-    /// `pong`.
     Pong {
         /// As in the ping.
         request_id: Option<String>,

@@ -89,7 +89,6 @@ pub struct Wanted {
 pub enum Turn {
     /// It is more severe than it was reported.
     Worse,
-    /// It began.
     Began,
     /// It is over.
     Ended,
@@ -109,7 +108,6 @@ impl Turn {
 /// One condition in a message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Notice {
-    /// Its id.
     pub id: String,
     /// The change.
     pub turn: Turn,

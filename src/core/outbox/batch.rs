@@ -56,7 +56,6 @@ impl Stream {
 /// Records `range` of a stream, all there are in it, or why there are none.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Batch {
-    /// The range.
     pub range: Range,
     /// Content of the records.
     pub body: Body,

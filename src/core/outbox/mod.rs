@@ -67,7 +67,6 @@ impl Loss {
 /// Records that will never come. It is delivered and acknowledged in their place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Gap {
-    /// The range.
     pub range: Range,
     /// The reason.
     pub loss: Loss,
@@ -88,12 +87,10 @@ pub enum Next {
     /// As many of these as fit into one message, from the first on; say with [`Outbox::sent`] how
     /// many those were.
     Records(Range),
-    /// This gap.
     Gap(Gap),
 }
 
 impl Next {
-    /// Its range.
     #[cfg(feature = "internals")]
     pub const fn range(self) -> Range {
         match self {

@@ -19,7 +19,6 @@ pub enum Verb {
     Create,
     /// PUT.
     Update,
-    /// PATCH.
     Patch,
     /// DELETE of one object.
     Delete,
@@ -77,7 +76,6 @@ impl Verb {
 /// A request, as the API server authorises it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Attributes<'a> {
-    /// For objects.
     Object(Object<'a>),
     /// For a path that names none, such as `/version`.
     Path {
@@ -91,7 +89,6 @@ pub enum Attributes<'a> {
 /// The objects that a request is for. What is not there is empty.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Object<'a> {
-    /// The verb.
     pub verb: Verb,
     /// API group; empty for the core.
     pub group: Cow<'a, str>,

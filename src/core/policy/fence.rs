@@ -13,7 +13,6 @@ pub const PROTECTED: &str = "pipeops.io/protected";
 /// A change of NetworkPolicies.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Fenced {
-    /// The namespace.
     pub namespace: String,
     /// The policies that are changed.
     pub which: Which,
@@ -22,7 +21,6 @@ pub struct Fenced {
 /// The policies that a call changes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Which {
-    /// A new one.
     New,
     /// The one of this name.
     One(String),

@@ -52,7 +52,6 @@ pub enum Level {
     /// Reads, and changes in managed namespaces.
     #[default]
     Managed,
-    /// Reads only.
     ReadOnly,
     /// Nothing.
     Off,

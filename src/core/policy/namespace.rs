@@ -18,7 +18,6 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 /// The namespace that is made in place of the one that was sent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NewNamespace {
-    /// Its name.
     pub name: String,
     /// The whole object in JSON: name and labels, and nothing else of what was sent.
     pub object: Vec<u8>,

@@ -68,7 +68,6 @@ const FAMILIES: &[&str] = &["capi-", "cattle-", "fleet-", "openshift-", "rancher
 pub struct Bound<'a> {
     /// `ServiceAccount`, `User` or `Group`.
     pub kind: &'a str,
-    /// The name.
     pub name: &'a str,
     /// The namespace of a service account.
     pub namespace: &'a str,

@@ -31,7 +31,6 @@ pub(super) enum Others {
     Keep,
 }
 
-/// One field.
 #[derive(Debug)]
 pub(super) struct Field {
     /// Its name in JSON.
@@ -52,7 +51,6 @@ pub(super) enum FieldKind {
     Number,
     /// A list of strings.
     Texts,
-    /// An object.
     Object(&'static Schema),
     /// A list of objects.
     Objects(&'static Schema),

@@ -1,4 +1,4 @@
-//! CallTerms permissions: the conditions that a running call relies on, and when it must end because
+//! Standing permissions: the conditions that a running call relies on, and when it must end because
 //! they no longer hold.
 //!
 //! [`decide`] and [`settle`] judge a call before it starts. A [`CallTerms`] keeps the terms of that

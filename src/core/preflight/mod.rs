@@ -82,7 +82,6 @@ pub struct Problem {
     pub severity: Option<Severity>,
     /// Value of `{about}` in the advice.
     pub about: String,
-    /// Advice.
     pub advice: &'static Advice,
     /// Repair by the keeper on this machine; its commands follow those of the advice.
     pub recipe: Option<Recipe>,
@@ -126,7 +125,6 @@ impl From<Problem> for Judgement {
 pub enum CheckOutcome {
     /// Something is wrong.
     Problem,
-    /// Unknown.
     Unknown,
     /// It was not looked at: something else is the cause, or there is nothing of the kind here.
     Skipped,
@@ -149,11 +147,8 @@ impl CheckOutcome {
 /// A check with what it came to.
 #[derive(Debug)]
 pub struct CheckResult {
-    /// The check.
     pub check: &'static Check,
-    /// Outcome.
     pub outcome: CheckOutcome,
-    /// Severity.
     pub severity: Severity,
     /// Observation.
     pub seen: String,

@@ -138,7 +138,6 @@ pub fn addresses_v4(fib_trie: &str) -> Vec<Ipv4Addr> {
 /// An address of `/proc/net/if_inet6`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AddressV6<'a> {
-    /// The address.
     pub address: Ipv6Addr,
     /// True if it is more than this machine's and its cable's (scope 00).
     pub is_global: bool,
@@ -162,7 +161,6 @@ pub fn addresses_v6(if_inet6: &str) -> impl Iterator<Item = AddressV6<'_>> {
 /// A TCP socket that listens.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Listener<'a> {
-    /// Its port.
     pub port: u16,
     /// Number of the user that it belongs to; root where the line was cut.
     pub user: u32,

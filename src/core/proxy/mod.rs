@@ -132,9 +132,7 @@ pub struct Service {
     pub namespace: String,
     /// Its name, a valid name.
     pub name: String,
-    /// Its port.
     pub port: u16,
-    /// Scheme.
     pub scheme: Scheme,
     /// Canonical path, begins with a slash.
     pub path: String,

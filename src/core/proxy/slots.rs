@@ -26,7 +26,6 @@ pub enum Class {
 /// Answer to a request for a slot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Admission {
-    /// It runs.
     Run,
     /// It waits until it may run, at most until then.
     Wait(Mono),

@@ -16,7 +16,6 @@ pub struct Reading {
     /// The same moment on the clock that stands still in suspend: its distance to `at.mono` grows
     /// only while the machine sleeps.
     pub awake: Duration,
-    /// Boot id.
     pub boot_id: Option<String>,
     /// Time since boot, in seconds.
     pub uptime_s: Option<u64>,
@@ -115,7 +114,6 @@ impl MemoryUse {
     }
 }
 
-/// One file system.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FileSystem {
     /// Device, as the kernel calls it: `/dev/mmcblk0p2`.
@@ -141,7 +139,6 @@ pub struct Space {
     /// Inodes: as many files and folders as there can be. 0 where the file system has no such
     /// limit.
     pub inodes: u64,
-    /// Free inodes.
     pub inodes_free: u64,
 }
 
@@ -150,7 +147,6 @@ pub struct Space {
 pub struct Zram {
     /// As it was written.
     pub original: u64,
-    /// Compressed.
     pub compressed: u64,
     /// The memory that it takes, with what the allocator needs.
     pub memory: u64,

@@ -41,7 +41,6 @@ pub enum RecipeStep {
     Value {
         /// Absolute path below `/proc/sys`.
         path: String,
-        /// Value.
         value: String,
     },
     /// Runs a program.

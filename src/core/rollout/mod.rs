@@ -102,11 +102,9 @@ impl RolloutVerdict {
 /// Something that keeps a version from being good.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Finding {
-    /// Cause.
     pub cause: Cause,
     /// Object that shows it: `Pod shop/web-7d4b9`.
     pub object: String,
-    /// One sentence.
     pub sentence: String,
     /// Line of the cluster that proves it; empty where the sentence says all.
     pub evidence: String,
@@ -130,9 +128,7 @@ pub struct Scope {
 /// Verdict with its reasons.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct JudgedRollout {
-    /// Verdict.
     pub verdict: RolloutVerdict,
-    /// One sentence.
     pub sentence: String,
     /// Worst finding, where there is one.
     pub finding: Option<Finding>,

@@ -10,11 +10,9 @@ use super::super::time::Wall;
 /// Kind, namespace and name.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Key {
-    /// Kind.
     pub kind: String,
     /// Namespace; empty for what belongs to the whole cluster.
     pub namespace: String,
-    /// Name.
     pub name: String,
 }
 
@@ -236,12 +234,10 @@ impl Object {
         }
     }
 
-    /// Kind.
     pub fn kind(&self) -> &str {
         self.text("/kind")
     }
 
-    /// Name.
     pub fn name(&self) -> &str {
         self.text("/metadata/name")
     }

@@ -14,9 +14,7 @@ use crate::core::{order::OrderExt as _, time::Wall};
 /// A Pod of an app.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PodLine {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// True if it is ready.
     pub is_ready: bool,
@@ -36,9 +34,7 @@ pub struct EventLine {
     pub object: String,
     /// True if it is a warning.
     pub is_warning: bool,
-    /// Reason.
     pub reason: String,
-    /// Message.
     pub message: String,
     /// Number of times.
     pub count: u64,

@@ -221,7 +221,6 @@ pub enum JobEnd {
     Open,
     /// It succeeded.
     Done,
-    /// It failed.
     Failed,
 }
 

@@ -21,7 +21,6 @@ pub struct Query {
 /// Selection of series.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Select {
-    /// All.
     All,
     /// Those of a metric, by its name, that have all of these labels.
     Matching(String, Vec<(String, String)>),
@@ -87,7 +86,6 @@ pub struct Listed {
 /// A part of the list of series.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Page {
-    /// The series.
     pub series: Vec<Listed>,
     /// Number of matches on all pages.
     pub total: usize,

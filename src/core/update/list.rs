@@ -64,7 +64,6 @@ pub struct Machine<'a> {
 /// Decision on the installation of a release.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Choice {
-    /// It is.
     Install,
     /// It is installed already.
     Current,

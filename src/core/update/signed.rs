@@ -61,7 +61,6 @@ pub struct Signed {
 /// A file that a list names.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SignedFile {
-    /// Its name.
     pub name: String,
     /// Exact length.
     pub bytes: u64,

@@ -211,7 +211,6 @@ pub struct Verdict {
 /// The state of a part.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PartState {
-    /// The part.
     pub part: Part,
     /// As in [`Verdict`]; `unknown` and `none` are possible too.
     pub code: &'static str,

@@ -54,7 +54,6 @@ impl Flags {
 pub struct Header {
     /// Type.
     pub kind: FrameType,
-    /// Its flags.
     pub flags: Flags,
     /// The stream; 0 for the session.
     pub stream: u32,

@@ -17,7 +17,6 @@ const INDEX_BYTES_MAX: u64 = 8 << 20;
 /// State of a module.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ModuleState {
-    /// It is loaded.
     Loaded,
     /// It is a part of the kernel.
     BuiltIn,

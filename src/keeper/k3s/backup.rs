@@ -54,7 +54,6 @@ pub enum Target {
     /// [`FOLDER`].
     #[default]
     Usual,
-    /// This one.
     Folder(String),
     /// This one, on another disk than the system: a disk that is not mounted is a refusal, and
     /// fills no other.

@@ -49,7 +49,6 @@ const FILE_MODE: u32 = 0o640;
 pub(super) struct Credential<'a> {
     /// Namespace of the account.
     pub(super) namespace: &'a str,
-    /// Account.
     pub(super) account: &'a str,
     /// Time until its token ends, as kubectl writes it.
     pub(super) lifetime: &'a str,

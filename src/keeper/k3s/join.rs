@@ -24,11 +24,9 @@ const STAGED_TOKEN: &str = "join-token";
 /// A server that this machine joins.
 #[derive(Clone, Debug)]
 pub struct Join {
-    /// Its token.
     pub token: Token,
     /// Its answer, whose CA is the one of the token.
     pub server: Server,
-    /// Its address.
     pub address: String,
 }
 

@@ -79,7 +79,6 @@ pub enum Program {
     Here(Source),
     /// It is fetched later: enough for a plan.
     Promised {
-        /// Version.
         version: Version,
         /// SHA-256, in hexadecimal.
         sha256: String,

@@ -24,7 +24,6 @@ use crate::{
 pub(super) enum Planned {
     /// There is not, and why.
     Nothing(String),
-    /// This.
     Work(Recipe),
 }
 

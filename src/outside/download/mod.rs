@@ -49,7 +49,6 @@ pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 pub struct Address {
     /// The address.
     pub url: String,
-    /// The setting.
     pub setting: &'static str,
 }
 
@@ -60,7 +59,6 @@ pub struct Wanted {
     pub from: Address,
     /// Private file that gets it. What an earlier attempt left there is used.
     pub to: PathBuf,
-    /// Its length.
     pub length: Length,
     /// SHA-256 in hexadecimal.
     pub sha256: String,

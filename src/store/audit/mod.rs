@@ -42,7 +42,6 @@ impl Ticket {
     }
 }
 
-/// One row.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AuditRow {
     /// Its number: higher than those of all rows before it.

@@ -8,7 +8,6 @@ use rusqlite::{Connection, Transaction, params};
 use super::{signed, unsigned};
 use crate::core::{order::GatherExt as _, series::block::Block};
 
-/// One boot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Boot {
     /// A guess at wall clock minus the clock since boot.

@@ -25,8 +25,8 @@ use crate::{
 const SHRINK_BYTES_MIN: u64 = 1 << 20;
 /// Time between two tries to make the file smaller.
 const SHRINK_EVERY: Duration = Duration::from_secs(600);
-/// Compactions and deletions of one [`Archive::tend`]: after a long rest there are many, and somebody may be
-/// waiting for the thread.
+/// Compactions and deletions of one [`Archive::tend`]: after a long rest there are many, and
+/// somebody may be waiting for the thread.
 const STEPS_MAX: usize = 32;
 
 impl Archive {

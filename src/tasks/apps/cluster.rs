@@ -93,7 +93,6 @@ impl From<Error> for Failed {
 pub struct Cluster<'a> {
     /// Connection.
     pub client: &'a Client,
-    /// Account.
     pub account: &'a Account,
     /// Permission to write.
     pub lease_gate: &'a LeaseGate,

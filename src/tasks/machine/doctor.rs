@@ -123,7 +123,6 @@ pub struct ControlPlane {
     pub target: Target,
     /// TLS settings; `None` for a plain connection.
     pub tls: Option<Tls>,
-    /// Proxy.
     pub proxy: Option<Proxy>,
 }
 

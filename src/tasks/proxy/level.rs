@@ -45,7 +45,6 @@ const NOT_KEPT: &str = "access.not-kept";
 /// Level of the configuration.
 #[derive(Clone, Debug)]
 pub struct Configured {
-    /// The rules.
     pub rules: Rules,
     /// Origin of `access.level`, for people.
     pub from: String,

@@ -40,7 +40,6 @@ const PARTLY: &str = "cluster.sampled-in-part";
 /// State of the watches of nodes and Pods.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// The nodes.
     pub nodes: RefCell<LiteMap<String, Node>>,
     /// The Pods.
     pub phases: RefCell<Phases>,

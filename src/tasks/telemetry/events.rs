@@ -25,7 +25,6 @@ const HIDDEN: &str = "cluster.events-hidden";
 /// The condition of a minute in which more happened than is kept.
 const FLOOD: &str = "telemetry.events-dropped";
 
-/// Events.
 pub struct Events {
     shared_state: Rc<SharedState>,
     counted: RefCell<Counted>,

@@ -239,7 +239,6 @@ fn take_pods<T>(pods: &mut Pods, event: &Event<T>, watches: &Watches<'_>) {
     }
 }
 
-/// A watch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum WatchKind {
     Nodes,

@@ -44,7 +44,6 @@ fields!(AccessReport {
 /// The level of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Configured {
-    /// The level.
     pub level: String,
     /// Origin: `FILE:LINE`, the name of a variable, `--set`, or `default`.
     pub from: String,
@@ -252,11 +251,8 @@ fields!(Request {
 /// A service in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Service {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its port.
     pub port: u16,
 }
 fields!(Service {
@@ -268,7 +264,6 @@ fields!(Service {
 /// State of a namespace in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Namespace {
-    /// Its name.
     pub name: String,
     /// Existence; `null`: unknown.
     pub exists: Option<bool>,

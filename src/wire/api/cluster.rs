@@ -22,11 +22,9 @@ pub struct ClusterReport {
     pub namespaces: Vec<NamespaceReport>,
 }
 
-/// A node.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct NodeReport {
-    /// Its name.
     pub name: String,
     /// Readiness; `null`: the node does not report it.
     pub ready: Option<bool>,
@@ -62,13 +60,10 @@ pub struct NodeCondition {
     pub text: String,
 }
 
-/// A namespace.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct NamespaceReport {
-    /// Its name.
     pub name: String,
-    /// Pods in it.
     pub pods: u64,
     /// Those that run and are ready.
     pub running: u64,
@@ -93,13 +88,10 @@ pub struct PodPage {
     pub next: Option<String>,
 }
 
-/// A Pod.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct PodReport {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`, or `Terminating`.
     pub phase: String,
@@ -109,9 +101,7 @@ pub struct PodReport {
     pub restarts: u64,
     /// Reason why it waits or why a container last ended, in words.
     pub last_reason: Option<String>,
-    /// Node.
     pub node: Option<String>,
-    /// Age.
     pub age_s: Option<u64>,
     /// The names of its containers.
     pub containers: Vec<String>,
@@ -128,13 +118,10 @@ pub struct WorkloadPage {
     pub next: Option<String>,
 }
 
-/// A workload.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct WorkloadReport {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// `Deployment`, `StatefulSet` or `DaemonSet`.
     pub kind: String,
@@ -142,6 +129,5 @@ pub struct WorkloadReport {
     pub wanted: u64,
     /// Pods of it that are ready.
     pub ready: u64,
-    /// Age.
     pub age_s: Option<u64>,
 }

@@ -56,7 +56,6 @@ pub struct Environment {
     pub page_size_bytes: Option<u64>,
     /// The kernel's architecture, and whether programs are of 32 bit.
     pub architecture: Option<String>,
-    /// Boot loader.
     pub boot_loader: String,
     /// The file with them.
     pub boot_file: Option<String>,

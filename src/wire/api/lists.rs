@@ -37,7 +37,6 @@ pub struct EventReport {
     pub source: String,
     /// `note`, `warning` or `critical`.
     pub severity: String,
-    /// Subject.
     pub subject: String,
     /// A word for it.
     pub reason: String,
@@ -75,7 +74,6 @@ pub struct LogEntry {
     pub at: String,
     /// `error`, `warn`, `info`, `debug` or `trace`.
     pub level: String,
-    /// Text.
     pub text: String,
 }
 
@@ -131,7 +129,6 @@ pub struct SettingsReport {
     pub warnings: Vec<String>,
 }
 
-/// A setting.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct SettingReport {
@@ -139,9 +136,7 @@ pub struct SettingReport {
     pub key: String,
     /// Its value; `null`: none. Secrets are `********`.
     pub value: Option<String>,
-    /// Origin.
     pub origin: String,
-    /// Meaning.
     pub meaning: String,
     /// True if its value is hidden.
     pub is_secret: bool,

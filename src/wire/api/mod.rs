@@ -78,7 +78,6 @@ pub struct Status {
     pub boot_id: Option<String>,
     /// The link to the control plane.
     pub link: Link,
-    /// The cluster.
     pub cluster: Cluster,
     /// The machine.
     pub host: Host,

@@ -23,7 +23,6 @@ pub struct SeriesList {
 pub struct SeriesHead {
     /// Metric and labels, as a question names them: `host_cpu_ratio{mode="idle"}`.
     pub key: String,
-    /// The metric.
     pub metric: String,
     /// Its labels as `name="value"`, in the order of the key.
     pub labels: Vec<(String, String)>,
@@ -73,7 +72,6 @@ pub struct Column {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Mark {
-    /// Time.
     pub time: i64,
     /// `boot`, `throttled`, `deploy` or `gap`.
     pub kind: String,

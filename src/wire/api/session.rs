@@ -27,9 +27,7 @@ pub struct SessionReport {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Login {
-    /// A token.
     pub token: Option<String>,
-    /// The password.
     pub password: Option<String>,
 }
 
@@ -53,7 +51,6 @@ pub struct TokenWish {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default)]
 pub struct NewToken {
-    /// The token.
     pub token: String,
     /// The address that logs in with it; empty where the dashboard is on no port.
     pub url: String,

@@ -76,7 +76,6 @@ pub fn proxy_response_abort(request_id: &str, error: &str, now: Wall) -> String 
     )
 }
 
-/// `proxy_response_end`.
 pub fn proxy_response_end(request_id: &str, now: Wall) -> String {
     message("proxy_response_end", request_id, Nothing {}, now)
 }

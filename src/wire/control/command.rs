@@ -53,7 +53,6 @@ pub enum CommandAnswer {
     Refused(Error),
 }
 
-/// `edge_command_ack`.
 pub fn edge_command_ack(id: &str, answer: &CommandAnswer, now: Wall) -> String {
     #[derive(Serialize)]
     struct Payload<'a> {

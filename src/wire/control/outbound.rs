@@ -117,7 +117,6 @@ pub struct Features {
     pub supports_response_streaming: bool,
     /// Request bodies in chunks.
     pub supports_streaming: bool,
-    /// WebSockets.
     pub supports_websocket_proxy: bool,
 }
 
@@ -178,7 +177,6 @@ impl Default for TunnelPorts {
     }
 }
 
-/// `register`.
 pub fn register(request_id: &str, facts: &Registration, now: Wall) -> String {
     message("register", request_id, facts, now)
 }
@@ -236,7 +234,6 @@ struct BeatMetadata<'a> {
     memory_usage: Option<String>,
 }
 
-/// `heartbeat`.
 pub fn heartbeat(beat: &Heartbeat, now: Wall) -> String {
     let percent = |value: f64| format!("{value:.1}%");
     let payload = Beat {

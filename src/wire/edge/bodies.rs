@@ -34,7 +34,6 @@ pub struct AuditBody<'a> {
     /// Bytes that went out with the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent_bytes: Option<u64>,
-    /// Duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// Number of requests; `None` for one.

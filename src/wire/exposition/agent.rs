@@ -9,11 +9,9 @@ use crate::core::{outbox::Backlog, rates::Own, time::Wall};
 /// Figures of the agent itself.
 #[derive(Clone, Debug, Default)]
 pub struct Agent<'a> {
-    /// Its version.
     pub version: &'a str,
     /// Time when it started.
     pub started: Wall,
-    /// The link.
     pub link: Link<'a>,
     /// The cluster, where one is configured.
     pub cluster: Option<Cluster>,
@@ -59,11 +57,9 @@ pub struct Link<'a> {
 pub struct Cluster {
     /// True if its API answers.
     pub is_up: bool,
-    /// Nodes.
     pub nodes: Option<u64>,
     /// Nodes that are ready.
     pub nodes_ready: Option<u64>,
-    /// Pods.
     pub pods: Option<u64>,
 }
 

@@ -35,7 +35,6 @@ pub struct Metadata {
     /// Changes with each write; only to be compared and given back.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
-    /// Labels.
     #[serde(skip_serializing_if = "LiteMap::is_empty", serialize_with = "object")]
     pub labels: LiteMap<String, String>,
     /// Time when it was made.
@@ -149,7 +148,6 @@ fields!(Status {
     message
 });
 
-/// A node.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Node {
     /// The head.
@@ -246,7 +244,6 @@ impl Object for Node {
     }
 }
 
-/// A service.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Service {
     /// The head.
@@ -263,7 +260,6 @@ pub struct ServiceSpec {
     pub kind: String,
     /// `None` for a headless one.
     pub cluster_ip: String,
-    /// Its ports.
     pub ports: Vec<ServicePort>,
 }
 fields!(ServiceSpec {
@@ -336,9 +332,7 @@ fields!(EndpointConditions { ready });
 pub struct TargetRef {
     /// `Pod`, mostly.
     pub kind: String,
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
 }
 fields!(TargetRef {

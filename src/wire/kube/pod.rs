@@ -18,7 +18,6 @@ pub struct Pod {
     pub metadata: Metadata,
     /// Specification.
     pub spec: PodSpec,
-    /// Status.
     pub status: PodStatus,
 }
 fields!(Pod {
@@ -44,7 +43,6 @@ pub struct PodStatus {
     pub phase: String,
     /// `PodScheduled`, `Ready` and others.
     pub conditions: Vec<PodCondition>,
-    /// Its containers.
     pub container_statuses: Vec<ContainerStatus>,
     /// Those that run before them, or beside them.
     pub init_container_statuses: Vec<ContainerStatus>,
@@ -78,7 +76,6 @@ fields!(PodCondition {
 /// Status of a container.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ContainerStatus {
-    /// Its name.
     pub name: String,
     /// Number of restarts.
     pub restart_count: i64,

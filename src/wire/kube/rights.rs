@@ -43,7 +43,6 @@ pub struct RoleRef {
     pub api_group: String,
     /// `Role` or `ClusterRole`.
     pub kind: String,
-    /// Its name.
     pub name: String,
 }
 fields!(RoleRef {
@@ -57,7 +56,6 @@ fields!(RoleRef {
 pub struct Subject {
     /// `ServiceAccount`, `User` or `Group`.
     pub kind: String,
-    /// The name.
     pub name: String,
     /// The namespace of a service account.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -94,9 +92,7 @@ fields!(AccessReviewSpec {
 /// Verb and objects of the question.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct ResourceAttributes {
-    /// Namespace.
     pub namespace: String,
-    /// Verb.
     pub verb: String,
     /// API group; empty for the core.
     #[serde(skip_serializing_if = "String::is_empty")]

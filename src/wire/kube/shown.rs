@@ -36,7 +36,6 @@ impl Head {
     }
 }
 
-/// A Pod.
 #[derive(Debug, Default)]
 pub struct Pod {
     metadata: Head,
@@ -261,7 +260,6 @@ fn cut(text: &str) -> String {
     text.chars().map(tame).take(REASON_CHARS_MAX).collect()
 }
 
-/// A node.
 #[derive(Debug, Default)]
 pub struct Node {
     metadata: Head,

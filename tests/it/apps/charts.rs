@@ -121,7 +121,7 @@ fn is_refused(bench: &Bench, first: &str) {
         &first.replace("1.2.3", "\"~1.2\""),
         "spec.version is not one exact version",
     );
-    refused(&first.replace("https", "http"), "checked TLS");
+    refused(&first.replace("https", "http"), "verified TLS");
     let system = chart("web", "1.2.3", ", targetNamespace: kube-system");
     refused(&system, "kube-system belongs to the cluster");
     let (code, said) = bench.does_as_operator("web", first);

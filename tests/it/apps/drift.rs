@@ -245,10 +245,10 @@ fn what_cannot_be_put_back_is_named_and_holds_up_nothing_else() {
     let condition = bench.agent.until_condition("apps.drift", SOON);
     let sentence = condition["sentence"].as_str().unwrap();
     assert!(
-        sentence.starts_with("ConfigMap ") && sentence.contains("/first of the app web "),
+        sentence.starts_with("ConfigMap ") && sentence.contains("/first of app web "),
         "{sentence}"
     );
-    assert!(sentence.contains("is not put back: "), "{sentence}");
+    assert!(sentence.contains("cannot be reverted: "), "{sentence}");
     let (_, said) = bench.apps(&["show", "web"]);
     assert!(said.contains("  not put back: ConfigMap "), "{said}");
     leave_policy(&policy);

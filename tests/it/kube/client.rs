@@ -292,7 +292,10 @@ fn a_cluster_may_come_later_and_a_half_written_file_changes_nothing() {
 fn a_certificate_out_of_its_time_is_told_apart() {
     run(|executor| async move {
         let (server, authority, _kubeconfig, client) = set_up(&executor).await;
-        for (valid, word) in [(Valid::Ended, "expired"), (Valid::Later, "not yet valid")] {
+        for (valid, word) in [
+            (Valid::Ended, "expired"),
+            (Valid::Later, "not valid before"),
+        ] {
             server.show(authority.server(valid));
             let error = client.version().await.unwrap_err();
             assert!(error.to_string().contains(word), "{error}");

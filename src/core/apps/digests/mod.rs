@@ -229,7 +229,6 @@ const POLICY: &str = "imagePullPolicy";
 /// An image without which Pods do not start while its registry is away.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Need {
-    /// Image.
     pub image: String,
     /// Object whose Pods need it.
     pub object: String,

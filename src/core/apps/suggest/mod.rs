@@ -44,13 +44,9 @@ const RANDOM: &str = "bcdfghjklmnpqrstvwxz2456789";
 /// Requests and limits of a container: CPU in thousandths of a core, memory in bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Sizes {
-    /// Request of CPU.
     pub cpu_request: Option<u64>,
-    /// Request of memory.
     pub memory_request: Option<u64>,
-    /// Limit of CPU.
     pub cpu_limit: Option<u64>,
-    /// Limit of memory.
     pub memory_limit: Option<u64>,
 }
 

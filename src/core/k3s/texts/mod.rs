@@ -6,7 +6,6 @@ use super::{Role, setting};
 /// Service manager of the machine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Init {
-    /// systemd.
     #[default]
     Systemd,
     /// OpenRC.

@@ -23,7 +23,6 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// The form of a body.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Content {
-    /// JSON.
     Json,
     /// YAML; sent in JSON.
     Yaml,

@@ -9,21 +9,16 @@ use crate::core::proxy::{Call, CallTarget, values};
 /// A kind of object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Subject {
-    /// `Service`.
     Service,
-    /// `Secret`.
     Secret,
-    /// `Ingress`.
     Ingress,
     /// `Certificate` of cert-manager.
     Certificate,
-    /// `Pod`.
     Pod,
     /// A Deployment, ReplicaSet, StatefulSet or ReplicationController: the kind.
     Workload(&'static str),
     /// `DaemonSet`.
     DaemonSet,
-    /// `Job`.
     Job,
     /// `CronJob`.
     CronJob,

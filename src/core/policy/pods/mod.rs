@@ -27,7 +27,6 @@ pub struct Breach {
 /// Pods that a call leads into.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Entered {
-    /// This one.
     Pod(String),
     /// Those behind this Service; the API server chooses one.
     Service(String),

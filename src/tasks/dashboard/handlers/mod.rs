@@ -56,7 +56,6 @@ pub struct Local {
     pub proxy: Rc<Proxy>,
     /// Access level.
     pub access: Rc<Access>,
-    /// Logins.
     pub login: Rc<Logins>,
     /// Sampler of the machine.
     pub sampler: Rc<Sampler>,

@@ -41,7 +41,6 @@ pub struct View<'a> {
     pub known: &'a Known,
     /// State of all components.
     pub shared_state: &'a SharedState,
-    /// Samples.
     pub samples: &'a Handle,
 }
 

@@ -16,15 +16,12 @@ const FRESH_MS: i64 = 180_000;
 /// Sources of the view.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// Status.
     pub status: &'a Status,
-    /// Samples.
     pub samples: &'a Handle,
     /// Undelivered data.
     pub databases: &'a Databases,
     /// True if the wall clock may have been set since boot.
     pub clock_is_set: bool,
-    /// Now.
     pub now: Wall,
 }
 

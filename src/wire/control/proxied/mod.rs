@@ -79,7 +79,6 @@ pub enum AnswerForm {
     Socket,
 }
 
-/// A `proxy_request`.
 #[derive(Debug)]
 pub struct ProxyRequest {
     /// Echoed in every answer.

@@ -136,7 +136,7 @@ pub(super) fn clock() -> Vec<Case> {
         case(
             "host.name",
             alpine().with("proc/sys/kernel/hostname", "My_Box\n"),
-            &["no such name", "/etc/hostname"],
+            &["not a valid node name", "/etc/hostname"],
         ),
         case(
             "host.machine-id",
