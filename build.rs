@@ -39,8 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let key = text("PIPEOPS_RELEASE_KEY").unwrap_or_default();
     if !key.is_empty() && !is_key(&key) {
         return Err(format!(
-            "PIPEOPS_RELEASE_KEY is {key:?}, and no public key of minisign: it is the last line of \
-             minisign.pub, after changes of the key with their number before it (1 RW…)"
+            "PIPEOPS_RELEASE_KEY is not a minisign public key: {key:?}; use the last line of \
+             minisign.pub, with the number of the key before it once it was changed (1 RW…)"
         )
         .into());
     }

@@ -21,6 +21,8 @@ const TAKEN: &[&str] = &[
     "Makefile",
     ".ci/run",
     "cross/build",
+    "cross/compiler",
+    "cross/rust-version",
     "cross/stamp",
     "docs/metrics.md",
     "packaging/dist",
@@ -57,6 +59,7 @@ const PROGRAMS: &[&str] = &[
     "home/.cargo/bin/chromium",
     "home/.cargo/bin/kubectl",
     "home/.cargo/bin/node",
+    "home/.cargo/bin/readelf",
     "home/.cargo/bin/rustc",
     "home/.cargo/bin/shellcheck",
     "packaging/build",
@@ -77,6 +80,7 @@ const PROGRAMS: &[&str] = &[
     "tests/k3s/join",
     "tests/k3s/servers",
     "tests/packages/run",
+    "tests/packages/table",
     "tests/setup",
 ];
 
@@ -93,6 +97,7 @@ case "$call" in
 'setup tools') echo "$HOME/tools" ;;
 'node -p '*) echo 18 ;;
 'node --test '*) printf '%s' "$BROWSER_PRINTS" ;;
+'pipeops-agent version --json') date --utc --date="@${SOURCE_DATE_EPOCH:-0}" +%Y-%m-%d ;;
 'rustc -vV') echo 'host: stand-in' ;;
 'cargo test '*' --list '*) [ "$LISTS" = nothing ] || echo 'a::b: test' ;;
 'cargo test '*) printf '%s' "$TESTS_PRINT" ;;
