@@ -3,7 +3,7 @@
 
 suite=bookworm
 cache=${PIPEOPS_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/pipeops-agent-test}
-packages=systemd,systemd-sysv,dbus,iproute2,procps,kmod,nftables
+packages=systemd,systemd-sysv,dbus,iproute2,procps,kmod,nftables,strace
 # Of the machine: systemd or openrc.
 init=systemd
 program=${PIPEOPS_TEST_PROGRAM:-target/debug/pipeops-agent}
@@ -15,15 +15,22 @@ skip() {
 
 # Sets ROOT, RELEASES, WORK and GROUP; log is where a failure is told.
 prepare_host() {
-    local log=$1 tool root
+    local log=$1 tool root built=
     ((EUID == 0)) || skip 'a machine is started in containers, which takes root'
     for tool in mmdebstrap systemd-nspawn; do
         command -v "$tool" >/dev/null || skip "$tool is not installed: tests/setup test installs it"
     done
     [[ -x $program ]] || skip "$program is not built: cargo build"
     [[ -e /dev/kmsg ]] || skip 'there is no /dev/kmsg, which the kubelet reads'
-    RELEASES=${PIPEOPS_TEST_K3S_RELEASES:-}
-    if [[ -z $RELEASES ]]; then
+    # The former name is accepted.
+    RELEASES=${PIPEOPS_TEST_K3S:-${PIPEOPS_TEST_K3S_RELEASES:-}}
+    # A single program is for tests/cluster: an upgrade takes two.
+    [[ ! -f $RELEASES ]] || RELEASES=
+    if [[ -n $RELEASES ]]; then
+        [[ -d $RELEASES ]] || skip "PIPEOPS_TEST_K3S=$RELEASES is neither a folder of releases nor a program"
+        RELEASES=$(realpath -- "$RELEASES")
+        built=$(tests/cluster/cluster build) || skip "${built#skipped: }"
+    else
         RELEASES=$(tests/cluster/cluster k3s) || skip "${RELEASES#skipped: }"
     fi
     if [[ $init == openrc ]]; then
@@ -49,6 +56,7 @@ prepare_host() {
     mkdir "$WORK/test"
     strip --strip-debug -o "$WORK/test/pipeops-agent" "$program"
     install -m 755 tests/k3s/board tests/k3s/lib.sh "$WORK/test/"
+    [[ -z $built ]] || cp "${built##*built }/images.tar" "$WORK/test/"
 }
 
 # The processes are gone with the machine; a cgroup stays busy for a moment longer.

@@ -91,6 +91,8 @@ snapshot() {
     ls /run/netns 2>/dev/null || true
 }
 ready() { [[ $(pipeops-agent k3s status --json) == *'"is_ready": true'* ]]; }
+# The image of the Pods in the tests: in the archive of the stand-in, and in none of a release.
+give_image() { [[ ! -e /test/images.tar ]] || k3s ctr --namespace k8s.io images import /test/images.tar; }
 shims() { pgrep -c containerd-shim || true; }
 # What a container in a test lacks and a machine has: the doctor is right about it.
 # shellcheck disable=SC2034
