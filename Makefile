@@ -27,7 +27,7 @@ test-packages:
 test-arm64:
 	@tests/packages/arm64
 
-## make test-k3s  k3s installed, joined, rebooted and removed under systemd and OpenRC (as root; PIPEOPS_TEST_K3S_RELEASES: real releases)
+## make test-k3s  k3s installed, joined, rebooted and removed under systemd and OpenRC (as root; PIPEOPS_TEST_K3S: a folder of real releases)
 test-k3s:
 	@cargo build --quiet
 	@tests/k3s/run
@@ -41,7 +41,7 @@ test-k3s:
 pages:
 	@tests/pages
 
-## make torture 1,000 power cuts of each database, an error at each call of some minutes, a month off line, five years of Pods, each write of an app (as root)
+## make torture 1,000 power cuts of each database, an error at each call of some minutes, a month off line, five years of Pods, each write of an app, changes of k3s killed and cut off (as root)
 torture:
 	@tests/torture
 

@@ -242,7 +242,7 @@ fn conflict(argument: &str, other: &str) -> String {
     }
 }
 
-/// Options that have this one as a word: `--env-secret or --pull-secret` for `--secret`.
+/// Options that have this one as a word: `--data-dir` for `--dir`.
 fn longer(argument: &str, command: &Command) -> Option<String> {
     let word = argument.strip_prefix("--")?;
     let options = command.options.iter().map(|option| option.long);

@@ -59,8 +59,9 @@ pub(super) fn secret(question: &str) -> Result<Secret> {
     if !is_possible() {
         return input().map(|line| Secret::new(line.trim_end_matches(['\r', '\n'])));
     }
-    prompt(&format!("{question} (input is hidden): "));
+    // First the terminal, then the question: what is typed at once is hidden, too, and not lost.
     let unseen = Unseen::begin()?;
+    prompt(&format!("{question} (input is hidden): "));
     let typed = Unseen::read();
     drop(unseen);
     prompt("\n");

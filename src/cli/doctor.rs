@@ -61,10 +61,7 @@ fn run(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let mut report = look(args, output)?;
     if is_fix {
-        let problems = report
-            .checks
-            .iter()
-            .filter(|check| check.outcome == "problem");
+        let problems = report.checks.iter().filter(|check| check.is_problem());
         let checks = problems.filter(|check| check.automatic.is_some());
         let checks: Vec<_> = checks.map(|check| check.id.clone()).collect();
         return repair::fix(args, output, &checks);
@@ -140,7 +137,7 @@ fn look(args: &Args, output: &mut Output) -> Result<Doctor> {
     match asked {
         Ok(answer) if answer.code == 200 => {
             let mut report: Doctor = answer.understood()?;
-            let is_unseen = |check: &Check| check.outcome == "unknown" && check.needs_root;
+            let is_unseen = |check: &Check| check.is_unknown() && check.needs_root;
             if geteuid().is_root() && report.checks.iter().any(is_unseen) {
                 complete(&mut report, own_look(args, loaded));
             }
@@ -196,7 +193,9 @@ fn complete(report: &mut Doctor, mut own: Doctor) {
     let severities = ["critical", "warning", "note"];
     let place = |words: &[&str], word: &str| words.iter().position(|known| *known == word);
     report.checks.order_by_key(|check| {
-        let severity = (check.outcome == "problem").then(|| place(&severities, &check.severity));
+        let severity = check
+            .is_problem()
+            .then(|| place(&severities, &check.severity));
         (place(&order, &check.outcome), severity)
     });
 }
@@ -204,7 +203,7 @@ fn complete(report: &mut Doctor, mut own: Doctor) {
 /// Findings of a command whose settings differ from the agent's: those about settings are left out.
 fn beside(mut own: Doctor) -> Doctor {
     for check in &mut own.checks {
-        if check.id == "agent.settings" && check.outcome == "problem" {
+        if check.id == "agent.settings" && check.is_problem() {
             "unknown".clone_into(&mut check.outcome);
             "an agent is running with its own settings".clone_into(&mut check.seen);
         }
@@ -214,7 +213,7 @@ fn beside(mut own: Doctor) -> Doctor {
 
 /// Lines of one check.
 fn one(check: &Check, output: &Output) -> Vec<String> {
-    if check.outcome == "problem" {
+    if check.is_problem() {
         return problem(check, &[], output);
     }
     let word = output.toned(Tone::Strong, &printable(&format!("{}:", check.outcome)));

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     core::{
-        link::OFF,
+        link::LinkState,
         time::{Wall, in_words},
     },
     error::{Exit, Result},
@@ -43,8 +43,9 @@ fn link(args: &Args, output: &mut Output) -> Result<Exit> {
     let diagnosis = diagnosis(args);
     let view = View::new(&report);
     let state = view.at("link").text("state");
-    let is_off = state == OFF;
-    let is_up = state == "ready";
+    let known = LinkState::of(state);
+    let is_off = known == Some(LinkState::Off);
+    let is_up = known == Some(LinkState::Ready);
     if args.has("json") {
         let diagnosis =
             diagnosis.unwrap_or_else(|error| json!({ "error": super::error_json(&error) }));

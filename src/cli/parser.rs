@@ -117,6 +117,7 @@ fn section(title: &str, body: &str) -> String {
 fn option(row: &'static Opt) -> Arg {
     let option = Arg::new(row.long)
         .long(row.long)
+        .alias(row.former)
         .short(row.short)
         .help(row.help)
         .global(true)

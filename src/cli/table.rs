@@ -72,6 +72,8 @@ pub(super) struct Opt {
     pub(super) value: &'static str,
     /// One line.
     pub(super) help: &'static str,
+    /// Earlier long name, which is still accepted.
+    pub(super) former: Option<&'static str>,
     /// Default value.
     pub(super) default: Option<&'static str>,
     /// Number of occurrences.
@@ -98,6 +100,7 @@ impl Opt {
             takes,
             value,
             help,
+            former: None,
             default: None,
             times: Times::Once,
             against: None,

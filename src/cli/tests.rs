@@ -103,6 +103,14 @@ fn a_default_holds_until_something_is_given() {
 }
 
 #[test]
+fn an_option_is_also_known_by_its_former_name() {
+    for name in ["secret", "env-secret"] {
+        let args = args(&format!("apps deploy web --{name} A=a --{name} B=b"));
+        assert_eq!(args.all("secret"), ["A=a", "B=b"], "{name}");
+    }
+}
+
+#[test]
 fn a_path_may_be_made_of_any_bytes_and_a_text_may_not() {
     let odd = OsString::from_vec(b"a\xffb".to_vec());
     let line = ["status", "--socket"].map(OsString::from).into_iter();

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     config::Loaded,
     core::{
+        link::LinkState,
         safe_mode,
         time::{Mono, Wall},
         update::{
@@ -522,7 +523,7 @@ impl Watched for Agent {
             up: Duration::from_secs(status.count("uptime_s").unwrap_or_default()),
             stores: parts
                 .any(|part| part.text("id") == "store" && part.flag("ready") == Some(true)),
-            is_linked: status.at("link").text("state") == "ready",
+            is_linked: LinkState::of(status.at("link").text("state")) == Some(LinkState::Ready),
             is_in_safe_mode: status
                 .list("conditions")
                 .any(|condition| condition.text("id") == safe_mode::CONDITION),

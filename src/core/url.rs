@@ -106,6 +106,20 @@ impl Url {
         })
     }
 
+    /// URL that a server at this one redirects to: a whole one, or a path on the same server. The
+    /// error says why it cannot be followed.
+    pub fn redirected(&self, location: &str) -> Result<Self, String> {
+        if !location.starts_with('/') || location.starts_with("//") {
+            return Self::parse_exact(location);
+        }
+        let path = Self::parse_exact(&format!("https://{}{location}", self.authority()))?;
+        Ok(Self {
+            path: path.path,
+            query: path.query,
+            ..self.clone()
+        })
+    }
+
     /// Host and port, for people and for the `Host` header.
     pub fn authority(&self) -> String {
         authority(&self.host, self.port, self.security)
@@ -323,6 +337,29 @@ fn decoded(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_redirect_stays_on_the_server_or_names_another_whole() {
+        let from = Url::parse_exact("https://[fd00::1]:8443/a?b=c").unwrap();
+        let to = |location| from.redirected(location).map(|url| url.to_string());
+        for (location, expected) in [
+            ("/x/y?z=1", "https://[fd00::1]:8443/x/y?z=1"),
+            ("https://b.example/x", "https://b.example/x"),
+            ("http://b.example/x", "http://b.example/x"),
+        ] {
+            assert_eq!(to(location).as_deref(), Ok(expected), "{location}");
+        }
+        for location in [
+            "",
+            "x",
+            "//b.example/x",
+            "https://u@b.example/",
+            "ftp://b/",
+            "/ä",
+        ] {
+            assert!(to(location).is_err(), "{location}");
+        }
+    }
 
     #[test]
     fn an_authority_is_split_at_its_last_colon_or_its_bracket() {

@@ -243,6 +243,7 @@ impl Network {
             proxies: self.proxies.clone(),
             tls,
             user_agent: format!("pipeops-agent/{VERSION}"),
+            clock: || clock::now().mono,
         }
     }
 

@@ -358,7 +358,8 @@ fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
 /// The error of the reader.
 pub fn at_most(from: impl Read, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
     let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
-    let mut content = Vec::new();
+    // Most files are smaller: one call reads them, where an empty buffer would grow by 32 bytes.
+    let mut content = Vec::with_capacity(BLOCK.min(bytes_max.saturating_add(1)));
     // One byte more tells a full one from a longer one.
     from.take(limit.saturating_add(1))
         .read_to_end(&mut content)?;

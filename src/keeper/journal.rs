@@ -229,7 +229,10 @@ impl LockedJournal {
 /// A power cut of a test, at one of the journal's writes.
 #[cfg(test)]
 pub(super) mod cut {
-    use std::cell::Cell;
+    use std::{
+        cell::{Cell, RefCell},
+        path::PathBuf,
+    };
 
     use crate::{
         core::journal::StepState,
@@ -240,11 +243,19 @@ pub(super) mod cut {
     thread_local! {
         /// Borders of writes that are left: after each write, and before those that tell of an act.
         static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+        /// Path that is gone when an outcome is written.
+        static GONE: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
     }
 
     /// The power fails at that border of a write; `None`: never.
     pub(in super::super) fn at(border: Option<u32>) {
         LEFT.set(border);
+    }
+
+    /// Nothing may be there when an outcome is written: a process that is killed after that write
+    /// removes nothing.
+    pub(in super::super) fn gone_by_the_end(path: Option<PathBuf>) {
+        GONE.set(path);
     }
 
     /// Borders that are left.
@@ -255,6 +266,11 @@ pub(super) mod cut {
     /// Before a write that tells of what was just done. Before any other the disk is what it was
     /// after the last one.
     pub(super) fn before(record: &Record) -> Result<()> {
+        let is_over = record.outcome.is_some();
+        GONE.with_borrow(|gone| {
+            let left = gone.as_ref().filter(|path| is_over && path.exists());
+            assert_eq!(left, None, "{record:?}");
+        });
         let words = [StepState::Acted.as_str(), StepState::Undone.as_str()];
         if record
             .steps

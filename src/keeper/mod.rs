@@ -264,7 +264,7 @@ impl Keeper {
     fn go_on(&self, journal: &LockedJournal, mut record: Record) -> Result<Done> {
         let undoes = record.undone_by.as_ref().map_or("", |_| "undo: ");
         let telling = format!("{undoes}{}", record.does);
-        let _telling = k3s::is_k3s(&record).then(|| self.system.begin_telling(&telling));
+        let mut telling = k3s::is_k3s(&record).then(|| self.system.begin_telling(&telling));
         loop {
             match next(&record) {
                 Next::Over => return Ok(summary(&record)),
@@ -276,6 +276,8 @@ impl Keeper {
                 Next::AllUndone => end(&mut record, Outcome::Undone),
             }
             if record.outcome.is_some() {
+                // Before the last write: nothing would take it back after a kill that follows it.
+                drop(telling.take());
                 journal.write(&record)?;
                 journal.thin()?;
                 log::info!("{}: {}", record.id(), summary(&record).sentence);

@@ -25,15 +25,15 @@ use crate::net::proxy::{Proxies, Proxy};
 use crate::net::tls::{self, Clock, Tls};
 use crate::net::{self, target::Target};
 
-/// Maximum age of a check of the files. k3s needs longer than this from writing its kubeconfig to
-/// answering.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Maximum age of a check of the files while the API answers: what was accepted stays good.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// Time that calls wait for the files while they have an earlier reading.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
-/// After a refusal the files are looked at again sooner, but a peer that refuses everything must
+/// After a failure the files are looked at again sooner, but a peer that refuses everything must
 /// not make us read all the time.
-const LOOK_EVERY_REFUSED: Duration = Duration::from_secs(1);
+const LOOK_EVERY_FAILED: Duration = Duration::from_secs(1);
+
 /// Settings of the client.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -54,8 +54,8 @@ pub struct Settings {
 pub(super) enum Freshness {
     /// The usual one.
     Recent,
-    /// The API refused what we showed.
-    AfterRefusal,
+    /// The API refused what we showed, or could not be reached.
+    AfterFailure,
 }
 
 /// Address of the API server.
@@ -200,7 +200,7 @@ impl Updater {
         let slot = self.slot.borrow();
         let every = match freshness {
             Freshness::Recent => LOOK_EVERY,
-            Freshness::AfterRefusal => LOOK_EVERY_REFUSED,
+            Freshness::AfterFailure => LOOK_EVERY_FAILED,
         };
         let looked = slot.looked?;
         let is_fresh = (self.now)().mono.since(looked) < every;

@@ -65,6 +65,8 @@ struct Shared {
     now: fn() -> Now,
     /// Until when the network of the Pods is taken to be out of reach.
     cut_off_until: Cell<Mono>,
+    /// True if the last call found no server: the files may name another by now.
+    has_failed: Cell<bool>,
 }
 
 impl fmt::Debug for Client {
@@ -100,6 +102,7 @@ impl Client {
                 service_tls: OnceCell::new(),
                 now: settings.now,
                 cut_off_until: Cell::default(),
+                has_failed: Cell::default(),
             }),
         }
     }
@@ -249,7 +252,12 @@ impl Client {
         identity: &Identity,
         limit: Duration,
     ) -> Result<(Response<Incoming>, PooledConnection), Error> {
-        let access = self.access(Freshness::Recent).await?;
+        let freshness = if self.shared.has_failed.get() {
+            Freshness::AfterFailure
+        } else {
+            Freshness::Recent
+        };
+        let access = self.access(freshness).await?;
         let again = call.again.take();
         let name = call.name.clone();
         let first = self
@@ -262,11 +270,13 @@ impl Client {
             Err(Error::Connection(error)) => tls::is_about_certificates(error),
             Err(_) => false,
         };
+        let has_failed = matches!(first, Err(Error::Connection(_)));
+        self.shared.has_failed.set(has_failed);
         if !is_refused {
             return first;
         }
         // The server does not believe us or we do not believe it: k3s may have been installed anew.
-        let fresh = self.access(Freshness::AfterRefusal).await?;
+        let fresh = self.access(Freshness::AfterFailure).await?;
         let Some(parts) = again.filter(|_| !Rc::ptr_eq(&fresh, &access)) else {
             return first;
         };

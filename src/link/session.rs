@@ -6,7 +6,11 @@ use std::{
     future::poll_fn,
     net::IpAddr,
     pin::Pin,
-    task::{Context, Poll, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker, ready},
     time::Duration,
 };
 
@@ -112,8 +116,29 @@ pub struct Session {
     outlet: Outlet,
     is_ping_due: bool,
     needs_flush: bool,
+    /// The waker that the socket has for its reader.
+    reader: Option<Arc<Reader>>,
     traffic: Traffic,
     certified_since: Option<Wall>,
+}
+
+/// Waker of the task that also notes whether the socket may have something to read: each frame that
+/// goes out wakes the same task, and a read that finds nothing is a system call.
+#[derive(Debug)]
+struct Reader {
+    task: Waker,
+    is_due: AtomicBool,
+}
+
+impl Wake for Reader {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_due.store(true, Ordering::Release);
+        self.task.wake_by_ref();
+    }
 }
 
 impl Drop for Session {
@@ -130,6 +155,7 @@ impl Session {
             outlet: Outlet::new(),
             is_ping_due: false,
             needs_flush: false,
+            reader: None,
             traffic: Traffic::default(),
             certified_since: None,
         }
@@ -266,8 +292,34 @@ impl Session {
         Poll::Ready(Some(message))
     }
 
+    /// Reads what the socket has. Cheap while it has said nothing since it was found empty.
+    fn poll_read(
+        &mut self,
+        context: &Context<'_>,
+    ) -> Poll<Option<Result<Message, tungstenite::Error>>> {
+        let known = self.reader.take();
+        let known = known.filter(|reader| reader.task.will_wake(context.waker()));
+        let reader = known.unwrap_or_else(|| {
+            Arc::new(Reader {
+                task: context.waker().clone(),
+                is_due: AtomicBool::new(true),
+            })
+        });
+        let mut read = Poll::Pending;
+        if reader.is_due.swap(false, Ordering::AcqRel) {
+            let waker = Waker::from(Arc::clone(&reader));
+            read = Pin::new(&mut self.socket).poll_next(&mut Context::from_waker(&waker));
+            if read.is_ready() {
+                // There may be more.
+                reader.is_due.store(true, Ordering::Release);
+            }
+        }
+        self.reader = Some(reader);
+        read
+    }
+
     fn poll_in(&mut self, context: &mut Context<'_>) -> Poll<Event> {
-        let message = match ready!(Pin::new(&mut self.socket).poll_next(context)) {
+        let message = match ready!(self.poll_read(context)) {
             Some(Ok(message)) => message,
             Some(Err(error)) => return Poll::Ready(Event::Ended(ending(&error))),
             None => {

@@ -22,12 +22,15 @@ use ureq::{
     },
 };
 
-use crate::net::{
-    Elapsed, Error, Stream, deadline,
-    dial::{Dialer, Route},
-    proxy::Proxies,
-    target::Target,
-    tls::Tls,
+use crate::{
+    core::time::Mono,
+    net::{
+        Elapsed, Error, Stream, deadline,
+        dial::{Dialer, Route},
+        proxy::Proxies,
+        target::Target,
+        tls::Tls,
+    },
 };
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(15);
@@ -47,6 +50,8 @@ pub struct Way {
     pub tls: Option<Tls>,
     /// User agent: `pipeops-agent/1.2.3`.
     pub user_agent: String,
+    /// Reads the time.
+    pub clock: fn() -> Mono,
 }
 
 /// Deadlines of a response.
@@ -240,6 +245,7 @@ mod tests {
                 proxies: Proxies::default(),
                 tls: None,
                 user_agent: "test".to_owned(),
+                clock: || Mono::since_boot(Duration::ZERO),
             };
             let calls = way.calls(Limits {
                 body: None,

@@ -85,6 +85,8 @@ fn number(connection: &Connection, pragma: &str) -> rusqlite::Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use super::*;
     use ring::digest::{SHA256, digest};
 
@@ -98,6 +100,22 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(migrate(&mut connection, &STATE).unwrap(), Migrated::Current);
             assert_eq!(version(&connection), 3);
+        }
+    }
+
+    #[test]
+    fn files_of_every_schema_that_was_released_are_kept() {
+        let released = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/released");
+        for (name, steps) in [("state.db", STATE.len()), ("telemetry.db", TELEMETRY.len())] {
+            let kept = fs::read_dir(&released).unwrap().map(|folder| {
+                let file = folder.unwrap().path().join("state").join(name);
+                version(&Connection::open(file).unwrap())
+            });
+            let newest = kept.max().unwrap();
+            assert_eq!(
+                newest, steps,
+                "{name}: keep files of it (tests/it/released.rs)"
+            );
         }
     }
 

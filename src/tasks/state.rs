@@ -12,7 +12,7 @@ use crate::core::{
     event::{Event, EventContent, Source, Tally},
     health::{Change, Condition, Conditions, Severity},
     k3s::backup::Kept,
-    link::LinkStatus,
+    link::{LinkState, LinkStatus},
     rates::DiskSpace,
     time::{Mono, Now, Wall},
     verdict::Stage,
@@ -61,6 +61,17 @@ pub struct LinkView {
     pub lanes: usize,
     /// Bytes that wait in them.
     pub queued_bytes: usize,
+}
+
+impl LinkView {
+    /// State of the link, also before its machine's first turn.
+    pub fn state(&self) -> LinkState {
+        match &self.standing {
+            Some(standing) => standing.state,
+            None if self.is_off => LinkState::Off,
+            None => LinkState::Starting,
+        }
+    }
 }
 
 /// The cluster as its watches see it.

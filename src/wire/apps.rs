@@ -88,6 +88,7 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
         "running": app.running,
         "good": app.good,
         "paused": app.is_paused,
+        "by_hand": app.is_rolled_back_by_hand,
         "source": app.source.as_ref().map(source),
         "change": app.change.as_ref().map(change),
         "inventory": inventory,
@@ -127,9 +128,11 @@ fn revision(revision: &Revision) -> Value {
         "scaled": AsObject(&revision.overlay.scaled), "restarted": revision.overlay.restarted.millis(),
         "reconfigured": AsObject(&revision.overlay.reconfigured),
         "digests": AsObject(&revision.overlay.digests), "pinned": revision.overlay.pinned,
+        "kept": revision.overlay.kept,
         "sized": AsObject(&revision.overlay.sized),
         "verdict": outcome.verdict, "cause": outcome.cause, "object": outcome.object, "sentence": outcome.sentence,
         "evidence": outcome.evidence, "fix": outcome.fix, "since": outcome.since.millis(),
+        "took": revision.took_s,
     })
 }
 
@@ -141,6 +144,7 @@ struct RecordShape {
     running: u64,
     good: u64,
     paused: bool,
+    by_hand: bool,
     source: Option<SourceShape>,
     change: Option<ChangeShape>,
     inventory: Vec<EntryShape>,
@@ -154,6 +158,7 @@ fields!(RecordShape {
     running,
     good,
     paused,
+    by_hand,
     source,
     change,
     inventory,
@@ -260,6 +265,7 @@ struct RevisionShape {
     reconfigured: LiteMap<String, u64>,
     digests: LiteMap<String, String>,
     pinned: Vec<String>,
+    kept: Vec<String>,
     sized: LiteMap<String, String>,
     verdict: String,
     cause: String,
@@ -268,6 +274,7 @@ struct RevisionShape {
     evidence: String,
     fix: String,
     since: i64,
+    took: u64,
 }
 fields!(RevisionShape {
     number,
@@ -278,6 +285,7 @@ fields!(RevisionShape {
     reconfigured,
     digests,
     pinned,
+    kept,
     sized,
     verdict,
     cause,
@@ -285,7 +293,8 @@ fields!(RevisionShape {
     sentence,
     evidence,
     fix,
-    since
+    since,
+    took
 });
 
 fn field(stored: &Stored, name: &str) -> Result<Vec<u8>, String> {
@@ -336,6 +345,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
             reconfigured: found.reconfigured,
             digests: found.digests,
             pinned: found.pinned,
+            kept: found.kept,
             sized: found.sized,
         },
         outcome: Outcome {
@@ -347,6 +357,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
             fix: found.fix,
             since: Wall::from_millis(found.since),
         },
+        took_s: found.took,
     };
     Ok(App {
         name: shape.app,
@@ -355,6 +366,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         running: shape.running,
         good: shape.good,
         is_paused: shape.paused,
+        is_rolled_back_by_hand: shape.by_hand,
         source: shape.source.map(SourceShape::source),
         change: shape.change.map(|found| LastChange {
             id: found.id,
@@ -548,13 +560,15 @@ fields!(LogWish {
     previous
 });
 
-/// Request to go back.
+/// Request to go back, or to change who does that.
 #[derive(Debug, Default)]
 pub struct RollbackWish {
     /// Revision; 0: the last good one before what runs.
     pub to: u64,
+    /// `on` or `off`: whether the agent goes back by itself from now on. Empty: go back now.
+    pub auto: String,
 }
-fields!(RollbackWish { to });
+fields!(RollbackWish { to, auto });
 
 /// Request to change the number of Pods.
 #[derive(Debug, Default)]
@@ -593,6 +607,7 @@ mod tests {
             reconfigured: LiteMap::from_iter([("Deployment/web".to_owned(), 4)]),
             digests: LiteMap::from_iter([("web:1".to_owned(), "local".to_owned())]),
             pinned: vec!["Deployment/web".to_owned()],
+            kept: vec!["Secret/key".to_owned()],
             sized: LiteMap::from_iter([(
                 "Deployment/web/a".to_owned(),
                 "- - - - > 60m - - -".to_owned(),
@@ -609,6 +624,7 @@ mod tests {
             running: 2,
             good: 1,
             is_paused: true,
+            is_rolled_back_by_hand: true,
             source: Some(Source {
                 upstream: Upstream::Git(Repository {
                     url: "https://git.example/shop/web.git".to_owned(),
@@ -650,6 +666,7 @@ mod tests {
                 since: Wall::from_millis(7),
                 ..Outcome::default()
             },
+            took_s: 9,
         });
         let secret = record(&app, "pipeops-system", "77");
         assert_eq!(secret["metadata"]["resourceVersion"], "77");

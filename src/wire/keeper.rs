@@ -406,6 +406,8 @@ pub struct K3sStatus {
     pub servers: u64,
     /// Length of the datastore, with its write-ahead log.
     pub datastore_bytes: Option<u64>,
+    /// True if the datastore of a server encrypts Secrets; none: nobody knows.
+    pub encrypts_secrets: Option<bool>,
     /// The certificate that ends first: its file.
     pub certificate: Option<String>,
     /// Its end, in RFC 3339.
@@ -448,6 +450,7 @@ fields!(K3sStatus {
     datastore,
     servers,
     datastore_bytes,
+    encrypts_secrets,
     certificate,
     certificate_ends,
     backups,

@@ -228,15 +228,10 @@ fn the_agent_refuses_hostile_bodies_by_itself_and_patches_without_the_lock() {
     kubectl(&["delete", "validatingadmissionpolicybinding", &lock]);
     // Once a second: each patch takes one of the rows that the audit has for a minute.
     let second = Duration::from_secs(1);
-    let said = until_every(
-        second,
-        "a patch is refused without the lock",
-        4 * SOON,
-        || {
-            let said = ask(&bench, "PATCH", &service, (MERGE, label));
-            said.is_refused_by_the_agent().then_some(said)
-        },
-    );
+    let said = until_every(second, "a patch is refused without the lock", SOON, || {
+        let said = ask(&bench, "PATCH", &service, (MERGE, label));
+        said.is_refused_by_the_agent().then_some(said)
+    });
     assert!(
         said.text.contains("the result of a patch")
             && said.text.contains("pipeops-agent rbac --namespace"),

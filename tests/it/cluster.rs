@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
 use smol::lock::{Mutex, MutexGuard};
 
 use crate::agent::until_every;
@@ -96,10 +97,9 @@ pub(crate) fn kubectl(arguments: &[&str]) -> String {
 }
 
 /// Applies a file with definitions of custom resources, and waits until the API server serves
-/// these. (`kubectl wait` fails where a definition has no conditions yet.)
+/// these. (`kubectl wait` and a filter of jsonpath fail where a definition has no conditions yet.)
 pub(crate) fn define(file: &Path, definitions: &[&str]) {
     kubectl(&["apply", "-f", &file.display().to_string()]);
-    let established = "{.status.conditions[?(@.type==\"Established\")].status}";
     for name in definitions {
         let what = format!("{name} is served");
         until_every(
@@ -107,8 +107,13 @@ pub(crate) fn define(file: &Path, definitions: &[&str]) {
             &what,
             Duration::from_secs(60),
             || {
-                let words = ["get", "crd", name, "-o", &format!("jsonpath={established}")];
-                (kubectl(&words) == "True").then_some(())
+                let text = kubectl(&["get", "crd", name, "-o", "json"]);
+                let definition: Value = serde_json::from_str(&text).unwrap();
+                let conditions = definition["status"]["conditions"].as_array()?;
+                let established = |condition: &Value| {
+                    condition["type"] == "Established" && condition["status"] == "True"
+                };
+                conditions.iter().any(established).then_some(())
             },
         );
     }

@@ -14,7 +14,7 @@ fn limit(pid: i32, count: u64) {
 }
 
 /// The processor time that a process has used, in hundredths of a second.
-fn used(pid: i32) -> u64 {
+pub(crate) fn used(pid: i32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
     let fields: Vec<_> = fields.split(' ').collect();

@@ -508,7 +508,10 @@ fn a_thousand_that_say_nothing_keep_nobody_else_out() {
             let began = clock();
             assert_eq!(here.get("/healthz", "").code, 200);
             let took = clock().duration_since(began);
-            assert!(took < SOON, "after {n} silent ones: {took:?}");
+            assert!(
+                took < Duration::from_secs(10),
+                "after {n} silent ones: {took:?}"
+            );
         }
     }
     assert!(silent.len() > 900, "{}", silent.len());

@@ -38,6 +38,10 @@ A scheduled backup that failed is reported in the same places, as `k3s.unsaved`,
 While another change is under way, or was interrupted, nothing is judged, repaired or backed up. A change that was interrupted is tried again after a
 start of the machine, up to twelve times with pauses; one that nobody goes on with for five minutes is reported in the same places, as
 `k3s.unfinished`. What needs the API is judged only while it answers.
+
+The column *injected* says what `tests/k3s/run --faults` (`tests/k3s/servers` for the address of etcd) does on a machine with systemd and the stand-in of k3s,
+and what comes of it there within five minutes: *healed* without a person, or *told* with its reason. *Its words* are told for a program that only says what k3s
+says then, where the machine of the tests cannot bring the fault about; *no* is judged by unit tests alone.
 ";
 
 const OTHERS: &str = "\
@@ -61,7 +65,7 @@ fn page() -> String {
     ] {
         write!(
             page,
-            "\n## {title}\n\n| fault | seen by | after | repair | for a person |\n|---|---|---|---|---|\n"
+            "\n## {title}\n\n| fault | seen by | after | repair | injected | for a person |\n|---|---|---|---|---|---|\n"
         ).unwrap();
         for fault in FAULTS.iter().filter(|fault| fault.part == part) {
             writeln!(page, "{}", row(fault)).unwrap();
@@ -99,16 +103,53 @@ fn row(fault: &Fault) -> String {
     let repair = fault.repair.map_or("", |repair| repair.does());
     let cell = |text: &str| text.replace('|', "\\|");
     format!(
-        "| `{}` | {}{sure} | {after} | {repair} | {} |",
+        "| `{}` | {}{sure} | {after} | {repair} | {} | {} |",
         fault.id,
         cell(fault.from),
+        injected(fault.id),
         cell(fault.fix)
     )
+}
+
+/// Treatment of a fault by the scripts that inject faults on a machine.
+fn injected(id: &str) -> &'static str {
+    let script = include_str!("../k3s/faults");
+    let begins = |verb: &str| script.contains(&format!("\n        {id}) {verb}"));
+    let says = script.contains(&format!("\n{id} "));
+    let elsewhere = include_str!("../k3s/first").contains(&format!("is_told {id}\n"));
+    if begins("heals") {
+        "healed"
+    } else if begins("tells") || begins("dns") || elsewhere {
+        "told"
+    } else if says {
+        "its words"
+    } else {
+        "no"
+    }
 }
 
 #[test]
 fn the_page_of_faults_is_what_the_table_says() {
     expect_file!["../../docs/faults.md"].assert_eq(&page());
+}
+
+#[test]
+fn most_rows_are_injected_on_a_machine_and_no_injection_lacks_its_row() {
+    let count = |kind| {
+        FAULTS
+            .iter()
+            .filter(|fault| injected(fault.id) == kind)
+            .count()
+    };
+    assert!(count("healed") >= 8 && count("told") >= 13 && count("its words") >= 6);
+    for line in include_str!("../k3s/faults").lines() {
+        let Some((id, _)) = line.trim_start().split_once(") ") else {
+            continue;
+        };
+        if id.starts_with("k3s.") {
+            assert!(FAULTS.iter().any(|fault| fault.id == id), "{id}");
+        }
+    }
 }
 
 #[test]

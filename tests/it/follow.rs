@@ -53,13 +53,13 @@ impl Running {
     }
 
     fn until_out(&self, what: &str) {
-        until(&format!("{what:?} is printed"), SOON * 3, || {
+        until(&format!("{what:?} is printed"), SOON, || {
             self.out().contains(what).then_some(())
         });
     }
 
     fn until_err(&self, what: &str) {
-        until(&format!("{what:?} is said"), SOON * 3, || {
+        until(&format!("{what:?} is said"), SOON, || {
             self.err().contains(what).then_some(())
         });
     }

@@ -146,7 +146,7 @@ fn everything_at(level: &str) {
         "--image-pull-policy=Never",
         "--port=8080",
     ]);
-    let wait = format!("--timeout={}s", 6 * SOON.as_secs());
+    let wait = format!("--timeout={}s", SOON.as_secs());
     kubectl(&[
         "wait",
         "pod/shell",

@@ -30,7 +30,7 @@ mod lists;
 use lists::{Case, cases};
 
 const WITHIN: Duration = Duration::from_secs(120);
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 fn run<F: Future<Output = ()>>(test: impl FnOnce(Client) -> F) {
     let executor = Rc::new(Executor::new());

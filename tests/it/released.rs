@@ -2,9 +2,10 @@
 //! `tests/data/released` are opened by this one; and where the files are of a later version, they
 //! are left as they are and the page stays up.
 //!
-//! A folder there is made once, of a machine that ran that version, and never changed: `state`
-//! (stopped after some minutes with samples, a change of the access level and a registration),
-//! `config.toml`, and `keeper` with the journal of one repair.
+//! A folder there is made once, of a machine that ran that version (or a build with that schema of
+//! its databases, before it is one), and never changed: `state` (stopped after some minutes with
+//! samples, a change of the access level and a registration), `config.toml`, and `keeper` with the
+//! journal of one repair.
 
 use std::{
     fs,

@@ -239,7 +239,7 @@ fn carried(streams: Streams) -> Vec<LongCall> {
 fn begin_all(bench: &mut Bench, wanted: &[LongCall]) -> BTreeMap<&'static str, Held> {
     // What was allowed a moment ago may have to be learnt again by the API server.
     let managed = bench.managed.clone();
-    until("the namespace can be entered", 2 * SOON, || {
+    until("the namespace can be entered", SOON, || {
         let output = bench.ask(&["exec", "web", "-n", &managed, "--", "true"]);
         output.status.success().then_some(())
     });
@@ -251,7 +251,7 @@ fn begin_all(bench: &mut Bench, wanted: &[LongCall]) -> BTreeMap<&'static str, H
         entered.push("port-forward to");
     }
     let mut quiet = 0;
-    until("all calls run", 2 * SOON, || {
+    until("all calls run", SOON, || {
         for (name, held) in &mut calls {
             if let Held::Kubectl(running) = held
                 && running.child.try_wait().unwrap().is_some()

@@ -83,6 +83,12 @@ pub(super) static ROLLBACK: Command = Command {
             "REVISION",
             "Revision (default: the last good one before this)",
         ),
+        Opt::value(
+            "auto",
+            Takes::Text,
+            "on|off",
+            "Turn automatic rollback of the app on or off, and roll back nothing now",
+        ),
         WAIT,
         SOCKET,
         CONFIG,
@@ -93,6 +99,7 @@ pub(super) static ROLLBACK: Command = Command {
     examples: &[
         "sudo pipeops-agent apps rollback web --wait",
         "sudo pipeops-agent apps rollback web --to 3",
+        "sudo pipeops-agent apps rollback web --auto off",
     ],
     exit: "0 accepted (with --wait: good), 1 bad, 2 nothing was changed.",
     run: Some(rollback),
@@ -146,12 +153,34 @@ fn rollback(args: &Args, output: &mut Output) -> Result<Exit> {
             "use the number of a revision: pipeops-agent apps history NAME".to_owned()
         })
     })?;
-    let body = json!({ "to": to.unwrap_or(0) });
+    let auto = args.read("auto", |text| match text {
+        "on" | "off" => Ok(text.to_owned()),
+        _ => Err("use 'on' or 'off'".to_owned()),
+    })?;
+    if auto.is_some() && (to.is_some() || args.has("wait")) {
+        return Err(
+            Error::new("--auto changes a setting and rolls nothing back")
+                .fix("leave out --to and --wait"),
+        );
+    }
+    let body = json!({ "to": to.unwrap_or(0), "auto": auto.as_deref().unwrap_or_default() });
     let accepted = socket::request(
         args,
         &Ask::Slow(&path(app, "/rollback"), body),
-        &format!("{app} was not rolled back"),
+        &match &auto {
+            Some(_) => format!("automatic rollback of {app} stays as it is"),
+            None => format!("{app} was not rolled back"),
+        },
     )?;
+    if auto.is_some() {
+        if args.has("json") {
+            output.json(&accepted);
+        } else {
+            let sentence = printable(View::new(&accepted).text("sentence"));
+            output.line(&format!("{}: {sentence}", printable(app)));
+        }
+        return Ok(Exit::Fine);
+    }
     follow(args, output, (app, &accepted))
 }
 
@@ -200,6 +229,10 @@ pub(super) fn follow(
     (app, accepted): (&str, &Value),
 ) -> Result<Exit> {
     let change = View::new(accepted).text("change").to_owned();
+    let notice = View::new(accepted).text("notice");
+    if !notice.is_empty() && !args.has("json") {
+        output.line(&format!("note: {}", printable(notice)));
+    }
     if !args.has("wait") {
         if args.has("json") {
             output.json(accepted);

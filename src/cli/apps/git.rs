@@ -51,7 +51,7 @@ const OF_IMAGE: [&str; 7] = [
     "port",
     "host",
     "env",
-    "env-secret",
+    "secret",
     "volume",
     "pull-secret",
 ];

@@ -160,23 +160,33 @@ pub(super) fn compare(
         output.json(&found);
         return Ok(exit);
     }
-    for object in objects() {
+    self::objects(&objects().collect::<Vec<_>>(), "", output);
+    if exit == Exit::Fine {
+        output.line("nothing would change");
+    }
+    Ok(exit)
+}
+
+/// Prints what changes of each object.
+pub(super) fn objects(objects: &[View<'_>], indent: &str, output: &mut Output) {
+    for object in objects {
         let (name, change) = (object.text("object"), object.text("change"));
-        output.line(&printable(&format!("{name} {change}")));
+        output.line(&printable(&format!("{indent}{name} {change}")));
         for field in object.list("fields") {
             let value = |name: &str| shortened(field.json().get(name));
-            let (from, to) = (value("from"), value("to"));
-            let mut text = format!("  {}: {from} -> {to}", field.text("field"));
+            let mut text = format!("{indent}  {}", field.text("field"));
+            if field.json().get("from").is_some() {
+                text = format!("{text}: {} -> {}", value("from"), value("to"));
+            }
             if let Some(why) = field.maybe("why") {
                 text = format!("{text} ({why})");
             }
             output.line(&printable(&text));
         }
+        if let Some(more) = object.count("more").filter(|more| *more > 0) {
+            output.line(&format!("{indent}  and {more} fields more"));
+        }
     }
-    if exit == Exit::Fine {
-        output.line("nothing would change");
-    }
-    Ok(exit)
 }
 
 /// A value in a line; a dash where there is none.

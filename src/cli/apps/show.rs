@@ -1,5 +1,7 @@
 //! `apps list`, `show`, `why` and `history`.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::{
@@ -10,16 +12,21 @@ use super::{
         table::{CONFIG, Command, JSON, SET, SOCKET},
         view::View,
     },
-    ONE, PATH, ask, path,
+    ONE, PATH, ask,
+    inspect::objects,
+    path,
     replay::{exit, tone},
 };
 use crate::{
-    core::{apps::Owner, rollout::RolloutVerdict},
+    core::{apps::Owner, rollout::RolloutVerdict, time::in_words},
     error::{Exit, Result},
 };
 
 /// Addition to the sentence of an app that is left alone.
 const PAUSED: &str = " (paused)";
+
+/// Addition to the sentence of an app that is rolled back by people only.
+const BY_HAND: &str = " (automatic rollback is off)";
 
 /// Addition to the sentence of the revision that runs.
 const RUNS: &str = " (runs)";
@@ -60,7 +67,8 @@ pub(super) static WHY: Command = Command {
 /// `apps history`.
 pub(super) static HISTORY: Command = Command {
     name: "history",
-    about: "List the revisions of an app",
+    about: "List the revisions of an app and what each changed",
+    notes: "Values are shown to those who may deploy the app; those of Secrets to nobody.",
     examples: &["pipeops-agent apps history web"],
     run: Some(history),
     ..ONE
@@ -106,6 +114,8 @@ fn row(app: View<'_>) -> Vec<String> {
     }
     if app.flag("paused") == Some(true) {
         sentence.push_str(PAUSED);
+    } else if app.flag("auto_rollback") == Some(false) {
+        sentence.push_str(BY_HAND);
     }
     vec![namespace, name, origin(app).to_owned(), verdict, sentence]
 }
@@ -149,7 +159,7 @@ fn show(args: &Args, output: &mut Output) -> Result<Exit> {
 }
 
 fn history(args: &Args, output: &mut Output) -> Result<Exit> {
-    let path = path(args.text("NAME").unwrap_or_default(), "");
+    let path = path(args.text("NAME").unwrap_or_default(), "?changes=1");
     let value = socket::request(args, &Ask::Test(&path), "the history is not shown")?;
     if args.has("json") {
         output.json(value.get("revisions").unwrap_or(&Value::Null));
@@ -171,6 +181,11 @@ fn history(args: &Args, output: &mut Output) -> Result<Exit> {
     let rows: Vec<_> = revisions.iter().map(row).collect();
     for (line, revision) in columns(&rows).iter().zip(revisions) {
         output.line(line);
+        let changes = revision.at("changes");
+        objects(&changes.list("objects").collect::<Vec<_>>(), "  ", output);
+        if let Some(more) = changes.count("more").filter(|more| *more > 0) {
+            output.line(&format!("  and {more} objects more"));
+        }
         images(revision, output);
     }
     Ok(Exit::Fine)
@@ -225,6 +240,17 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
         output.line(&format!(
             "  paused: it is not rolled back automatically (pipeops-agent apps resume {name})"
         ));
+    }
+    if app.flag("auto_rollback") == Some(false) {
+        let name = printable(app.text("app"));
+        output.line(&format!(
+            "  automatic rollback is off (pipeops-agent apps rollback {name} --auto on)"
+        ));
+    }
+    let is_awaited = matches!(app.text("verdict"), "waiting" | "progressing");
+    if let Some(usual) = app.count("usually_s").filter(|_| is_awaited) {
+        let usual = in_words(Duration::from_secs(usual));
+        output.line(&format!("  usually takes about {usual} until it is ready"));
     }
     for (label, field) in [
         ("cause", "cause"),

@@ -66,11 +66,14 @@ pub(super) static DEPLOY: Command = Command {
             "Host name under which it is served",
         ),
         many("env", "KEY=VALUE", "Environment variable"),
-        many(
-            "env-secret",
-            "KEY=FILE",
-            "Environment variable with a secret value from a file; '-' reads standard input",
-        ),
+        Opt {
+            former: Some("env-secret"),
+            ..many(
+                "secret",
+                "KEY=FILE",
+                "Environment variable with a secret value from a file; '-' reads standard input",
+            )
+        },
         many("volume", "PATH:SIZE", "Persistent volume: /data:1Gi"),
         Opt::value(
             "pull-secret",
@@ -90,7 +93,7 @@ pub(super) static DEPLOY: Command = Command {
     examples: &[
         "sudo pipeops-agent apps deploy web --namespace shop --image ghcr.io/acme/web:42 --port 8080 --host web.example --wait",
         "sudo pipeops-agent apps deploy web --image ghcr.io/acme/web:43",
-        "sudo pipeops-agent apps deploy web --env-secret API_KEY=key.txt",
+        "sudo pipeops-agent apps deploy web --secret API_KEY=key.txt",
         "sudo pipeops-agent apps deploy web --namespace shop --git https://git.example/shop/web.git --ref main --path deploy/",
     ],
     exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was deployed.",
@@ -107,10 +110,10 @@ fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
         let port = text.parse::<u16>().ok().filter(|port| *port > 0);
         port.ok_or_else(|| "use a number from 1 to 65535".to_owned())
     })?;
-    let secrets = pairs(args, ("env-secret", '='))?;
+    let secrets = pairs(args, ("secret", '='))?;
     if secrets.values().filter(|file| *file == STDIN).count() > 1 {
         return Err(Error::new("standard input has one secret value")
-            .fix("name a file for each of the others: --env-secret KEY=FILE"));
+            .fix("name a file for each of the others: --secret KEY=FILE"));
     }
     let mut secret_env = LiteMap::new_vec();
     for (key, file) in secrets {

@@ -5,7 +5,7 @@
 //! already missing is no error, so a second run completes an interrupted one.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -177,9 +177,19 @@ impl Purge {
         }
     }
 
+    /// Directory of the root helper. It stays as it is if a change is recorded there, because that
+    /// may have to be undone.
     fn keeper(&mut self, folder: &Path) {
-        if names(folder).is_empty() {
-            return self.folder(folder, |_| false);
+        let is_change = |name: &OsString| is_of(name, |name| name.starts_with(char::is_numeric));
+        if !names(folder).iter().any(is_change) {
+            for below in ["update", "download"] {
+                self.folder(&folder.join(below), |_| true);
+            }
+            return self.folder(folder, |name| {
+                is_of(name, |name| {
+                    ["lock", "updates.json", "k3s.index"].contains(&name)
+                })
+            });
         }
         self.left.push(Left {
             path: folder.to_owned(),
@@ -305,7 +315,7 @@ impl Done {
 }
 
 /// Names in a folder, sorted; none behind a link.
-fn names(folder: &Path) -> Vec<std::ffi::OsString> {
+fn names(folder: &Path) -> Vec<OsString> {
     if folder.is_symlink() {
         return Vec::new();
     }

@@ -91,6 +91,10 @@ pub(super) static COMMAND: Command = Command {
 static STATUS: Command = Command {
     name: "status",
     about: "Show version, node, datastore, certificates and backups of k3s",
+    options: &[Opt::flag(
+        "dry-run",
+        "Change nothing, as this command never does",
+    )],
     examples: &["sudo pipeops-agent k3s status"],
     exit: "0 the node is Ready or there is no k3s, 1 it is not Ready, 2 the command could not run.",
     run: Some(status),

@@ -30,6 +30,11 @@ impl Manifest {
         format!("{} {}/{}", self.kind.name, self.namespace, self.name)
     }
 
+    /// Returns whether this is the object of another manifest of the same app.
+    pub fn is_same_object(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.name == other.name
+    }
+
     /// Path in the API.
     pub fn path(&self) -> String {
         self.kind.path(&self.namespace, &self.name)

@@ -36,6 +36,8 @@ pub struct Overlay {
     pub digests: LiteMap<String, String>,
     /// Workloads that are deployed by these digests, because they went back: `Deployment/web`.
     pub pinned: Vec<String>,
+    /// Secrets that somebody changed before it went back, and that keep their value: `Secret/key`.
+    pub kept: Vec<String>,
     /// Requests and limits by container, `Deployment/web/app`: those of the manifest, and those
     /// that take their place for as long as it says the same.
     pub sized: LiteMap<String, String>,
@@ -155,6 +157,19 @@ impl Overlay {
         }
     }
 
+    /// Returns whether a Secret keeps the value that somebody gave it.
+    pub fn keeps(&self, manifest: &Manifest) -> bool {
+        self.kept.contains(&workload(manifest))
+    }
+
+    /// Has Secrets written again whose manifests are other ones by now.
+    pub fn fit_kept(&mut self, before: &[Manifest], manifests: &[Manifest]) {
+        self.kept.retain(|key| {
+            let mut same = manifests.iter().filter(|it| before.contains(it));
+            same.any(|it| workload(it) == *key)
+        });
+    }
+
     /// Forgets sizes of containers for which the manifests say something else by now.
     pub fn fit_sizes(&mut self, manifests: &[Manifest]) {
         let says: Vec<_> = manifests
@@ -178,6 +193,7 @@ impl Overlay {
     /// of the manifests count again.
     pub fn fit(&mut self, manifests: &[Manifest]) {
         self.unpin();
+        self.kept.clear();
         let keys: Vec<_> = manifests.iter().filter_map(Self::key).collect();
         self.scaled.retain(|key, _| keys.contains(key));
         let all: Vec<_> = manifests.iter().map(workload).collect();

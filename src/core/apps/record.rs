@@ -1,7 +1,9 @@
 //! Record of an app: its inventory, its revisions, and which of them runs.
 
+use std::time::Duration;
+
 use super::{
-    super::time::Wall,
+    super::{order::OrderExt as _, time::Wall},
     drift::Left,
     kinds::{Kind, kind_of},
     manifests::Manifest,
@@ -11,6 +13,9 @@ use super::{
 
 /// Revisions that are remembered; the last good one stays beyond that.
 const REVISIONS_MAX: usize = 10;
+
+/// Longest deadline that is learned.
+const PATIENCE_MAX: Duration = Duration::from_secs(3_600);
 
 /// An object of the inventory.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -108,6 +113,8 @@ pub struct Revision {
     pub overlay: Overlay,
     /// Result; empty while there is none.
     pub outcome: Outcome,
+    /// Seconds until it was ready, where it became good; 0: not known, or at once.
+    pub took_s: u64,
 }
 
 /// Place that an app is kept up to date with.
@@ -232,6 +239,8 @@ pub struct App {
     pub good: u64,
     /// True while nothing is changed without being asked for.
     pub is_paused: bool,
+    /// True where a bad version stays until a person rolls it back.
+    pub is_rolled_back_by_hand: bool,
     /// Its source; `None`: it is deployed by hand.
     pub source: Option<Source>,
     /// The last change; `None`: there was none yet.
@@ -245,6 +254,38 @@ pub struct App {
 }
 
 impl App {
+    /// Reason why a bad version is not rolled back automatically; `None`: it is.
+    pub const fn stays_bad(&self) -> Option<&'static str> {
+        if self.is_paused {
+            Some("the app is paused")
+        } else if self.is_rolled_back_by_hand {
+            Some("automatic rollback is off")
+        } else {
+            None
+        }
+    }
+
+    /// Times that good revisions took, shortest first.
+    fn times(&self) -> Vec<u64> {
+        let times = self.revisions.iter().map(|revision| revision.took_s);
+        let mut times: Vec<_> = times.filter(|took_s| *took_s > 0).collect();
+        times.order();
+        times
+    }
+
+    /// Seconds that a version usually takes until it is ready: the median of the good ones.
+    pub fn usual_s(&self) -> Option<u64> {
+        let times = self.times();
+        times.get(times.len() / 2).copied()
+    }
+
+    /// Time without progress that is allowed where no manifest gives one: three times the longest
+    /// of the good ones, and no less than for an app of which nothing is known.
+    pub fn patience(&self, least: Duration) -> Duration {
+        let longest = self.times().last().copied().unwrap_or(0);
+        Duration::from_secs(longest.saturating_mul(3)).clamp(least, PATIENCE_MAX.max(least))
+    }
+
     /// Number of the next revision.
     pub fn next(&self) -> u64 {
         let last = self.revisions.last().map_or(0, |revision| revision.number);
@@ -455,6 +496,26 @@ mod tests {
         assert!(app.loses_most(&manifests(&["ConfigMap/x"])));
         app.forget(&surplus);
         assert_eq!(app.inventory.len(), 3);
+    }
+
+    #[test]
+    fn the_deadline_is_learned_from_good_revisions_and_never_shorter_than_the_usual_one() {
+        let mut app = App::default();
+        let least = Duration::from_secs(600);
+        assert_eq!((app.usual_s(), app.patience(least)), (None, least));
+        for (number, took_s) in [(1, 20), (2, 0), (3, 500), (4, 30)] {
+            app.revisions.push(Revision {
+                number,
+                took_s,
+                ..Revision::default()
+            });
+        }
+        assert_eq!(app.usual_s(), Some(30));
+        assert_eq!(app.patience(least), Duration::from_secs(1500));
+        app.revisions[2].took_s = 40;
+        assert_eq!(app.patience(least), least);
+        app.revisions[2].took_s = u64::MAX;
+        assert_eq!(app.patience(least), Duration::from_secs(3600));
     }
 
     #[test]

@@ -86,11 +86,10 @@ fn read_by(value: &Value, names: &mut BTreeSet<String>) {
 /// Returns whether a ConfigMap or Secret has another content than in the version before. One that
 /// was in no version before may have been there all the same.
 pub(super) fn is_other_content(before: &[Manifest], manifest: &Manifest) -> bool {
-    let is_it = |known: &&Manifest| known.kind == manifest.kind && known.name == manifest.name;
     matches!(&*manifest.kind.name, "ConfigMap" | "Secret")
         && before
             .iter()
-            .find(is_it)
+            .find(|before| before.is_same_object(manifest))
             .is_some_and(|before| content(before) != content(manifest))
 }
 

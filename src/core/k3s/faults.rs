@@ -18,6 +18,7 @@ use super::{
 };
 use crate::core::{
     health::Severity::{self, Critical, Warning},
+    time::Wall,
     words::size,
 };
 
@@ -177,6 +178,8 @@ pub struct Sight {
     pub consumer: Option<String>,
     /// Damage of the datastore that a check of it found.
     pub damage: Option<String>,
+    /// Time of this machine.
+    pub wall: Wall,
 }
 
 impl Sight {
@@ -212,6 +215,8 @@ pub struct Node {
     pub address: Option<IpAddr>,
     /// True if there is CoreDNS, wanted by its Deployment, and none of its Pods is ready.
     pub lacks_dns: bool,
+    /// Time of the last report of its kubelet.
+    pub reported: Option<Wall>,
 }
 
 /// Question that [`Node::parse`] understands the answer of, for `kubectl get -o jsonpath=`: a
@@ -227,6 +232,7 @@ pub fn question(role: Role) -> String {
     };
     format!(
         "{{range {node}.status.conditions[*]}}condition|{{.type}}|{{.status}}|{{.message}}{{\"\\n\"}}{{end}}\
+        {{range {node}.status.conditions[?(@.type==\"Ready\")]}}reported|{{.lastHeartbeatTime}}{{\"\\n\"}}{{end}}\
         {{range {node}.status.addresses[*]}}address|{{.type}}|{{.address}}{{\"\\n\"}}{{end}}{dns}"
     )
 }
@@ -256,6 +262,7 @@ impl Node {
             let mut next = || parts.next().unwrap_or_default().to_owned();
             match (next().as_str(), [next(), next(), next()]) {
                 ("condition", condition) => node.conditions.push(condition),
+                ("reported", [at, ..]) => node.reported = Wall::parse_rfc3339(&at),
                 ("address", [kind, address, _]) if kind == "InternalIP" => {
                     node.address = node.address.or_else(|| address.parse().ok());
                 }
@@ -779,6 +786,27 @@ pub const FAULTS: &[Fault] = &[
         repair: Some(Repair::Restart),
         fix: "kubectl describe node; journalctl -u k3s -n 100; sudo pipeops-agent doctor",
     },
+    // The server calls a node not Ready 40 s after the last renewal of its lease, unless that part
+    // of it hangs, too. The report itself comes every 5 min, and from the clock of this machine:
+    // one that was set forward is past within that time.
+    Fault {
+        id: "k3s.node-silent",
+        part: Component::Node,
+        severity: Critical,
+        confidence: Confidence::Likely,
+        from: "on a server: the node counts as Ready, and its kubelet has not reported for eleven minutes, which is two reports",
+        detect: |sight| {
+            let node = node(sight).filter(|node| node.is_ready())?;
+            let age = sight.wall.millis().checked_sub(node.reported?.millis())?;
+            (age >= UNREPORTED_MS && sight.role == Role::Server).then(|| {
+                "the node counts as Ready, and has not reported for eleven minutes or more"
+                    .to_owned()
+            })
+        },
+        patience_s: 360,
+        repair: Some(Repair::Restart),
+        fix: "journalctl -u k3s -n 100; then: sudo systemctl restart k3s",
+    },
     Fault {
         id: "k3s.disk-pressure",
         fix: "unused images are removed by k3s itself; make room: df -h; du -xh / | sort -h | tail; kubectl delete pod -A --field-selector=status.phase=Failed",
@@ -910,6 +938,9 @@ pub fn fix(text: &str, init: Init, role: Role) -> String {
 /// Days before the end within which every version of k3s renews a certificate when it starts (120;
 /// before May 2025: 90).
 const RENEWED_DAYS: i64 = 85;
+
+/// Two reports of a kubelet that were missed (`nodeStatusReportFrequency`, 5 min), and a minute.
+const UNREPORTED_MS: i64 = 660_000;
 
 /// A service that ends again and again.
 const LOOP: Fault = Fault {

@@ -29,6 +29,8 @@ pub mod window;
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 
+use serde_json::Value;
+
 use super::{
     preflight::{CheckOutcome, CheckResult},
     yaml,
@@ -353,6 +355,18 @@ pub fn setting(files: &[String], key: &str) -> Option<String> {
     found.filter(|value| !value.is_empty())
 }
 
+/// Returns whether the datastore encrypts Secrets, by the settings that k3s wrote for its API
+/// server: the first provider of Secrets encrypts. Without them there is none; `None`: they cannot
+/// be read.
+pub fn encrypts_secrets(settings: Option<&str>) -> Option<bool> {
+    let Some(settings) = settings else {
+        return Some(false);
+    };
+    let settings: Value = serde_json::from_slice(settings.as_bytes()).ok()?;
+    let first = settings.pointer("/resources/0/providers/0")?.as_object()?;
+    Some(!first.contains_key("identity"))
+}
+
 /// A name that Kubernetes takes for a node.
 pub fn is_node_name(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -418,6 +432,22 @@ mod tests {
         let said = "k3s version v1.34.4+k3s1 (c6017918)\ngo version go1.24.12\n";
         assert_eq!(version_in(said), Some(version(text)));
         assert_eq!(version_in("k3s: not found"), None);
+    }
+
+    #[test]
+    fn secrets_are_encrypted_where_the_first_provider_does_it() {
+        let of = |providers: &str| {
+            let text = format!(
+                r#"{{"resources":[{{"resources":["secrets"],"providers":[{providers}]}}]}}"#
+            );
+            encrypts_secrets(Some(&text))
+        };
+        let (key, none) = (r#"{"aescbc":{"keys":[]}}"#, r#"{"identity":{}}"#);
+        assert_eq!(of(&format!("{key},{none}")), Some(true));
+        assert_eq!(of(&format!("{none},{key}")), Some(false));
+        assert_eq!(encrypts_secrets(None), Some(false));
+        assert_eq!(of(""), None);
+        assert_eq!(encrypts_secrets(Some("{")), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Readiness of k3s, judged from what its own API and the service manager say.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use super::Version;
 use crate::core::time::Wall;
@@ -67,6 +67,28 @@ pub fn is_hopeless(shown: &str, restarts_before: u32) -> Option<String> {
     }
     let restarts = restarts(shown).saturating_sub(restarts_before);
     (restarts >= RESTARTS_MAX).then(|| format!("it ended and was restarted {restarts} times"))
+}
+
+/// Time since which a report counts: `start` of the wait, `awake` at that time, or that of the
+/// process, where it came up before and nothing is about to end it. A wait that goes on after an
+/// interruption would last until the next report otherwise, which is up to five minutes. From
+/// `systemctl show -p ActiveState -p Job -p ExecMainStartTimestampMonotonic`.
+pub fn reports_since(shown: &str, start: Wall, awake: Duration) -> Wall {
+    let has = |start: &str| shown.lines().any(|line| line.starts_with(start));
+    if !has("ActiveState=active") || has("Job=") {
+        return start;
+    }
+    let process = shown
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecMainStartTimestampMonotonic="));
+    let process = process.and_then(|micros| micros.parse().ok());
+    // Never: 0.
+    let Some(process) = process.filter(|micros| *micros > 0) else {
+        return start;
+    };
+    let age = awake.saturating_sub(Duration::from_micros(process));
+    let age = i64::try_from(age.as_millis()).unwrap_or(0);
+    Wall::from_millis(start.millis().saturating_sub(age))
 }
 
 /// Number of restarts in the answer of `systemctl show -p NRestarts`.
@@ -169,6 +191,30 @@ mod tests {
         }
         assert!(node("v1|True|2026-11-23T00:31:09Z|true").is_cordoned);
         assert_eq!(Node::parse("Error from server (NotFound)"), None);
+    }
+
+    #[test]
+    fn a_report_to_a_wait_that_goes_on_counts_since_the_start_of_the_process() {
+        let start = Wall::from_millis(1_000_000);
+        let awake = Duration::from_secs(500);
+        let since = |shown: &str| reports_since(shown, start, awake).millis();
+        let of = |state: &str, job: &str, micros: &str| {
+            format!("ActiveState={state}\n{job}ExecMainStartTimestampMonotonic={micros}\n")
+        };
+        assert_eq!(since(&of("active", "", "400000000")), 900_000);
+        for shown in [
+            // It is about to be ended, it is coming up, or it is gone.
+            of("active", "Job=7\n", "400000000"),
+            of("activating", "", "400000000"),
+            of("inactive", "", "400000000"),
+            // It came up after the wait began.
+            of("active", "", "500300000"),
+            of("active", "", "0"),
+            of("active", "", "x"),
+            "NRestarts=1".to_owned(),
+        ] {
+            assert_eq!(since(&shown), 1_000_000, "{shown}");
+        }
     }
 
     #[test]

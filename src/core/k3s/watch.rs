@@ -713,7 +713,7 @@ mod tests {
                 .map(|(kind, status, message)| [*kind, *status, *message].map(str::to_owned))
                 .collect(),
             address: "192.0.2.7".parse().ok(),
-            lacks_dns: false,
+            ..Node::default()
         })
     }
 
@@ -1084,6 +1084,31 @@ mod tests {
         assert_eq!(memory.restarted(1, at(1180)), 4);
         assert_eq!(memory.restarted(1, at(1700)), 2);
         assert_eq!(memory.restarted(1, at(1800)), 0);
+    }
+
+    #[test]
+    fn a_server_whose_kubelet_does_not_report_is_restarted_though_it_counts_as_ready() {
+        let text = "condition|Ready|True|\nreported|2026-11-26T10:00:00Z\n";
+        let of = |time: &str, role| Sight {
+            api: Node::parse(text).map(Api::Node),
+            wall: Wall::parse_rfc3339(time).unwrap(),
+            role,
+            ..healthy()
+        };
+        for (time, role, after_s) in [
+            ("2026-11-26T10:00:10Z", Role::Server, None),
+            // One report was late.
+            ("2026-11-26T10:10:00Z", Role::Server, None),
+            ("2026-11-26T10:11:00Z", Role::Server, Some(360)),
+            ("2026-11-26T10:11:00Z", Role::Worker, None),
+            // The clock was set back.
+            ("2016-01-01T00:00:00Z", Role::Server, None),
+        ] {
+            let found = until_order(&mut Memory::default(), &of(time, role), 1000);
+            let found = found.map(|(after_s, order)| (after_s, order.fault.id));
+            let wanted = after_s.map(|after_s| (after_s, "k3s.node-silent"));
+            assert_eq!(found, wanted, "{time} {role:?}");
+        }
     }
 
     #[test]

@@ -26,10 +26,6 @@ mod tests;
 
 pub use holds::Holder;
 
-/// State of a link that is held back: another agent of the cluster has it.
-pub const STANDING_BY: &str = "standing by";
-/// State of a link without a control plane to link to.
-pub const OFF: &str = "off";
 /// The first retry comes fast, since most losses are short (docs/protocol.md, Reconnecting).
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_LONGEST: Duration = Duration::from_secs(60);
@@ -287,6 +283,64 @@ struct Ready {
     next_heartbeat: Mono,
 }
 
+/// State of the link, without what belongs to it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum LinkState {
+    /// No control plane is configured.
+    Off,
+    /// The agent has just started: nothing was tried yet.
+    #[default]
+    Starting,
+    /// Nothing is open; the next dial is planned.
+    Waiting,
+    /// The token was refused; the next dial is planned.
+    Refused,
+    /// A dial is under way.
+    Dialing,
+    /// The answer to the registration is awaited.
+    Registering,
+    /// Requests can be answered.
+    Ready,
+    /// Another agent of the cluster has the link, or may have it.
+    StandingBy,
+    /// The agent stops.
+    Closed,
+}
+
+impl LinkState {
+    const ALL: [Self; 9] = [
+        Self::Off,
+        Self::Starting,
+        Self::Waiting,
+        Self::Refused,
+        Self::Dialing,
+        Self::Registering,
+        Self::Ready,
+        Self::StandingBy,
+        Self::Closed,
+    ];
+
+    /// Its word in logs, in the local API, in metrics and in tests.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Starting => "starting",
+            Self::Waiting => "waiting",
+            Self::Refused => "refused",
+            Self::Dialing => "dialing",
+            Self::Registering => "registering",
+            Self::Ready => "ready",
+            Self::StandingBy => "standing by",
+            Self::Closed => "closed",
+        }
+    }
+
+    /// The state of this word; `None`: there is none.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+}
+
 /// A time without a link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Outage {
@@ -301,8 +355,7 @@ pub struct Outage {
 /// State of the link, for people.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LinkStatus {
-    /// The word of the state.
-    pub state: &'static str,
+    pub state: LinkState,
     /// Since when the link is up, or down.
     pub since: Wall,
     /// Reason why it is not up; empty where it is.
@@ -390,16 +443,16 @@ impl Link {
         }
     }
 
-    /// The word of the state: in logs, on the dashboard, in STATUS= and in tests.
-    pub const fn state(&self) -> &'static str {
+    /// Its state, without what belongs to it.
+    pub const fn state(&self) -> LinkState {
         match self.state {
-            State::Waiting { .. } => "waiting",
-            State::Refused { .. } => "refused",
-            State::Dialing { .. } => "dialing",
-            State::Registering { .. } => "registering",
-            State::Ready(_) => "ready",
-            State::Held => STANDING_BY,
-            State::Closed => "closed",
+            State::Waiting { .. } => LinkState::Waiting,
+            State::Refused { .. } => LinkState::Refused,
+            State::Dialing { .. } => LinkState::Dialing,
+            State::Registering { .. } => LinkState::Registering,
+            State::Ready(_) => LinkState::Ready,
+            State::Held => LinkState::StandingBy,
+            State::Closed => LinkState::Closed,
         }
     }
 
@@ -1021,7 +1074,7 @@ impl Link {
             } else {
                 format!(" ({why})")
             };
-            self.log(format!("link: {from} -> {to}{why}"));
+            self.log(format!("link: {} -> {}{why}", from.as_str(), to.as_str()));
         }
     }
 

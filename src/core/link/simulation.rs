@@ -87,7 +87,7 @@ impl World {
 
     fn fail(&self, invariant: &str) -> ! {
         panic!(
-            "seed {}: {invariant}; state {} mood {:?} socket {:?}",
+            "seed {}: {invariant}; state {:?} mood {:?} socket {:?}",
             self.seed,
             self.link.state(),
             self.mood,
@@ -364,7 +364,11 @@ impl World {
             _ => {}
         }
         // `Lost` for a socket that is open makes the machine forget it; so must the model.
-        if matches!(self.link.state(), "waiting" | "refused" | "standing by") && is_open {
+        if matches!(
+            self.link.state(),
+            LinkState::Waiting | LinkState::Refused | LinkState::StandingBy
+        ) && is_open
+        {
             self.closed();
         }
     }
@@ -420,7 +424,8 @@ impl World {
 
     fn invariants(&self) {
         self.require(
-            (self.link.state() == "standing by") == self.link.standing(self.now).held_by.is_some(),
+            (self.link.state() == LinkState::StandingBy)
+                == self.link.standing(self.now).held_by.is_some(),
             "a link stands by while somebody holds it, and only then",
         );
         let knows = self

@@ -127,7 +127,7 @@ fn a_new_box_registers_keeps_the_answer_and_beats_at_once() {
             heartbeat()
         ]
     );
-    assert_eq!(bench.link.state(), "ready");
+    assert_eq!(bench.link.state(), LinkState::Ready);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_refused_token_is_tried_again_for_ever_with_long_waits_and_erases_nothing() 
             DialFailure::Refused,
             "HTTP 401".to_owned(),
         ));
-        assert_eq!(bench.link.state(), "refused");
+        assert_eq!(bench.link.state(), LinkState::Refused);
         assert!(bench.link.standing(bench.now).is_refused);
         waits.push(bench.pass_to_next().as_secs());
     }
@@ -269,7 +269,7 @@ fn the_answer_to_another_registration_is_ignored() {
             []
         );
     }
-    assert_eq!(bench.link.state(), "registering");
+    assert_eq!(bench.link.state(), LinkState::Registering);
     assert!(bench.give(success(&id, None)).contains(&heartbeat()));
     assert_eq!(
         bench.give(success(&id, Some("wss://late"))),
@@ -293,7 +293,7 @@ fn an_answer_without_a_cluster_ends_the_attempt() {
             reason: "no cluster_id"
         }]
     );
-    assert_eq!(bench.link.state(), "waiting");
+    assert_eq!(bench.link.state(), LinkState::Waiting);
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn no_answer_for_half_a_minute_ends_the_attempt_unless_it_is_in_progress() {
         bench.give(Input::RegisterInProgress);
         bench.pass(Duration::from_secs(5));
     }
-    assert_eq!(bench.link.state(), "waiting", "but not for ever");
+    assert_eq!(bench.link.state(), LinkState::Waiting, "but not for ever");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn an_unrelated_error_disturbs_nothing() {
         }),
         []
     );
-    assert_eq!(bench.link.state(), "registering");
+    assert_eq!(bench.link.state(), LinkState::Registering);
 }
 
 #[test]
@@ -543,7 +543,7 @@ fn a_dial_that_hangs_is_ended() {
             reason: "dial took too long"
         }]
     );
-    assert_eq!(bench.link.state(), "waiting");
+    assert_eq!(bench.link.state(), LinkState::Waiting);
 }
 
 #[test]
@@ -627,7 +627,7 @@ fn a_stopped_link_says_good_bye_and_does_nothing_more() {
     );
     assert_eq!(bench.give(Input::TokenChanged), []);
     assert_eq!(bench.pass(Duration::from_secs(100_000)), []);
-    assert_eq!(bench.link.state(), "closed");
+    assert_eq!(bench.link.state(), LinkState::Closed);
 }
 
 #[test]

@@ -157,6 +157,8 @@ impl<'a> From<Option<&'a Observation>> for Sight<'a> {
 #[derive(Clone, Debug)]
 pub struct Rollout {
     scope: Scope,
+    /// Time since when nothing outside the app has held it up.
+    free_since: Mono,
     /// Last progress; deadlines count from here.
     progressed: Mono,
     /// Most that was ready at once.
@@ -187,6 +189,7 @@ impl Rollout {
     pub const fn new(scope: Scope, now: Mono) -> Self {
         Self {
             scope,
+            free_since: now,
             progressed: now,
             best: 0,
             looked: now,
@@ -198,6 +201,13 @@ impl Rollout {
             earlier: None,
             last: None,
         }
+    }
+
+    /// Time that it took until everything was ready, without what held it up from outside before
+    /// that; zero until then.
+    pub fn took(&self) -> Duration {
+        let soak = self.soak.map(|soak| soak.since);
+        soak.map_or(Duration::ZERO, |ready| ready.since(self.free_since))
     }
 
     /// Judges what is seen now.
@@ -245,7 +255,7 @@ impl Rollout {
     /// meanwhile.
     fn sees_again(&mut self, now: Mono) {
         if self.blind_since.take().is_some() {
-            self.progressed = now;
+            (self.progressed, self.free_since) = (now, now);
             self.held.clear();
             self.soak = None;
             self.earlier = None;
@@ -263,7 +273,7 @@ impl Rollout {
             self.progressed = now;
         }
         if look.is_paused {
-            self.progressed = now;
+            (self.progressed, self.free_since) = (now, now);
             self.soak = None;
             let sentence = "the rollout is paused (spec.paused)".to_owned();
             return (RolloutVerdict::Paused, sentence, look.worst());
@@ -282,7 +292,7 @@ impl Rollout {
         }
         match worst {
             Some(found) if found.cause.blame() == Blame::Outside => {
-                self.progressed = now;
+                (self.progressed, self.free_since) = (now, now);
                 (RolloutVerdict::Waiting, found.sentence.clone(), Some(found))
             }
             found if now.since(self.progressed) >= self.scope.deadline => {

@@ -102,6 +102,26 @@ fn a_version_is_good_only_after_its_soak() {
 }
 
 #[test]
+fn the_time_that_a_version_took_is_without_its_soak_and_without_a_blind_hour() {
+    let mut one = rollout();
+    let times = [
+        (0, Some(starting())),
+        (25, Some(ready())),
+        (85, Some(ready())),
+    ];
+    assert_eq!(verdicts(&mut one, &times), [Progressing, Soaking, Good]);
+    assert_eq!(one.took(), Duration::from_secs(25));
+    let mut other = rollout();
+    other.observe(Sight::Seen(&starting()), at(0));
+    for second in 1..3600 {
+        other.observe(Sight::Blind, at(second));
+    }
+    let times = [(3600, Some(starting())), (3640, Some(ready()))];
+    assert_eq!(verdicts(&mut other, &times), [Progressing, Soaking]);
+    assert_eq!(other.took(), Duration::from_secs(40));
+}
+
+#[test]
 fn flapping_is_never_good_and_bad_at_the_deadline() {
     let mut rollout = rollout();
     let mut last = Progressing;

@@ -128,6 +128,9 @@ pub fn app_field_left(app: &str, (object, field): (&str, &str), by: &str) -> Str
     )
 }
 
+/// The first Secret of an app comes into a datastore that does not encrypt it.
+pub const SECRETS_UNENCRYPTED: &str = "k3s stores Secrets unencrypted, so who can read its datastore can read them; one that is set up with secrets-encryption: true in its config.yaml encrypts them";
+
 /// Somebody changed a chart.
 pub fn app_chart_changed(app: &str, (object, field): (&str, &str), by: &str) -> String {
     format!(

@@ -1,6 +1,6 @@
 // The apps: what each is like and why; of one also its history, and what may be done with it.
 
-import { age, ask, change, command, empty, facts, h, mark, may, moment, part, plural, section, sentence, table } from './base.js';
+import { age, ask, change, command, empty, facts, h, mark, may, moment, part, plural, section, sentence, span, table } from './base.js';
 
 const GRADE = { good: 'ok', bad: 'critical', waiting: 'warning', paused: 'warning' };
 const graded = (verdict) => mark(GRADE[verdict] ?? 'unknown', '');
@@ -44,6 +44,8 @@ function about(app, isListed = false) {
     app.verdict === 'bad' && app.runs > 0 && app.runs !== app.revision && h('p', {}, `Rolled back: revision ${app.runs} runs again.`),
     last?.verdict === 'bad' && app.revision < last.number && h('p', {}, `Revision ${last.number} does not work (`, sentence(last.sentence), `) Going back to revision ${app.revision}.`),
     app.paused && h('p', { class: 'faint' }, 'Paused: no automatic rollbacks.'),
+    app.usually_s && ['waiting', 'progressing'].includes(app.verdict) && h('p', { class: 'faint' }, `Usually takes about ${span(0, app.usually_s)}.`),
+    app.auto_rollback === false && h('p', { class: 'faint' }, 'Automatic rollback is off.'),
     app.standing_by && h('p', { class: 'faint' }, 'Standing by: ', sentence(app.standing_by)),
     facts(['Revision', app.revision], ['Last good revision', app.good || 'none yet'], ['Object', app.object], ['Cause', app.cause && h('code', {}, app.cause)]));
 }
@@ -60,6 +62,9 @@ const operate = (app, again) => h('p', { class: 'tools' }, button(`#/apps/${app.
   scale(app, again),
   app.source && act(app, again, 'Pull', 'pull', 'Deploys its source, if it is new.'),
   app.paused ? act(app, again, 'Resume', 'resume', 'Starts automatic rollbacks.') : act(app, again, 'Pause', 'pause', 'Stops automatic rollbacks.'),
+  app.auto_rollback
+    ? act(app, again, 'Stop rollbacks', 'rollback', 'A version that does not work stays until you roll it back.', () => ({ auto: 'off' }))
+    : act(app, again, 'Start rollbacks', 'rollback', 'A version that does not work is rolled back automatically.', () => ({ auto: 'on' })),
   remove(app),
 ] : change());
 

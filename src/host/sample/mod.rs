@@ -34,11 +34,12 @@ const PROCESSES_MAX: usize = 100_000;
 const TIME_CLIENT: &str = "run/systemd/timesync";
 
 /// Reads everything of this machine. It takes some hundred system calls: call it in the blocking
-/// pool.
-pub fn read() -> Reading {
+/// pool. `pss` is the memory of this program where it is known: no other file costs the kernel as
+/// much.
+pub fn read(pss: Option<u64>) -> Reading {
     Reading {
         root: facts::disk_space(Path::new("/")),
-        ..read_below(Path::new("/"), &space)
+        ..read_all(Path::new("/"), &space, pss)
     }
 }
 
@@ -46,6 +47,10 @@ pub fn read() -> Reading {
 /// file system is that is mounted at a path; it is asked for disks of this machine only, never for
 /// what comes over a network.
 pub fn read_below(root: &Path, space: &dyn Fn(&str) -> Option<Space>) -> Reading {
+    read_all(root, space, None)
+}
+
+fn read_all(root: &Path, space: &dyn Fn(&str) -> Option<Space>, pss: Option<u64>) -> Reading {
     let mut reading = Reading {
         at: clock::now(),
         awake: clock::awake(),
@@ -63,7 +68,7 @@ pub fn read_below(root: &Path, space: &dyn Fn(&str) -> Option<Space>) -> Reading
     sys::firmware(&tree, &mut reading);
     sys::sensors(&tree, &mut reading);
     reading.is_clock_synchronised = is_clock_synchronised(&mut tree);
-    reading.own = own::read(&mut tree);
+    reading.own = own::read(&mut tree, pss);
     reading.unread = tree.unread;
     reading
 }

@@ -8,10 +8,10 @@ use nix::sys::{
 use super::Tree;
 use crate::core::{procfs::memory, rates::Own};
 
-/// Reads it. Processor time and wake-ups are asked of the kernel, not read below the root: that
-/// sums up threads that ended, too.
-pub(super) fn read(tree: &mut Tree<'_>) -> Own {
-    let pss = |rollup: &str| memory::bytes(rollup, "Pss:");
+/// Reads it, without the memory where that is known. Processor time and wake-ups are asked of the
+/// kernel, not read below the root: that sums up threads that ended, too.
+pub(super) fn read(tree: &mut Tree<'_>, pss: Option<u64>) -> Own {
+    let rolled_up = |rollup: &str| memory::bytes(rollup, "Pss:");
     let written = |io: &str| {
         let line = io
             .lines()
@@ -20,7 +20,7 @@ pub(super) fn read(tree: &mut Tree<'_>) -> Own {
     };
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
     Own {
-        pss: tree.fact("its own memory", "proc/self/smaps_rollup", pss),
+        pss: pss.or_else(|| tree.fact("its own memory", "proc/self/smaps_rollup", rolled_up)),
         written: tree.fact("its own writes", "proc/self/io", written),
         cpu_us: usage.as_ref().and_then(cpu_us),
         wakeups: usage.and_then(|usage| u64::try_from(usage.voluntary_context_switches()).ok()),

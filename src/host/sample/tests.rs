@@ -338,13 +338,15 @@ fn two_sensors_of_one_name_are_told_apart() {
 
 #[test]
 fn this_machine_is_read_too() {
-    let (one, two) = (read(), read());
+    let one = read(None);
+    let two = read(one.own.pss);
     let busy = |reading: &Reading| reading.cpu.unwrap().ticks[0];
     assert!(busy(&two) >= busy(&one) && two.at.mono >= one.at.mono && two.awake >= one.awake);
     assert!(one.memory.total.unwrap() >= one.memory.available.unwrap());
     assert!(one.boot_id.is_some() && one.tasks.unwrap() > 1);
     assert!(one.processes.unwrap() > 1 && one.running.unwrap() > 0);
     assert!(one.own.pss.unwrap() > 100_000 && two.own.cpu_us >= one.own.cpu_us);
+    assert_eq!(two.own.pss, one.own.pss, "it is known");
     assert!(points(Some(&one), &two).len() > 8);
 }
 

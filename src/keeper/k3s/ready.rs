@@ -38,13 +38,16 @@ impl System {
         version: Option<&str>,
         within: Duration,
     ) -> Result<()> {
-        let started = clock::now();
+        let (started, awake) = (clock::now(), clock::awake());
         let version = version.and_then(|version| version.parse().ok());
         let restarts = ready::restarts(&self.unit());
         let mut reported = started.mono;
         loop {
+            // Before the node: what it reported after the start of this process is of this one.
+            let unit = self.unit();
+            let since = ready::reports_since(&unit, started.wall, awake);
             let lacks = match self.node(node) {
-                Ok(found) => match found.lacks(version, started.wall) {
+                Ok(found) => match found.lacks(version, since) {
                     None if self.is_api_ready() => return Ok(()),
                     None => "its API is not ready yet: /readyz".to_owned(),
                     Some(lacks) => lacks,
@@ -54,7 +57,7 @@ impl System {
             let now = clock::now().mono;
             let waited = now.since(started.mono);
             let cannot = || Error::new(format!("k3s did not become ready: {lacks}"));
-            if let Some(why) = ready::is_hopeless(&self.unit(), restarts) {
+            if let Some(why) = ready::is_hopeless(&unit, restarts) {
                 return Err(self.explained(cannot().why(why)));
             }
             if let Some((why, fix)) = self.rejection(node, started.wall) {
@@ -178,6 +181,10 @@ impl System {
             "ActiveState",
             "-p",
             "NRestarts",
+            "-p",
+            "Job",
+            "-p",
+            "ExecMainStartTimestampMonotonic",
         ];
         let ended = exec::run(self.root(), &argv, Limits::SHORT);
         ended.map(|ended| ended.output).unwrap_or_default()

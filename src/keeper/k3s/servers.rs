@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     core::k3s::{
-        self, BINARY,
+        self, BINARY, Role,
         servers::{self, Datastore, LEASE, LEASE_LABEL, LEASE_QUESTION, ServerNode, card_doubt},
     },
     error::{Error, Result},
@@ -33,6 +33,21 @@ impl System {
         } else {
             Datastore::Sqlite
         }
+    }
+
+    /// Returns whether the datastore encrypts Secrets; `None` where this is no server, and where
+    /// nobody can say.
+    pub(super) fn encrypts_secrets(&self, data_dir: &str) -> Option<bool> {
+        let folder = format!("{data_dir}/server/cred");
+        let path = format!("{folder}/encryption-config.json");
+        let settings = self.text(&path);
+        if self.role() != Role::Server
+            || !self.is_there(&folder)
+            || (settings.is_none() && self.is_there(&path))
+        {
+            return None;
+        }
+        k3s::encrypts_secrets(settings.as_deref())
     }
 
     /// The servers of the cluster, at least one; `None` where its API does not say which there are.

@@ -99,6 +99,7 @@ impl Keeper {
             datastore: (self.system.role() == Role::Server)
                 .then(|| self.system.datastore(&data_dir).as_str().to_owned()),
             datastore_bytes: self.system.datastore_bytes(&data_dir),
+            encrypts_secrets: self.system.encrypts_secrets(&data_dir),
             data_dir: Some(data_dir),
             certificate_ends: certificate.as_ref().map(|(_, end)| end.rfc3339()),
             certificate: certificate.map(|(file, _)| file),
@@ -222,19 +223,13 @@ impl Keeper {
 
 /// Progress of a change, for the agent, until it is dropped.
 #[derive(Debug)]
-pub(in super::super) struct Telling<'a> {
-    system: &'a System,
-    /// True if it made the directory.
-    is_first: bool,
-}
+pub(in super::super) struct Telling<'a>(&'a System);
 
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
-        drop(std::fs::remove_file(self.system.path(DOING)));
-        if self.is_first {
-            // Only where it is empty: whoever needs it makes it.
-            drop(std::fs::remove_dir(self.system.path(DIRECTORY)));
-        }
+        drop(std::fs::remove_file(self.0.path(DOING)));
+        // Only where it is empty: whoever needs it makes it. One that was killed may have made it.
+        drop(std::fs::remove_dir(self.0.path(DIRECTORY)));
     }
 }
 
@@ -250,10 +245,7 @@ impl System {
         if is_first || self.is_there(STATUS) {
             self.put_doing(&doing);
         }
-        Telling {
-            system: self,
-            is_first,
-        }
+        Telling(self)
     }
 
     /// Makes the directory that the agent reads. False where there is no agent, or no room for it:

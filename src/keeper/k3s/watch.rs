@@ -255,6 +255,7 @@ impl Keeper {
             jumped_s: memory.jumped_s(now),
             init: self.system.init().unwrap_or_default(),
             role: self.system.role(),
+            wall: now.wall,
             ..Sight::default()
         };
         if sight.restarts > 0 || !service.is_running() {

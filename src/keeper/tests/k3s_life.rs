@@ -10,7 +10,7 @@ use super::{
     *,
 };
 use crate::core::{
-    k3s::{proxy::Proxy, texts::Wishes},
+    k3s::{proxy::Proxy, texts::Wishes, watch::DOING},
     url::ProxyUrl,
 };
 
@@ -353,6 +353,20 @@ fn an_installation_that_does_not_become_ready_is_undone_with_the_reason() {
 }
 
 #[test]
+fn a_wait_that_begins_late_takes_what_the_running_kubelet_has_reported() {
+    // As one that goes on after an interruption: the next report comes within five minutes.
+    for (job, outcome) in [("", "done"), ("\\nJob=7", "failed")] {
+        let state = format!("active{job}\\nExecMainStartTimestampMonotonic=1");
+        let tree = machine(STARTS, &state, "True");
+        let reported = Wall::from_millis(clock::now().wall.millis() - 5000).rfc3339();
+        let program = tree.read("usr/sbin/k3s").unwrap();
+        let program = program.replace("2099-01-01T00:00:00Z", &reported);
+        tree.put("usr/sbin/k3s", &program, 0o755);
+        assert_eq!(install(&tree).unwrap().outcome, outcome, "{state}");
+    }
+}
+
+#[test]
 fn a_program_with_another_hash_or_version_is_not_installed() {
     let tree = good();
     let before = tree.snapshot();
@@ -460,6 +474,39 @@ fn a_removal_that_was_cut_off_anywhere_comes_to_its_end() {
         }
         assert_same(&tree.snapshot(), &before, at);
     });
+}
+
+#[test]
+fn a_removal_that_was_killed_at_its_last_writes_tells_of_no_step() {
+    let group = Some(nix::unistd::Gid::effective().as_raw());
+    let remove = |tree: &Tree| {
+        let keeper = tree.keeper().shown_to(group);
+        keeper.k3s_uninstall(&removal(false), "root")
+    };
+    let installed = || {
+        let tree = good();
+        install(&tree).unwrap();
+        let doing = tree.root().join(DOING.trim_start_matches('/'));
+        (tree, doing)
+    };
+    let last = borders(&installed().0, remove);
+    for border in last - 6..last {
+        let (tree, doing) = installed();
+        cut::gone_by_the_end(Some(doing.clone()));
+        cut::at(Some(border));
+        remove(&tree).unwrap_err();
+        cut::at(None);
+        if tree.keeper().changes().unwrap()[0].outcome == "running" {
+            // A process that is killed leaves what one that is cut off here takes back.
+            tree.put(DOING.trim_start_matches('/'), "{}", 0o640);
+        }
+        tree.keeper().shown_to(group).k3s_resume().unwrap();
+        cut::gone_by_the_end(None);
+        assert!(
+            !doing.parent().unwrap().exists(),
+            "cut at {border} of {last}"
+        );
+    }
 }
 
 #[test]

@@ -76,7 +76,8 @@ sleep 0.3
 touch /run/netns/cni-2
 mount --bind /proc/$pod/ns/net /run/netns/cni-2
 /usr/local/bin/k3s-uninstall.sh || exit 1
-runs() { grep -q "^State:.[SR]" "/proc/$1/status" 2>/dev/null && echo "$2 runs"; }
+# D: a shell that waits for the program that it just started.
+runs() { grep -q "^State:.[SRD]" "/proc/$1/status" 2>/dev/null && echo "$2 runs"; }
 runs $player player
 runs $shim shim
 runs $pod pod
@@ -266,7 +267,8 @@ sleep 1
 /usr/local/bin/k3s-killall.sh --shutdown || exit 1
 sleep 0.2
 cat /said
-runs() { grep -q "^State:.[SR]" "/proc/$1/status" 2>/dev/null && echo "$2 runs"; }
+# D: a shell that waits for the program that it just started.
+runs() { grep -q "^State:.[SRD]" "/proc/$1/status" 2>/dev/null && echo "$2 runs"; }
 runs $shim shim
 runs $other other
 runs "$(cat /stubborn)" container

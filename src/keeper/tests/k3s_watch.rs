@@ -284,6 +284,16 @@ fn a_look_leaves_for_the_agent_what_k3s_status_says() {
     let path = tree.root().join(STATUS.trim_start_matches('/'));
     let mode = std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o640);
+    // Nobody knows without k3s' directory, and without its settings nothing is encrypted.
+    let settings = r#"{"resources":[{"providers":[{"secretbox":{}},{"identity":{}}]}]}"#;
+    let folder = "var/lib/rancher/k3s/server/cred";
+    let mut seen = vec![left.encrypts_secrets];
+    for (name, text) in [("passwd", ""), ("encryption-config.json", settings)] {
+        tree.put(&format!("{folder}/{name}"), text, 0o600);
+        look(&tree, true);
+        seen.push(self::left(&tree).encrypts_secrets);
+    }
+    assert_eq!(seen, [None, Some(false), Some(true)]);
     // The program is not started again for its version within the hour.
     let count = || tree.calls().matches("k3s --version").count();
     let before = count();

@@ -180,6 +180,8 @@ fn a_good_version_stays_and_a_bad_one_goes_and_only_its_own_fault_bans_it() {
         );
         let unit = tree.read(UNIT).unwrap();
         assert!(unit.contains("/update/prev\" update --finish"), "{unit}");
+        let reserve = tree.root().join("var/keeper/update/reserve");
+        assert!(std::fs::metadata(&reserve).unwrap().len() > 1 << 20);
         tree.keeper().finish_update(&agent(&tree, fault)).unwrap();
         assert_eq!(tree.read("run/pipeops-agent/starts"), None, "old crashes");
         let note = assert_over(&tree, fault);
@@ -207,6 +209,10 @@ fn a_good_version_stays_and_a_bad_one_goes_and_only_its_own_fault_bans_it() {
             .matches("restart --no-block pipeops-agent")
             .count();
         assert_eq!(restarts, if fault == Fault::None { 1 } else { 2 });
+        // A version that failed may be what fills the disk: it is stopped first.
+        let is_stopped = tree.calls().contains("stop pipeops-agent");
+        assert_eq!(is_stopped, fault != Fault::None);
+        assert!(!reserve.exists(), "room is kept for ever");
     }
 }
 

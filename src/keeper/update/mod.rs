@@ -25,12 +25,14 @@ use crate::{
             trial::{AgentStatus, Cause, STARTS_MAX, Trial, TrialVerdict},
         },
     },
-    error::{Error, Result},
+    error::{Error, Result, Retry},
     files::{self, PRIVATE},
-    wire::keeper::{LastUpdate, ServiceFile, Update, UpdateNote, UpdateStep},
+    wire::keeper::{LastUpdate, PackageKind, ServiceFile, Update, UpdateNote, UpdateStep},
 };
 
 pub use package::{INSTALL_WITHIN, PreviousPackage};
+
+use package::Side;
 
 mod package;
 pub mod services;
@@ -41,6 +43,9 @@ pub const PROGRAM: &str = "/usr/bin/pipeops-agent";
 const RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 const RECORD_BYTES_MAX: usize = 64 * 1024;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Room that is kept for the way back beside a second copy of the previous program: records, units,
+/// and the files of a package.
+const RESERVE_BYTES: u64 = 1 << 20;
 
 /// The agent's runtime directory.
 const RUNTIME_DIRECTORY: &str = "/run/pipeops-agent";
@@ -157,6 +162,7 @@ impl Keeper {
             self.try_program(&next, &new.version)?;
             write(&self.services_file(), &self.services_of(&next))?;
         }
+        self.reserve(previous.bytes)?;
         let package = new.package.as_ref();
         self.write_update(&Update {
             version: new.version.clone(),
@@ -173,7 +179,9 @@ impl Keeper {
         })?;
         self.start_service().inspect_err(|_| {
             // Nothing was changed yet, and nothing shall be.
-            drop(fs::remove_file(self.record()));
+            for path in [self.record(), self.reserve_file()] {
+                drop(fs::remove_file(path));
+            }
         })
     }
 
@@ -216,6 +224,7 @@ impl Keeper {
                 Some(cause) => {
                     update.why = Some(cause.as_str().to_owned());
                     update.is_banned = cause.bans();
+                    self.make_room(update.package);
                     UpdateStep::Returning
                 }
             }),
@@ -267,6 +276,7 @@ impl Keeper {
     }
 
     fn end_update(&self, update: &Update) -> Result<()> {
+        drop(fs::remove_file(self.reserve_file()));
         let mut note = self.update_note()?;
         let is_kept = update.step == UpdateStep::Kept;
         if is_kept {
@@ -359,8 +369,57 @@ impl Keeper {
         read(&self.services_file()).map(Option::unwrap_or_default)
     }
 
+    /// Writes a step down. On a disk that is full once the new version runs, room is made for it.
     fn write_update(&self, update: &Update) -> Result<()> {
-        write(&self.record(), update)
+        write(&self.record(), update).or_else(|error| {
+            if update.step == UpdateStep::Staged || error.retry != Retry::Later {
+                return Err(error);
+            }
+            log::warn!("{}; stopping the agent to make room", error.sentence());
+            self.make_room(update.package);
+            write(&self.record(), update)
+        })
+    }
+
+    fn reserve_file(&self) -> PathBuf {
+        self.folder().join("reserve")
+    }
+
+    /// Takes the room that the way back needs, while it is there.
+    fn reserve(&self, program_bytes: u64) -> Result<()> {
+        let cannot = "cannot keep room for a way back, so nothing was changed";
+        let path = self.reserve_file();
+        files::replace(&path, b"", PRIVATE)?;
+        let file = fs::OpenOptions::new().write(true).open(&path);
+        let file = file.map_err(|error| files::explain(cannot, &error))?;
+        let bytes = program_bytes.saturating_add(RESERVE_BYTES);
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+            // A file system that cannot promise room.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => {
+                drop(fs::remove_file(&path));
+                Err(files::explain(cannot, &error.into()))
+            }
+        }
+    }
+
+    /// Stops the new version, which may be what fills the disk, and gives up what only it needs.
+    fn make_room(&self, package: Option<PackageKind>) {
+        let command: &[&str] = if self.has_systemd() {
+            &["systemctl", "stop", "pipeops-agent"]
+        } else {
+            &["rc-service", "pipeops-agent", "stop"]
+        };
+        if let Err(error) = self.system.run(command) {
+            log::warn!("{}", error.sentence());
+        }
+        let next = match package {
+            None => self.folder().join("next"),
+            Some(kind) => self.package(Side::Next, kind),
+        };
+        for path in [next, self.reserve_file()] {
+            drop(fs::remove_file(path));
+        }
     }
 
     fn note(&self, note: &UpdateNote) -> Result<()> {

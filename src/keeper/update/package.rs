@@ -51,7 +51,7 @@ pub struct PreviousPackage {
 
 /// Side of an update.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Side {
+pub(super) enum Side {
     Next,
     Previous,
 }
@@ -312,7 +312,7 @@ impl Keeper {
         )
     }
 
-    fn package(&self, side: Side, kind: PackageKind) -> PathBuf {
+    pub(super) fn package(&self, side: Side, kind: PackageKind) -> PathBuf {
         let name = match side {
             Side::Next => "next",
             Side::Previous => "prev",

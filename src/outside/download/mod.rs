@@ -24,7 +24,10 @@ use ureq::{
 
 use super::transport::{Limits, Way, dial_error};
 use crate::{
-    core::words::hex,
+    core::{
+        url::{Security, Url},
+        words::hex,
+    },
     error::{Error, Result, Retry},
     executor, files,
 };
@@ -34,8 +37,11 @@ const LIMITS: Limits = Limits {
     body: Some(Duration::from_secs(3600)),
     read: Some(Duration::from_secs(30)),
 };
-/// Attempts without a new byte before a download is given up.
+/// Attempts in a row that get nowhere before a download is given up.
 const ATTEMPTS: u32 = 4;
+/// Bytes a second below which an attempt gets nowhere: a server that sends a byte now and then
+/// would keep an update away for months.
+const RATE_MIN: u64 = 512;
 const PAUSE: Duration = Duration::from_secs(1);
 const PIECE: usize = 64 * 1024;
 /// GitHub sends on once.
@@ -123,11 +129,21 @@ pub async fn text(way: &Way, from: &Address, bytes_max: usize) -> Result<Vec<u8>
 /// # Errors
 /// It could not be had. A file of the wrong length or hash is removed.
 pub async fn file(way: &Way, wanted: &Wanted, progress: &Progress) -> Result<()> {
+    file_within(way, wanted, progress, LIMITS).await
+}
+
+async fn file_within(
+    way: &Way,
+    wanted: &Wanted,
+    progress: &Progress,
+    limits: Limits,
+) -> Result<()> {
     let mut tag = None;
     let mut pause = PAUSE;
     let (mut idle, mut length) = (0, 0);
     loop {
-        let calls = way.calls(LIMITS);
+        let began = (way.clock)();
+        let calls = way.calls(limits);
         let (agent, job, progress) = (calls.agent.clone(), wanted.clone(), Arc::clone(progress));
         let attempt = executor::unblock(move || {
             let mut attempt = Attempt::begin(&job, tag)?;
@@ -141,7 +157,9 @@ pub async fn file(way: &Way, wanted: &Wanted, progress: &Progress) -> Result<()>
         if error.retry == Retry::Never {
             return Err(error);
         }
-        idle = if bytes > length { 0 } else { idle + 1 };
+        let seconds = (way.clock)().since(began).as_secs().max(1);
+        let is_too_slow = bytes.saturating_sub(length) / seconds < RATE_MIN;
+        idle = if is_too_slow { idle + 1 } else { 0 };
         if idle >= ATTEMPTS {
             return Err(error);
         }
@@ -297,20 +315,21 @@ impl<'a> Attempt<'a> {
                 return Ok(response);
             }
             let to = header(response.headers(), LOCATION.as_str()).unwrap_or_default();
-            url = match url.split('/').take(3).collect::<Vec<_>>().join("/") {
-                // A path on the same server.
-                server if to.starts_with('/') && !to.starts_with("//") => format!("{server}{to}"),
-                _ => to.to_owned(),
+            let next = Url::parse_exact(&url).and_then(|url| url.redirected(to));
+            url = match next {
+                Ok(next) if next.security == Security::Tls => next.to_string(),
+                _ => return Err(self.misled(to)),
             };
-            if !url.starts_with("https://") {
-                let why = format!("the server redirects to {url:?}, which is not https");
-                return Err(cannot(&self.wanted.from.url).why(why).fix(format!(
-                    "look at {} and at what is between: a network with a login page does so",
-                    self.wanted.from.setting
-                )));
-            }
         }
         Err(self.cannot().why("too many redirects"))
+    }
+
+    fn misled(&self, to: &str) -> Error {
+        let why = format!("the server redirects to {to:?}, which is not https");
+        cannot(&self.wanted.from.url).why(why).fix(format!(
+            "look at {} and at what is between: a network with a login page does so",
+            self.wanted.from.setting
+        ))
     }
 
     fn read(&mut self, body: Body, progress: &dyn Fn(u64, u64)) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Downloads from a server on loopback that misbehaves in every way.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use ring::digest::digest;
 use smol::{
@@ -10,7 +10,20 @@ use smol::{
 };
 
 use super::*;
-use crate::net::{dial::Dialer, proxy::Proxies};
+use crate::{
+    core::time::Mono,
+    net::{dial::Dialer, proxy::Proxies},
+};
+
+fn way() -> Way {
+    Way {
+        dialer: Dialer::default(),
+        proxies: Proxies::default(),
+        tls: None,
+        user_agent: "test".to_owned(),
+        clock: || Mono::since_boot(Duration::ZERO),
+    }
+}
 
 /// Answers one request each, the last one for ever; returns the heads of the requests.
 async fn served<T>(answers: &[&[u8]], work: impl AsyncFnOnce(&Way, &str) -> T) -> (T, Vec<String>) {
@@ -29,13 +42,7 @@ async fn served<T>(answers: &[&[u8]], work: impl AsyncFnOnce(&Way, &str) -> T) -
         }
         unreachable!()
     };
-    let way = Way {
-        dialer: Dialer::default(),
-        proxies: Proxies::default(),
-        tls: None,
-        user_agent: "test".to_owned(),
-    };
-    let done = or(work(&way, &url), serving).await;
+    let done = or(work(&way(), &url), serving).await;
     (done, heads.into_inner())
 }
 
@@ -107,6 +114,45 @@ fn what_is_cut_goes_on_where_it_ended_if_it_is_still_the_same() {
     assert_eq!(read.unwrap(), b"0123456789", "of another release");
     let (_, heads) = downloaded(b"0123456789", Some(b"0123456789"), &[b""]);
     assert!(heads.is_empty(), "it was there");
+}
+
+#[test]
+fn a_server_that_sends_a_byte_now_and_then_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let asked = Cell::new(0);
+    let limits = Limits {
+        body: Some(Duration::from_millis(300)),
+        read: Some(Duration::from_secs(30)),
+    };
+    let progress: Progress = Arc::new(|_, _| {});
+    let done = smol::block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/program", listener.local_addr().unwrap());
+        let wanted = Wanted {
+            from: from(&url),
+            to: folder.path().join("program"),
+            length: Length::Exact(1_000_000),
+            sha256: String::new(),
+            redirects: Redirects::Refused,
+        };
+        let dripping = async {
+            loop {
+                let (mut peer, _) = listener.accept().await.unwrap();
+                asked.set(asked.get() + 1);
+                let read = peer.read(&mut [0; 4096]).await.unwrap();
+                assert!(read > 0);
+                let head = b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n";
+                let mut sent = peer.write_all(head).await;
+                while sent.is_ok() {
+                    Timer::after(Duration::from_millis(20)).await;
+                    sent = peer.write_all(b"0").await;
+                }
+            }
+        };
+        or(file_within(&way(), &wanted, &progress, limits), dripping).await
+    });
+    assert_eq!(done.unwrap_err().retry, Retry::Soon);
+    assert_eq!(asked.get(), 4);
 }
 
 #[test]

@@ -25,6 +25,7 @@ use crate::{
         journal::{ChangeEnd, Intent, Journal, Outcome},
         order::GatherExt as _,
         rollout::RolloutVerdict,
+        verdict::sentences,
     },
     error::{Error, Result, Retry},
     host::random,
@@ -50,10 +51,10 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    fn answer(&self) -> Value {
+    fn answer(&self, notice: Option<&str>) -> Value {
         let Self { id, plan, .. } = self;
         let sentence = format!("revision {} is being deployed", plan.revision);
-        json!({"app": plan.app, "change": id, "revision": plan.revision, "state": "accepted", "sentence": sentence})
+        json!({"app": plan.app, "change": id, "revision": plan.revision, "state": "accepted", "sentence": sentence, "notice": notice})
     }
 }
 
@@ -144,6 +145,7 @@ impl Apps {
             self.has_namespace(&namespace, asker.owner).await?;
         }
         self.may_lie_here(&manifests).await?;
+        let notice = self.unencrypted_notice(&read.app, &manifests);
         let cluster = self.cluster(asker.owner);
         let mut laid = manifests.clone();
         overlay.lay(&mut laid);
@@ -164,9 +166,19 @@ impl Apps {
             let why = "another version was deployed";
             let place = (app.as_str(), asker.owner);
             let accepted = Rc::clone(&apps).takes_place(place, why, accepted).await?;
-            Ok(accepted.answer())
+            Ok(accepted.answer(notice))
         })
         .await
+    }
+
+    /// Notice for the first version of an app that has a Secret, where root's watch of k3s knows
+    /// that the datastore keeps it as it is.
+    fn unencrypted_notice(&self, app: &App, manifests: &[Manifest]) -> Option<&'static str> {
+        let has_secret = manifests.iter().any(|it| it.kind.name == "Secret");
+        let had_one = app.inventory.iter().any(|it| it.kind == "Secret");
+        let seen = self.shared_state.k3s.borrow();
+        let is_encrypted = seen.as_ref()?.encrypts_secrets?;
+        (has_secret && !had_one && !is_encrypted).then_some(sentences::SECRETS_UNENCRYPTED)
     }
 
     /// Accepts a new revision that was tried.
@@ -204,6 +216,7 @@ impl Apps {
             by: asker.by.clone(),
             overlay,
             outcome: Concluded::default(),
+            took_s: 0,
         };
         let plan = Plan {
             app: app.to_owned(),
@@ -351,7 +364,7 @@ impl Apps {
         let why = "it was rolled back";
         let place = (app, asker.owner);
         let accepted = Rc::clone(&self).takes_place(place, why, acceptance).await?;
-        Ok(accepted.answer())
+        Ok(accepted.answer(None))
     }
 
     /// Deletes an app: everything that is ours but claims, which hold data. Waits a while for it;

@@ -229,7 +229,8 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// Has the API server try everything without keeping it.
+    /// Has the API server try everything without keeping it. No object is bound to its UID: one
+    /// that is made anew meanwhile is no mistake of the manifest, and each write looks at it again.
     pub async fn dry_run(&self, app: &App, manifests: &[Manifest]) -> Result<(), Error> {
         // A Job that is there is made again, because it cannot be changed.
         let is_tried = |manifest: &&Manifest| {
@@ -237,12 +238,10 @@ impl Cluster<'_> {
         };
         for manifest in manifests.iter().filter(is_tried) {
             self.account.may_have(&manifest.kind)?;
-            let uid = app.uid(&InventoryEntry::of(manifest));
-            let object = bound(manifest, uid);
             let tried = self.call(async |identity| {
                 let path = format!("{}&dryRun=All", applied(manifest));
                 self.client
-                    .patch_as::<_, LiveObject>(identity, &path, Patch::Apply, &object)
+                    .patch_as::<_, LiveObject>(identity, &path, Patch::Apply, &manifest.object)
                     .await
             });
             let tried = tried.await;
@@ -750,9 +749,10 @@ impl Cluster<'_> {
             404 => what
                 .why(why)
                 .fix(format!("kubectl create namespace {namespace}; {}", self.account.binding_command(namespace))),
-            409 => what
-                .why(why)
-                .fix("it was created, changed or replaced by something else meanwhile: look at it, and deploy again"),
+            409 => what.why(why).fix(REPLACED),
+            422 if message.contains("metadata.uid: ") => {
+                what.why(why).fix(REPLACED).retry(Retry::Soon)
+            }
             429 | 500..=599 if !is_of_manifest(message) => what.why(why).retry(Retry::Soon),
             _ if is_confidential => what
                 .why(why)
@@ -783,6 +783,10 @@ fn is_for_ever(message: &str) -> bool {
     ];
     WORDS.iter().any(|word| message.contains(word))
 }
+
+/// Fix of a refusal because the object is another than the one that was looked at.
+const REPLACED: &str =
+    "it was created, changed or replaced by something else meanwhile: look at it, and deploy again";
 
 /// Path under which an object is applied.
 fn applied(manifest: &Manifest) -> String {

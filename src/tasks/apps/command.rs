@@ -68,7 +68,12 @@ impl Apps {
             Verb::Rollback => {
                 let example = r#"{"app":"web","to":3}"#;
                 let (AppArgs { app }, wish) = (read(args, example)?, read(args, example)?);
-                let RollbackWish { to } = wish;
+                let RollbackWish { to, auto } = wish;
+                if !auto.is_empty() {
+                    let fix = "run on the machine: pipeops-agent apps rollback NAME --auto on|off";
+                    let what = "a command cannot turn automatic rollback on or off";
+                    return Err(Error::new(what).fix(fix));
+                }
                 self.rollback(&app, to, &asker).await?;
             }
             Verb::Scale => {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{
     Apps,
     change::{Plan, is_ours},
+    inspect::{Values, changed},
     ledger::of_api,
     veil::veil,
     verdict::{kinds, refused, scope, sight},
@@ -95,6 +96,32 @@ impl Apps {
         Some(manifests)
     }
 
+    /// Adds to each revision of an answer of [`Apps::describe`] what it changed against the one
+    /// before it, as far as both are kept.
+    ///
+    /// # Errors
+    /// There is no such app, or it is not known.
+    pub async fn add_changes(&self, app: &str, answer: &mut Value, values: Values) -> Result<()> {
+        let read = self.existing(app).await?.app;
+        let revisions = answer.get_mut("revisions").and_then(Value::as_array_mut);
+        let mut before: Option<Vec<Manifest>> = None;
+        for shown in revisions.into_iter().flatten() {
+            let number = shown.get("number").and_then(Value::as_u64).unwrap_or(0);
+            let kept = self.ledger.manifests(app, number).await.map_err(of_api)?;
+            let laid = kept.map(|mut manifests| {
+                read.overlay(number).lay(&mut manifests);
+                manifests
+            });
+            if let (Some(before), Some(laid)) = (&before, &laid)
+                && let Value::Object(fields) = shown
+            {
+                fields.insert("changes".to_owned(), changed(before, laid, values));
+            }
+            before = laid;
+        }
+        Ok(())
+    }
+
     async fn what_runs(&self, app: &App, manifests: Option<&[Manifest]>) -> Value {
         let Some(manifests) = manifests else {
             return unseen(app.running);
@@ -178,6 +205,8 @@ impl Apps {
             "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),
             "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
             "owner": app.owner.as_str(), "good": app.good, "runs": app.running, "paused": app.is_paused,
+            "auto_rollback": !app.is_rolled_back_by_hand,
+            "usually_s": app.usual_s(),
             "source": self.source_of(app), "standing_by": standing_by,
             "drift": self.drift_of(app),
         })

@@ -463,6 +463,9 @@ impl Apps {
 
     /// Puts back fields of ours that somebody changed. Returns whether nothing was to be put back.
     async fn mend_fields(&self, read: &mut Read, manifest: &Manifest) -> Result<bool> {
+        if read.app.overlay(read.app.running).keeps(manifest) {
+            return Ok(true);
+        }
         let Some(drifted) = self
             .cluster(Owner::Machine)
             .drifted(&read.app, manifest)

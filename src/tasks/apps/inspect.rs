@@ -5,6 +5,20 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::Apps;
+
+/// Objects of a revision that are named as changed; the rest is counted.
+const CHANGED_MAX: usize = 50;
+/// Fields of one of them.
+const FIELDS_MAX: usize = 20;
+/// Characters of a value.
+const VALUE_CHARS_MAX: usize = 200;
+
+/// Visibility of values of fields, beside their names.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Values {
+    Shown,
+    Withheld,
+}
 use crate::{
     core::{
         apps::{App, Difference, InventoryEntry, Manifest, differences},
@@ -91,12 +105,61 @@ impl Apps {
 /// Difference between a Job and its manifest in the revision that runs. The API server cannot try
 /// it: a Job that is different takes the place of the one that ran.
 fn rerun(app: &App, kept: &[Manifest], manifest: &Manifest) -> Option<Vec<Difference>> {
-    let is_it = |known: &&Manifest| known.kind == manifest.kind && known.name == manifest.name;
     if manifest.kind.name != "Job" || app.uid(&InventoryEntry::of(manifest)).is_none() {
         return None;
     }
-    let before = kept.iter().find(is_it)?;
+    let before = kept.iter().find(|kept| kept.is_same_object(manifest))?;
     Some(differences(&before.object, &manifest.object))
+}
+
+/// Differences between two revisions, object by object.
+pub(super) fn changed(before: &[Manifest], after: &[Manifest], values: Values) -> Value {
+    let mut objects = Vec::new();
+    for manifest in after {
+        let Some(old) = before.iter().find(|old| old.is_same_object(manifest)) else {
+            objects.push((manifest, "added", Vec::new()));
+            continue;
+        };
+        let found = differences(&old.object, &manifest.object);
+        if !found.is_empty() {
+            objects.push((manifest, "changed", found));
+        }
+    }
+    for old in before {
+        if !after.iter().any(|new| new.is_same_object(old)) {
+            objects.push((old, "removed", Vec::new()));
+        }
+    }
+    let more = objects.len().saturating_sub(CHANGED_MAX);
+    let mut shown = Vec::new();
+    for (manifest, word, found) in objects.into_iter().take(CHANGED_MAX) {
+        let fields = found.iter().take(FIELDS_MAX);
+        let fields: Vec<_> = match values {
+            Values::Shown => fields
+                .map(|it| json!({"field": it.field, "from": cut(&it.from), "to": cut(&it.to)}))
+                .collect(),
+            Values::Withheld => fields.map(|it| json!({"field": it.field})).collect(),
+        };
+        let more = found.len().saturating_sub(FIELDS_MAX);
+        shown.push(json!({
+            "object": manifest.in_words(), "change": word, "fields": fields, "more": more,
+        }));
+    }
+    json!({"objects": shown, "more": more})
+}
+
+/// A value without what is beyond a line or two.
+fn cut(value: &Value) -> Value {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            value.to_string()
+        }
+    };
+    match text.char_indices().nth(VALUE_CHARS_MAX) {
+        Some((end, _)) => Value::from(format!("{}…", text.get(..end).unwrap_or_default())),
+        None => value.clone(),
+    }
 }
 
 fn change(app: &App, manifest: &Manifest, found: &[Difference]) -> Value {
@@ -146,6 +209,50 @@ fn event(event: &EventLine) -> Value {
 mod tests {
     use super::*;
     use crate::core::apps::parse;
+
+    #[test]
+    fn a_revision_names_what_it_changed_without_values_of_secrets() {
+        let parsed = |text: &str| parse(text, Some("shop")).unwrap();
+        let secret = |value: &str| {
+            format!(
+                "apiVersion: v1\nkind: Secret\nmetadata: {{name: key}}\nstringData: {{p: {value}}}\n---\n"
+            )
+        };
+        let map = |name: &str, value: &str| {
+            format!(
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{x: \"{value}\"}}\n---\n"
+            )
+        };
+        let long = "y".repeat(300);
+        let before = parsed(&(secret("s3cret") + &map("a", "1") + &map("gone", "1")));
+        let after = parsed(&(secret("s4cret") + &map("a", &long) + &map("new", "1")));
+        let shown = changed(&before, &after, Values::Shown);
+        let objects = shown["objects"].as_array().unwrap();
+        let of = |name: &str| objects.iter().find(|it| it["object"] == name).unwrap();
+        assert_eq!(of("ConfigMap shop/new")["change"], "added");
+        assert_eq!(of("ConfigMap shop/gone")["change"], "removed");
+        let field = &of("ConfigMap shop/a")["fields"][0];
+        assert_eq!(
+            (&field["field"], &field["from"]),
+            (&json!("data.x"), &json!("1"))
+        );
+        assert_eq!(
+            field["to"].as_str().unwrap().chars().count(),
+            VALUE_CHARS_MAX + 1
+        );
+        assert_eq!(of("Secret shop/key")["fields"][0]["to"], "(hidden)");
+        assert!(!shown.to_string().contains("cret\""));
+        let names = changed(&before, &after, Values::Withheld);
+        assert!(!names.to_string().contains(r#""from""#), "{names}");
+        assert_eq!(changed(&after, &after, Values::Shown)["objects"], json!([]));
+        // A revision of very many objects.
+        let many: Vec<_> = (0..CHANGED_MAX + 3)
+            .map(|it| map(&format!("m{it}"), "1"))
+            .collect();
+        let many = changed(&[], &parsed(&many.concat()), Values::Shown);
+        assert_eq!(many["objects"].as_array().unwrap().len(), CHANGED_MAX);
+        assert_eq!(many["more"], 3);
+    }
 
     #[test]
     fn a_job_that_is_different_is_shown_as_run_again() {

@@ -68,7 +68,7 @@ use self::{
     running::{Beginning, Running, Turns},
     source::Sources,
 };
-pub use self::{asker::Asker, operate::Care};
+pub use self::{asker::Asker, inspect::Values, operate::Care};
 use super::{audit::AuditWriter, lease_gate::LeaseGate, state::SharedState};
 use crate::{
     core::{

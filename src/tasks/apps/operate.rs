@@ -27,6 +27,23 @@ pub enum Care {
     Paused,
     /// It goes back to the last good version.
     Resumed,
+    /// It goes back by itself, unless it is paused.
+    Automatic,
+    /// A bad version stays; everything else goes on.
+    ByHand,
+}
+
+impl Care {
+    /// The one that turns automatic rollback on or off.
+    pub fn of_rollback(word: &str) -> Result<Self> {
+        match word {
+            "on" => Ok(Self::Automatic),
+            "off" => Ok(Self::ByHand),
+            _ => Err(Error::new("nothing was changed")
+                .why("automatic rollback is either on or off")
+                .fix("pipeops-agent apps rollback NAME --auto off")),
+        }
+    }
 }
 
 impl Apps {
@@ -128,6 +145,7 @@ impl Apps {
         let kept = kept.unwrap_or_default();
         let manifests = deployed((app, &namespace), &kept, wish).map_err(of_problem)?;
         overlay.reconfigure(&kept, &manifests, self.now().wall);
+        overlay.fit_kept(&kept, &manifests);
         let requester = Requester {
             asker,
             origin: Origin::Manifests,
@@ -157,7 +175,7 @@ impl Apps {
         let mut overlay = read.app.overlay(running);
         // What went back by digest stays so: its tag may still lead to what was bad.
         if overlay.pinned.is_empty() {
-            overlay.unpin();
+            overlay.digests.clear();
         }
         change(&mut overlay, &manifests)?;
         let requester = Requester {
@@ -177,14 +195,24 @@ impl Apps {
         let mut read = self.existing(app).await?;
         asker.owns(&read)?;
         self.may_change(&read).await?;
-        let (is_paused, word, sentence) = match care {
-            Care::Paused => (true, "pause", "it is left alone until it is resumed"),
-            Care::Resumed => (false, "resume", "it is no longer left alone"),
+        let (word, sentence) = match care {
+            Care::Paused => ("pause", "it is left alone until it is resumed"),
+            Care::Resumed => ("resume", "it is no longer left alone"),
+            Care::Automatic => ("start automatic rollback of", "automatic rollback is on"),
+            Care::ByHand => (
+                "stop automatic rollback of",
+                "automatic rollback is off: a version that does not work stays until 'apps rollback'",
+            ),
         };
         let write = async {
-            read.app.is_paused = is_paused;
-            if care == Care::Resumed {
-                read.app.left.clear();
+            match care {
+                Care::Paused => read.app.is_paused = true,
+                Care::Resumed => {
+                    read.app.is_paused = false;
+                    read.app.left.clear();
+                }
+                Care::Automatic => read.app.is_rolled_back_by_hand = false,
+                Care::ByHand => read.app.is_rolled_back_by_hand = true,
             }
             self.ledger().write(&mut read).await
         };
@@ -192,7 +220,10 @@ impl Apps {
             .await?;
         self.remember(&read.app);
         self.forget_drift(app);
-        Ok(json!({"app": app, "paused": is_paused, "sentence": sentence}))
+        Ok(json!({
+            "app": app, "paused": read.app.is_paused,
+            "auto_rollback": !read.app.is_rolled_back_by_hand, "sentence": sentence,
+        }))
     }
 }
 

@@ -95,6 +95,11 @@ pub(super) fn kinds(manifests: &[&Manifest]) -> Vec<Kind> {
 
 /// Objects and times of a version. A generation of 0 is that of the object when it is seen.
 pub(super) fn scope(manifests: &[&Manifest]) -> Scope {
+    scope_within(manifests, DEADLINE)
+}
+
+/// The same, with the deadline for manifests that give none.
+pub(super) fn scope_within(manifests: &[&Manifest], otherwise: Duration) -> Scope {
     let mut targets = Targets::new();
     let mut deadline = None;
     for manifest in manifests {
@@ -107,7 +112,7 @@ pub(super) fn scope(manifests: &[&Manifest]) -> Scope {
     }
     Scope {
         targets,
-        deadline: deadline.unwrap_or(DEADLINE),
+        deadline: deadline.unwrap_or(otherwise),
         soak: cut::soak(),
     }
 }

@@ -17,12 +17,11 @@ pub fn page(
 ) -> String {
     let (link, cluster) = (shared_state.link.borrow(), shared_state.cluster.borrow());
     let away = shared_state.turned_away.get();
-    let state = link.standing.as_ref().map_or("starting", |now| now.state);
     let agent = Agent {
         version,
         started: shared_state.started().wall,
         link: Link {
-            state,
+            state: link.state(),
             outages: link.outages,
             registrations: link.registrations,
             heartbeats: link.heartbeats,

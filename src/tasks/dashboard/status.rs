@@ -3,7 +3,7 @@
 use crate::{
     core::{
         health::{Conditions, Severity},
-        link::{Holder, OFF},
+        link::{Holder, LinkState},
         rates::DiskSpace,
         time::Now,
         verdict::{Known, Link as Session, Verdict, sentences::NOT_CONFIGURED},
@@ -14,7 +14,8 @@ use crate::{
         state::{ClusterView, DashboardView, HostView, LinkView, SharedState, TurnedAway},
     },
     wire::api::{
-        self, Access, Cluster, Dashboard, Host, Link, Load, PartStatus, Readiness, Status,
+        self, Access, Cluster, ClusterState, Dashboard, Host, Link, Load, PartStatus, Readiness,
+        Status,
     },
 };
 
@@ -173,7 +174,7 @@ fn part(id: &str) -> PartStatus {
 fn session(link: &LinkView) -> Session {
     match &link.standing {
         _ if link.is_off => Session::Off,
-        Some(standing) if standing.state == "ready" => Session::Ready,
+        Some(standing) if standing.state == LinkState::Ready => Session::Ready,
         Some(standing) if standing.held_by == Some(Holder::Lease) => {
             Session::StandingBy(standing.why.clone())
         }
@@ -183,7 +184,7 @@ fn session(link: &LinkView) -> Session {
 
 fn shape_of_link(view: &LinkView) -> Link {
     let mut shape = Link {
-        state: "starting".to_owned(),
+        state: view.state().as_str().to_owned(),
         last_heartbeat: view.last_heartbeat.map(api::stamp),
         rtt_ms: view
             .round_trip
@@ -195,11 +196,9 @@ fn shape_of_link(view: &LinkView) -> Link {
         ..Link::default()
     };
     if view.is_off {
-        OFF.clone_into(&mut shape.state);
         shape.why = Some(NOT_CONFIGURED.to_owned());
     }
     if let Some(standing) = &view.standing {
-        standing.state.clone_into(&mut shape.state);
         shape.since = Some(api::stamp(standing.since));
         shape.why = Some(standing.why.clone()).filter(|why| !why.is_empty());
         shape.endpoint.clone_from(&view.address);
@@ -232,13 +231,13 @@ fn shape_of_cluster(view: &ClusterView, now: Now) -> Cluster {
         .or_else(|| view.why.clone());
     let known = view.nodes.is_some() && view.pods.is_some();
     let state = match (&view.server, &why, known) {
-        (None, _, _) => "none",
-        (Some(_), Some(_), _) => "unreachable",
-        (Some(_), None, true) => "ready",
-        (Some(_), None, false) => "connecting",
+        (None, _, _) => ClusterState::None,
+        (Some(_), Some(_), _) => ClusterState::Unreachable,
+        (Some(_), None, true) => ClusterState::Ready,
+        (Some(_), None, false) => ClusterState::Connecting,
     };
     Cluster {
-        state: state.to_owned(),
+        state: state.as_str().to_owned(),
         server: view.server.clone(),
         version: view.version.clone(),
         nodes: view.nodes,

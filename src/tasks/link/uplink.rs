@@ -21,8 +21,8 @@ use crate::{
     core::{
         health::Severity,
         link::{
-            Command, DIAL_DEADLINE, DialFailure, Endpoint, Holder, Input, Link, Membership,
-            Message, Output,
+            Command, DIAL_DEADLINE, DialFailure, Endpoint, Holder, Input, Link, LinkState,
+            Membership, Message, Output,
         },
         time::{Mono, Now, Wall},
         url::Url,
@@ -155,7 +155,7 @@ impl Uplink {
         loop {
             let until = self.carry_out_all();
             self.show();
-            if self.link.state() == "closed" {
+            if self.link.state() == LinkState::Closed {
                 return;
             }
             if timer_at != Some(until) {
@@ -400,7 +400,7 @@ impl Uplink {
 
     /// Returns whether a new token would help now.
     fn watches_token(&self) -> bool {
-        matches!(self.link.state(), "refused" | "waiting")
+        matches!(self.link.state(), LinkState::Refused | LinkState::Waiting)
     }
 
     fn look_at_token(&mut self) {
@@ -612,8 +612,8 @@ impl Uplink {
         let was_ready = view
             .standing
             .as_ref()
-            .is_some_and(|old| old.state == "ready");
-        let is_back = standing.state == "ready" && !was_ready;
+            .is_some_and(|old| old.state == LinkState::Ready);
+        let is_back = standing.state == LinkState::Ready && !was_ready;
         view.outages = self.link.losses();
         view.last_outage_why = outages
             .back()
@@ -646,7 +646,7 @@ impl Uplink {
     fn judge(&self, standing: &crate::core::link::LinkStatus) {
         let shared_state = &self.parts.shared_state;
         let fix = self.parts.registrar.known_link_fix();
-        if standing.state == "ready" || standing.state == "closed" {
+        if matches!(standing.state, LinkState::Ready | LinkState::Closed) {
             shared_state.clear("link.down");
             shared_state.clear("link.refused");
             shared_state.clear("link.held");

@@ -4,7 +4,12 @@ use serde::Serialize;
 
 use super::stamp;
 use crate::{
-    core::{environment, preflight::CheckResult, repair::Recipe, time::Wall},
+    core::{
+        environment,
+        preflight::{CheckOutcome, CheckResult},
+        repair::Recipe,
+        time::Wall,
+    },
     wire::json::fields,
 };
 
@@ -181,7 +186,7 @@ impl Doctor {
     pub fn is_wrong(&self) -> bool {
         self.checks
             .iter()
-            .any(|check| check.outcome == "problem" && check.severity != "note")
+            .any(|check| check.is_problem() && check.severity != "note")
     }
 }
 
@@ -231,6 +236,18 @@ impl From<&Recipe> for Automatic {
             undo: recipe.undo.clone(),
             start: None,
         }
+    }
+}
+
+impl Check {
+    /// Returns whether it found something wrong.
+    pub fn is_problem(&self) -> bool {
+        self.outcome == CheckOutcome::Problem.as_str()
+    }
+
+    /// Returns whether it could not find out.
+    pub fn is_unknown(&self) -> bool {
+        self.outcome == CheckOutcome::Unknown.as_str()
     }
 }
 

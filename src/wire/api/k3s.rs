@@ -97,6 +97,7 @@ fn datastore(status: &K3sStatus) -> Option<String> {
         status.datastore.clone(),
         status.datastore_bytes.map(size),
         Some(quorum(status.servers)).filter(|words| !words.is_empty()),
+        (status.encrypts_secrets == Some(false)).then(|| "Secrets unencrypted".to_owned()),
     ];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join(", "))
@@ -284,6 +285,7 @@ mod tests {
             is_ready: true,
             version: Some("v1.34.4+k3s1".to_owned()),
             datastore_bytes: Some(4_200_000),
+            encrypts_secrets: Some(false),
             certificate: Some("kubelet.crt".to_owned()),
             certificate_ends: Some("2027-11-23T10:00:00Z".to_owned()),
             looked: Some("2026-11-23T10:00:00Z".to_owned()),
@@ -306,7 +308,7 @@ mod tests {
                 "k3s: k3s runs, and its node is Ready",
                 "Managed: yes, installed",
                 "Version: v1.34.4+k3s1",
-                "Datastore: 4.2 MB",
+                "Datastore: 4.2 MB, Secrets unencrypted",
                 "Certificates: the first expires 2027-11-23 10:00:00Z (kubelet.crt)",
                 "Watched: yes, checked 2026-11-23 10:00:00Z",
                 "Backups: none: sudo pipeops-agent k3s backup",

@@ -125,7 +125,7 @@ pub struct PartStatus {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Link {
-    /// The word of the session machine's state, as in the log.
+    /// The word of a [`LinkState`](crate::core::link::LinkState), as in the log.
     pub state: String,
     /// Since when it is in that state: RFC 3339 in UTC.
     pub since: Option<String>,
@@ -149,11 +149,43 @@ pub struct Link {
     pub sent_bytes: u64,
 }
 
+/// State of the cluster, in one word.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ClusterState {
+    /// No cluster is configured.
+    None,
+    /// The API has answered, and not everything was listed yet; or it was not asked yet.
+    Connecting,
+    /// The API answers.
+    Ready,
+    /// The API does not answer.
+    Unreachable,
+}
+
+impl ClusterState {
+    const ALL: [Self; 4] = [Self::None, Self::Connecting, Self::Ready, Self::Unreachable];
+
+    /// Its word in the local API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Connecting => "connecting",
+            Self::Ready => "ready",
+            Self::Unreachable => "unreachable",
+        }
+    }
+
+    /// The state of this word; `None`: there is none.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+}
+
 /// The cluster, as far as the Kubernetes API says.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Cluster {
-    /// One word: `none`, `connecting`, `ready`, `unreachable`.
+    /// The word of a [`ClusterState`]: `none`, `connecting`, `ready`, `unreachable`.
     pub state: String,
     /// The address of the API server.
     pub server: Option<String>,

@@ -4,14 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Access, Cluster, Dashboard, Host, Link, Load, Readiness, Status};
+use super::{Access, Cluster, ClusterState, Dashboard, Host, Link, Load, Readiness, Status};
 use crate::{
-    core::{
-        link::{OFF, STANDING_BY},
-        time::in_words,
-        verdict::roughly,
-        words::size,
-    },
+    core::{link::LinkState, time::in_words, verdict::roughly, words::size},
     wire::json::fields,
 };
 
@@ -108,16 +103,14 @@ pub fn rows(status: &Status) -> Vec<Row> {
 }
 
 fn link(link: &Link, fresh: impl Fn(&Option<String>) -> Option<String>) -> Row {
-    let value = match link.state.as_str() {
-        "ready" => "connected",
-        OFF => "not configured",
-        "" => "unknown",
-        other => other,
-    };
-    let state = match link.state.as_str() {
-        "ready" | STANDING_BY => "ok",
-        OFF | "" => "unknown",
-        _ => "warning",
+    let state = LinkState::of(&link.state);
+    let is_off = state == Some(LinkState::Off);
+    let (value, state) = match state {
+        Some(LinkState::Ready) => ("connected", "ok"),
+        Some(LinkState::Off) => ("not configured", "unknown"),
+        Some(LinkState::StandingBy) => (LinkState::StandingBy.as_str(), "ok"),
+        Some(other) => (other.as_str(), "warning"),
+        None => ("unknown", "unknown"),
     };
     let next = link.next_attempt_s;
     let next = next.and_then(|wait| Duration::try_from_secs_f64(wait).ok());
@@ -127,7 +120,7 @@ fn link(link: &Link, fresh: impl Fn(&Option<String>) -> Option<String>) -> Row {
         "link",
         value,
         [
-            fresh(&link.why).filter(|_| link.state != OFF),
+            fresh(&link.why).filter(|_| !is_off),
             link.endpoint.clone(),
             next.map(|wait| format!("next attempt in {}", in_words(wait))),
             link.rtt_ms.map(|rtt| format!("round trip {rtt:.1} ms")),
@@ -150,13 +143,15 @@ fn cluster(cluster: &Cluster, fresh: impl Fn(&Option<String>) -> Option<String>)
     let broken = cluster.pods_not_ready.filter(|broken| *broken > 0);
     let is_short =
         broken.is_some() || (cluster.nodes.is_some() && cluster.nodes_ready < cluster.nodes);
-    let (value, state) = match cluster.state.as_str() {
-        "ready" if is_short => ("reachable", "warning"),
-        "ready" => ("reachable", "ok"),
-        "none" => ("not configured", "unknown"),
-        "" => ("unknown", "unknown"),
-        "connecting" => ("connecting", "unknown"),
-        other => (other, "critical"),
+    let state = ClusterState::of(&cluster.state);
+    let is_absent = state == Some(ClusterState::None);
+    let (value, state) = match state {
+        Some(ClusterState::Ready) if is_short => ("reachable", "warning"),
+        Some(ClusterState::Ready) => ("reachable", "ok"),
+        Some(ClusterState::None) => ("not configured", "unknown"),
+        Some(ClusterState::Connecting) => ("connecting", "unknown"),
+        Some(ClusterState::Unreachable) => ("unreachable", "critical"),
+        None => ("unknown", "unknown"),
     };
     let hint = "set KUBECONFIG or agent.kubeconfig to use one".to_owned();
     let version = cluster.version.as_ref();
@@ -165,7 +160,7 @@ fn cluster(cluster: &Cluster, fresh: impl Fn(&Option<String>) -> Option<String>)
         value,
         [
             fresh(&cluster.why),
-            Some(hint).filter(|_| cluster.state == "none"),
+            Some(hint).filter(|_| is_absent),
             numbers(cluster, broken),
             version.map(|version| format!("Kubernetes {version}")),
             cluster.server.clone(),
@@ -265,7 +260,9 @@ fn traffic(load: &Load, link: &Link) -> Row {
 fn agent(status: &Status) -> Row {
     let cluster = match (&status.cluster_name, &status.cluster_id) {
         (Some(name), Some(id)) => Some(format!("cluster {name} ({id})")),
-        (Some(name), None) if status.link.state == OFF => Some(name.clone()),
+        (Some(name), None) if LinkState::of(&status.link.state) == Some(LinkState::Off) => {
+            Some(name.clone())
+        }
         (Some(name), None) => Some(format!("cluster {name}, not registered yet")),
         (None, Some(id)) => Some(format!("cluster {id}")),
         (None, None) => None,
@@ -353,10 +350,14 @@ mod tests {
     #[test]
     fn standing_by_for_another_agent_is_no_fault() {
         let mut status = Status::default();
-        for (state, judged) in [(STANDING_BY, "ok"), ("ready", "ok"), ("waiting", "warning")] {
-            status.link.state = state.to_owned();
+        for (state, judged) in [
+            (LinkState::StandingBy, "ok"),
+            (LinkState::Ready, "ok"),
+            (LinkState::Waiting, "warning"),
+        ] {
+            state.as_str().clone_into(&mut status.link.state);
             let row = rows(&status).into_iter().find(|row| row.id == "link");
-            assert_eq!(row.unwrap().state, judged, "{state}");
+            assert_eq!(row.unwrap().state, judged, "{state:?}");
         }
     }
 

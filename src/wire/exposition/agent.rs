@@ -4,7 +4,7 @@ use super::{
     MetricType::{self, Counter, Gauge},
     Page, flag, scaled, whole,
 };
-use crate::core::{outbox::Backlog, rates::Own, time::Wall};
+use crate::core::{link::LinkState, outbox::Backlog, rates::Own, time::Wall};
 
 /// Figures of the agent itself.
 #[derive(Clone, Debug, Default)]
@@ -12,7 +12,7 @@ pub struct Agent<'a> {
     pub version: &'a str,
     /// Time when it started.
     pub started: Wall,
-    pub link: Link<'a>,
+    pub link: Link,
     /// The cluster, where one is configured.
     pub cluster: Option<Cluster>,
     /// Conditions that hold now, by the word of their severity.
@@ -31,9 +31,9 @@ pub struct Agent<'a> {
 
 /// The link to the control plane.
 #[derive(Clone, Debug, Default)]
-pub struct Link<'a> {
-    /// The word of its state.
-    pub state: &'a str,
+pub struct Link {
+    /// Its state.
+    pub state: LinkState,
     /// Times that it was lost.
     pub outages: u64,
     /// Registrations that the control plane took.
@@ -179,21 +179,21 @@ fn program(agent: &Agent<'_>, own: &Own, page: &mut Page) {
     }
 }
 
-fn link(link: &Link<'_>, page: &mut Page) {
+fn link(link: &Link, page: &mut Page) {
     page.family(
         (
             "pipeops_agent_link_state",
             Gauge,
             "The state of the link to the control plane; the value is 1.",
         ),
-        [([("state", link.state)], Some("1".to_owned()))],
+        [([("state", link.state.as_str())], Some("1".to_owned()))],
     );
     for (name, kind, help, value) in [
         (
             "pipeops_agent_link_up",
             Gauge,
             "Whether the link to the control plane is ready.",
-            flag(Some(link.state == "ready")),
+            flag(Some(link.state == LinkState::Ready)),
         ),
         (
             "pipeops_agent_link_outages_total",

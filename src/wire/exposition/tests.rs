@@ -2,6 +2,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::*;
 use crate::core::{
+    link::LinkState,
     outbox::{Backlog, Stream},
     rates::{Cpu, Disk, FileSystem, MemoryUse, Network, Own, Space, Transfers, Zram},
     time::{Mono, Now, Wall},
@@ -83,7 +84,7 @@ fn agent() -> Agent<'static> {
         version: "1.2.3",
         started: Wall::from_millis(1_781_589_000_000),
         link: Link {
-            state: "ready",
+            state: LinkState::Ready,
             heartbeats: 9,
             round_trip_us: Some(12_340),
             ..Link::default()

@@ -35,7 +35,7 @@ start_apiserver() {
     name=$(apiserver_process)
     if [[ -z $(host_pid "$name") ]]; then
         relaunch "$name"
-        await_or_tell -until api -within 60s
+        await_or_tell -until api -within 180s
         write_env
     fi
     say "the API server answers"
@@ -67,7 +67,7 @@ cluster_rotate_serving_cert() {
     [[ $SOURCE == build ]] || skip "k3s keeps its serving certificate in the datastore: cannot be replaced from outside"
     "$BIN/pki" serving "$DIR" -address "$ADDRESS" -service "$SERVICE_ADDRESS" -node "$NODE" -ca "$ca" -life "$life"
     wanted=$DIR/server/tls/serving-kube-apiserver.crt
-    await_or_tell -until serving -serving "$wanted" -within 90s
+    await_or_tell -until serving -serving "$wanted" -within 180s
     shown="from the CA that clients know"
     [[ $ca == current ]] || shown="from a CA that only kubeconfig-next-ca.yaml knows"
     say "the API server now shows another certificate ($life, $shown)"
@@ -135,7 +135,7 @@ YAML
 }
 
 await_token() {
-    "$BIN/await" -ca "$DIR/server/tls/server-ca-both.crt" -server "https://$ADDRESS:6443" -token "$1" -until "$2" -within 30s
+    "$BIN/await" -ca "$DIR/server/tls/server-ca-both.crt" -server "https://$ADDRESS:6443" -token "$1" -until "$2" -within 120s
 }
 
 cluster_revoke_token() {

@@ -35,7 +35,7 @@ network_up() {
     local variable
     # Between looking for a free network and taking it nobody else may look.
     exec 7</run
-    flock --timeout 60 7 || die "another cluster has held /run for 1 min"
+    flock --timeout 180 7 || die "another cluster has held /run for 3 min"
     network_plan
     for variable in NETWORK HOST_ADDRESS ADDRESS POD_CIDR SERVICE_CIDR SERVICE_ADDRESS DNS_ADDRESS; do
         printf '%s=%s\n' "$variable" "${!variable}"

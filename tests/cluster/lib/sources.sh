@@ -227,8 +227,11 @@ download_go() {
 find_k3s() {
     K3S=
     if [[ -n ${PIPEOPS_TEST_K3S:-} ]]; then
-        [[ -x $PIPEOPS_TEST_K3S ]] || die "PIPEOPS_TEST_K3S=$PIPEOPS_TEST_K3S is not a program"
-        K3S=$(realpath -- "$PIPEOPS_TEST_K3S")
+        K3S=$PIPEOPS_TEST_K3S
+        # A folder of releases, as tests/k3s takes it: the newest.
+        [[ ! -d $K3S ]] || K3S=$(find "$K3S"/v*/ \( -name k3s -o -name k3s-arm64 \) | sort -V | tail -n 1)
+        [[ -f $K3S && -x $K3S ]] || die "PIPEOPS_TEST_K3S=$PIPEOPS_TEST_K3S is not a program, nor a folder of releases"
+        K3S=$(realpath -- "$K3S")
         K3S_FROM=caller
         return
     fi

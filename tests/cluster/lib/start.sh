@@ -107,7 +107,7 @@ start() {
     else
         start_parts
     fi
-    await_or_tell -until node -within 60s
+    await_or_tell -until node -within 180s
     say "node $NODE is Ready"
     write_env
     trap - EXIT HUP INT TERM
@@ -208,10 +208,10 @@ start_parts() {
     import_images
     say "containerd runs; waiting for the API server"
     # Not earlier: the kubelet doubles its pause up to 7 s while nobody listens.
-    await_or_tell -until listening -within 60s
+    await_or_tell -until listening -within 180s
     launch kubelet "$BIN/kubelet" --kubeconfig="$DIR/agent/kubelet.kubeconfig" --config="$DIR/agent/kubelet.yaml" \
         --root-dir=/var/lib/kubelet --cert-dir=/var/lib/kubelet/pki --hostname-override="$NODE" --node-ip="$ADDRESS"
-    await_or_tell -until api -within 60s
+    await_or_tell -until api -within 180s
     say "the API server answers"
     launch_controllers
     launch kube-scheduler "$BIN/kube-scheduler" --kubeconfig="$DIR/server/cred/scheduler.kubeconfig" --leader-elect=false \
@@ -362,7 +362,7 @@ start_k3s() {
     sed "s#https://127.0.0.1:6443#https://$ADDRESS:6443#" "$DIR/k3s.yaml" >"$DIR/kubeconfig.yaml.next"
     chmod 600 "$DIR/kubeconfig.yaml.next"
     mv "$DIR/kubeconfig.yaml.next" "$DIR/kubeconfig.yaml"
-    await_or_tell -until api -within 60s
+    await_or_tell -until api -within 180s
     say "the API server answers"
 }
 

@@ -47,7 +47,7 @@ impl Bench {
     }
 
     /// Everything that was seen before this is done when a change of another app is put back.
-    fn until_all_is_looked_at(&self) {
+    pub(super) fn until_all_is_looked_at(&self) {
         self.edit("other", &json!({"x": "edited"}), "person");
         self.until_data("other", &json!({"x": "1"}));
     }

@@ -15,7 +15,7 @@ use super::{
     forge::{CREDENTIALS, Forge, Mood},
     holds,
 };
-use crate::agent::{put, until_every};
+use crate::agent::{Agent, put, until_every};
 
 const MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
 
@@ -245,6 +245,11 @@ struct Whole {
 
 impl Whole {
     fn new() -> Option<Self> {
+        Self::prepared(|agent| agent)
+    }
+
+    /// With an agent that is prepared before it starts.
+    fn prepared(prepare: impl FnOnce(Agent) -> Agent) -> Option<Self> {
         let forge = Forge::start();
         forge.is(Mood::CLOSED);
         forge.commit(&[
@@ -254,7 +259,7 @@ impl Whole {
         let bench = Bench::prepared(|agent| {
             forge.is_trusted_by(&agent);
             put(&agent.folder().join("credentials"), CREDENTIALS);
-            agent.with("PIPEOPS_APPS_INTERVAL", "30s")
+            prepare(agent.with("PIPEOPS_APPS_INTERVAL", "30s"))
         })?;
         bench.bind();
         Some(Self { bench, forge })
@@ -294,6 +299,37 @@ impl Whole {
     fn source(&self) -> Value {
         self.bench.why("web").1["source"].clone()
     }
+}
+
+/// A person's settings lead everywhere else, and a template brings hooks into each new repository.
+#[test]
+fn settings_and_hooks_of_this_machine_have_no_effect() {
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(name).display().to_string();
+    std::fs::create_dir_all(home.path().join("template/hooks")).unwrap();
+    for name in ["reference-transaction", "post-checkout", "post-merge"] {
+        let hook = home.path().join("template/hooks").join(name);
+        put(&hook, &format!("#!/bin/sh\ntouch {}\n", at("ran")));
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&hook, mode).unwrap();
+    }
+    let settings = format!(
+        "[url \"https://elsewhere.invalid/\"]\n  insteadOf = https://\n[init]\n  templateDir = {}\n",
+        at("template")
+    );
+    put(&home.path().join(".gitconfig"), &settings);
+    let prepared = Whole::prepared(|agent| {
+        agent
+            .with("HOME", at(""))
+            .with("GIT_CONFIG_GLOBAL", at(".gitconfig"))
+            .with("GIT_TEMPLATE_DIR", at("template"))
+    });
+    let Some(whole) = prepared else { return };
+    let (code, said) = whole.deploy();
+    assert_eq!(code, 0, "{said}");
+    whole.bench.until_verdict("web", "soaking");
+    whole.until_page("one");
+    assert!(!home.path().join("ran").exists(), "a hook ran");
 }
 
 #[test]

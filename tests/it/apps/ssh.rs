@@ -18,7 +18,7 @@ use super::forge::Forge;
 use crate::agent::{command, has, put, until};
 
 const MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 /// A server with one key of a host and one user, until it is dropped.
 struct Server {

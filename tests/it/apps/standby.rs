@@ -10,21 +10,23 @@ use super::{Bench, SOON};
 use crate::{
     agent::{Agent, clock, put, until_every},
     cluster::kubectl,
+    lease::{TAKEN_OVER_WITHIN, faketime, in_another_time, never_two_links},
 };
 
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Another agent of the cluster.
-fn second(bench: &Bench) -> Agent {
+/// Another agent of the cluster, prepared before it starts.
+fn another(bench: &Bench, name: &str, prepare: impl FnOnce(Agent) -> Agent) -> Agent {
     let kubeconfig = bench.accounts.kubeconfig("pipeops-agent");
-    let mut agent = Agent::new(&bench.plane)
-        .with("PIPEOPS_AGENT_ID", "agent-second")
+    let agent = Agent::new(&bench.plane)
+        .with("PIPEOPS_AGENT_ID", name)
         .with("KUBECONFIG", kubeconfig.display().to_string())
         .with("PIPEOPS_AGENT_NAMESPACE", bench.accounts.namespace())
         .with(
             "PIPEOPS_AGENT_GO_STATE_NAMESPACE",
             bench.accounts.namespace(),
         );
+    let mut agent = prepare(agent);
     agent.start();
     until_stands_by(&agent);
     agent
@@ -55,7 +57,7 @@ fn only_the_holder_of_the_lease_changes_apps_and_goes_on_with_what_others_began(
     let map = |name: &str, more: &str| {
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}{more}}}\n")
     };
-    let mut second = second(&bench);
+    let mut second = another(&bench, "agent-second", |agent| agent);
     let (code, said) = bench.apply("web", &map("web", ""));
     assert_eq!(code, 0, "{said}");
     bench.until_verdict("web", "soaking");
@@ -146,4 +148,100 @@ fn changes_nothing_and_says_who_does(bench: &Bench, second: &Agent) {
         (&"waiting".into(), &"under way".into()),
         "{why:#}"
     );
+}
+
+/// Clocks that are hours apart, and a holder that is stopped, killed, and ends: the next one goes
+/// on with the app in time, and one alone changes it.
+#[test]
+fn agents_whose_clocks_are_hours_apart_follow_each_other() {
+    let Some(library) = faketime() else {
+        println!("skipped: libfaketime is not installed: tests/setup test installs it");
+        return;
+    };
+    let named = |agent: Agent| agent.with("PIPEOPS_AGENT_ID", "agent-0");
+    let Some(mut bench) = Bench::prepared(|agent| in_another_time(named(agent), &library, "+5h"))
+    else {
+        return;
+    };
+    bench.bind();
+    let mut others = [("agent-1", "+0"), ("agent-2", "+11h")].map(|(name, shift)| {
+        another(&bench, name, |agent| {
+            in_another_time(agent, &library, shift)
+        })
+    });
+    let hour = |agent: &Agent| agent.log().get(..13).map(str::to_owned);
+    assert_ne!(hour(&bench.agent), hour(&others[0]));
+    assert_ne!(hour(&others[0]), hour(&others[1]));
+    let (code, said) = bench.apply("web", MAP);
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("web", "soaking");
+    one_alone_changes(&[&bench.agent, &others[0], &others[1]], &bench);
+
+    // The holder knows of them by now: one that is alone renews the Lease less often.
+    until_every(LOOK, "rivals are known", SOON, || {
+        let own = bench.accounts.namespace();
+        let seconds = "jsonpath={.spec.leaseDurationSeconds}";
+        let lease = kubectl(&["-n", own, "get", "lease/pipeops-agent", "-o", seconds]);
+        (lease == "12").then_some(())
+    });
+    // Stopped, and going on when another one has the Lease.
+    let began = clock();
+    bench.agent.signal(Signal::SIGSTOP);
+    let next = until_goes_on(&[&others[0], &others[1]]);
+    let stopped = clock() - began;
+    bench.agent.signal(Signal::SIGCONT);
+    until_stands_by(&bench.agent);
+    one_alone_changes(&[&bench.agent, &others[0], &others[1]], &bench);
+
+    let began = clock();
+    others[next].kill();
+    let left = &others[1 - next];
+    let third = until_goes_on(&[&bench.agent, left]);
+    let killed = clock() - began;
+    one_alone_changes(&[&bench.agent, left], &bench);
+
+    let began = clock();
+    let (holder, last) = if third == 0 {
+        (&mut bench.agent, &others[1 - next])
+    } else {
+        (&mut others[1 - next], &bench.agent)
+    };
+    assert!(holder.stop().success());
+    until_goes_on(&[last]);
+    let ended = clock() - began;
+    never_two_links(&bench.plane);
+    let took = [stopped, killed, ended];
+    println!("taken over: stopped, killed, ended {took:?}");
+    assert!(
+        took.iter().all(|took| *took <= TAKEN_OVER_WITHIN),
+        "{took:?}"
+    );
+}
+
+const MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n";
+
+/// Waits until one of these agents goes on with the app.
+fn until_goes_on(agents: &[&Agent]) -> usize {
+    until_every(LOOK, "another agent goes on", SOON, || {
+        agents.iter().position(|agent| {
+            let (_, said) = Bench::apps_of(agent, &["why", "web", "--json"]);
+            let why: Value = serde_json::from_str(&said).unwrap_or_default();
+            why["verdict"] == "soaking" && why["standing_by"].is_null()
+        })
+    })
+}
+
+/// Of all agents that are asked at once, one accepts a change.
+fn one_alone_changes(agents: &[&Agent], bench: &Bench) {
+    let file = bench.agent.folder().join("web.yaml").display().to_string();
+    let words = ["apply", "-f", &file, "--namespace", &bench.namespace];
+    let codes: Vec<_> = std::thread::scope(|scope| {
+        let (words, mut asked) = (&words, Vec::new());
+        for &agent in agents {
+            asked.push(scope.spawn(move || Bench::apps_of(agent, words).0));
+        }
+        asked.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let accepted = codes.iter().filter(|code| **code == 0).count();
+    assert_eq!(accepted, 1, "{codes:?}");
 }

@@ -129,18 +129,21 @@ fn what_up_was_given_for_its_check_is_what_the_agent_runs_with() {
 #[test]
 fn purge_finishes_what_an_earlier_one_began_and_touches_nothing_of_others() {
     let Some(machine) = Fresh::new() else { return };
-    // An empty folder of state, settings that are gone, and the token.
+    // An empty folder of state, settings that are gone, the token, and what updates leave.
     let output = machine.run(
-        "mkdir /var/lib/pipeops-agent /etc/pipeops-agent\n\
+        "mkdir -p /var/lib/pipeops-agent /etc/pipeops-agent /var/lib/pipeops-keeper/update\n\
+         touch /var/lib/pipeops-keeper/lock /var/lib/pipeops-keeper/updates.json /var/lib/pipeops-keeper/update/prev\n\
          echo clt_1 > /etc/pipeops-agent/token\n\
          agent down --purge --yes || exit 91\n\
-         ls -A /etc/pipeops-agent /var/lib/pipeops-agent 2>/dev/null && exit 92\n\
+         ls -A /etc/pipeops-agent /var/lib/pipeops-agent /var/lib/pipeops-keeper 2>/dev/null && exit 92\n\
          exit 0",
     );
     let told = text(&output.stdout);
     assert_eq!(code(&output), 0, "{told}{}", text(&output.stderr));
     assert!(
-        told.contains("Removed: /etc/pipeops-agent, /var/lib/pipeops-agent."),
+        told.contains(
+            "Removed: /etc/pipeops-agent, /var/lib/pipeops-agent, /var/lib/pipeops-keeper."
+        ),
         "{told}"
     );
     // Links that lead elsewhere, files of others beside ours, and the journal of repairs.

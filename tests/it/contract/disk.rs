@@ -42,9 +42,7 @@ fn the_databases_keep_their_schemas() {
     agent.until_linked();
     for name in ["state", "telemetry"] {
         let database = format!("{name}.db");
-        let lines = until("the database is there", 3 * SOON, || {
-            schema(&agent, &database)
-        });
+        let lines = until("the database is there", SOON, || schema(&agent, &database));
         hold(&format!("{name}.sql"), lines);
     }
 }

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use pipeops_agent::{
     core::{
+        link::LinkState,
         outbox::{Backlog, Stream},
         rates::{
             Cpu, Disk, FileSystem, MemoryUse, Network, Own, Reading, Space, Transfers, Zram, points,
@@ -132,7 +133,7 @@ fn the_page_for_a_prometheus_keeps_its_names_types_and_labels() {
     let agent = Agent {
         version: "1.2.3",
         link: Link {
-            state: "ready",
+            state: LinkState::Ready,
             last_heartbeat: Some(Wall::from_millis(1)),
             round_trip_us: some,
             ..Link::default()

@@ -180,11 +180,11 @@ fn harmed(plane: &Plane) -> (Cluster, Agent) {
     );
     let mut agent = agent.with("KUBECONFIG", kubeconfig.display().to_string());
     agent.start();
-    agent.until("the cluster is seen", SOON * 3, |status| {
+    agent.until("the cluster is seen", SOON, |status| {
         (status["cluster"]["state"] == "ready").then_some(())
     });
     agent.until_condition("cluster.node-not-ready", SOON);
-    agent.until("the event is told", SOON * 3, |_| {
+    agent.until("the event is told", SOON, |_| {
         let events = agent.view("/api/v1/events?source=cluster");
         (!events["events"].as_array()?.is_empty()).then_some(())
     });

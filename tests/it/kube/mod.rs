@@ -30,10 +30,10 @@ use pipeops_agent::net::tls::Clock;
 use certificates::Authority;
 
 /// Longer than any test may take.
-const TEST_WITHIN: Duration = Duration::from_secs(30);
+const TEST_WITHIN: Duration = Duration::from_secs(180);
 
 /// Long enough for everything on loopback.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) type Executor = Rc<executor::Executor>;
 

@@ -212,7 +212,7 @@ impl Bench {
     /// delivered and the answers to commands.
     pub(super) fn nothing_is_left(&self) {
         self.agent
-            .until("nothing is left of the requests", 2 * SOON, |status| {
+            .until("nothing is left of the requests", SOON, |status| {
                 let load = &status["load"];
                 let is_empty = [
                     "exchanges",

@@ -50,7 +50,7 @@ impl Long {
     fn count(self) -> u64 {
         let tls = cluster().unwrap().join("server/tls");
         let metrics = command("curl")
-            .args(["-sS", "--fail", "--max-time", "10"])
+            .args(["-sS", "--fail", "--max-time", "60"])
             .arg("--cacert")
             .arg(tls.join("server-ca.crt"))
             .arg("--cert")

@@ -168,7 +168,7 @@ fn every_kind_of_cut_is_an_error_for_all_that_runs_and_leaks_nothing() {
         bench.use_form(Form::Json);
         under.extend(start(&bench, Form::Json));
         let count = u64::try_from(under.len()).unwrap() + 1;
-        bench.agent.until("everything runs", 2 * SOON, |status| {
+        bench.agent.until("everything runs", SOON, |status| {
             under.iter_mut().for_each(Under::still_runs);
             (status["load"]["exchanges"] == count).then_some(())
         });

@@ -46,7 +46,7 @@ impl<'a> Calm<'a> {
     fn is_back(&self, what: &str, memory_more_kb_max: u64) {
         let bench = self.bench;
         let beats = heartbeats(bench);
-        until("heartbeats go on", 2 * SOON, || {
+        until("heartbeats go on", SOON, || {
             (heartbeats(bench) > beats).then_some(())
         });
         answers(bench);
@@ -82,7 +82,7 @@ fn answers(bench: &Bench) {
         timeout_ms: Some(10_000),
         ..ProxyRequest::get(PATH)
     };
-    let answer = bench.plane.request(request, 2 * SOON).unwrap();
+    let answer = bench.plane.request(request, SOON).unwrap();
     assert_eq!(answer.head.status, 200);
 }
 
@@ -477,7 +477,7 @@ fn words_that_come_too_early_too_late_or_too_often_are_no_harm() {
     // A new session, on which nothing was agreed.
     let before = session(&bench);
     bench.plane.cut(Sessions::All, Cut::Fin);
-    bench.plane.until(2 * SOON, move |view| {
+    bench.plane.until(SOON, move |view| {
         let is_new = |s: &&plane::SessionInfo| s.is_ready && s.number > before;
         view.sessions.iter().find(is_new).map(|_| ())
     });

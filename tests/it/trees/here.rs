@@ -12,9 +12,9 @@ fn between(tool: &str, arguments: &[&str]) -> Option<(Reading, String, Reading)>
     if !has(tool) {
         return None;
     }
-    let before = sample::read();
+    let before = sample::read(None);
     let said = output(tool, arguments);
-    Some((before, said, sample::read()))
+    Some((before, said, sample::read(None)))
 }
 
 #[track_caller]

@@ -8,7 +8,7 @@ use smol::Timer;
 use super::{
     super::{
         cluster::Cluster,
-        verdict::{kinds, scope},
+        verdict::{kinds, scope_within},
         watched::Watched,
     },
     Work,
@@ -18,10 +18,21 @@ use super::{
 use crate::{
     core::{
         apps::{Manifest, digests},
-        rollout::{JobEnd, JudgedRollout, LOOK_EVERY, Rollout, Scope, Sight, job_end, stuck},
+        rollout::{
+            DEADLINE, JobEnd, JudgedRollout, LOOK_EVERY, Rollout, Scope, Sight, job_end, stuck,
+        },
     },
     error::Result,
 };
+
+/// Figures that a revision is kept with once it became good.
+#[derive(Debug, Default)]
+pub(super) struct Proof {
+    /// Digests of its images.
+    pub(super) digests: LiteMap<String, String>,
+    /// Seconds until everything was ready.
+    pub(super) took_s: u64,
+}
 
 /// Part of a version that is written and judged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -42,19 +53,19 @@ fn are_done(scope: &Scope, sight: Sight<'_>) -> bool {
 }
 
 impl Work {
-    /// Looks until the version is good or bad. Returns the digests of its images as well.
+    /// Looks until the version is good or bad. Returns what a good one is kept with as well.
     pub(super) async fn judge(
         &self,
         version: &Version,
         part: Part,
-    ) -> Result<(JudgedRollout, LiteMap<String, String>)> {
+    ) -> Result<(JudgedRollout, Proof)> {
         let read = self.record().await?;
         let is_judged = |manifest: &&Manifest| version.is_judged(manifest);
         let judged: Vec<_> = match part {
             Part::First => version.first().collect(),
             Part::Whole => version.manifests.iter().filter(is_judged).collect(),
         };
-        let scope = scope(&judged);
+        let scope = scope_within(&judged, read.app.patience(DEADLINE));
         let cluster = self.cluster();
         let mut rollout = Rollout::new(scope.clone(), self.apps.now().mono);
         let watched = Rc::new(Watched::new(
@@ -87,7 +98,11 @@ impl Work {
                         Sight::Seen(seen) => digests(&version.manifests, seen),
                         Sight::Refused(_) | Sight::Blind => LiteMap::new(),
                     });
-                    break (judgement, digests.unwrap_or_default());
+                    let proof = Proof {
+                        digests: digests.unwrap_or_default(),
+                        took_s: rollout.took().as_secs(),
+                    };
+                    break (judgement, proof);
                 }
             }
             Timer::after(LOOK_EVERY).await;

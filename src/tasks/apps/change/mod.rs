@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 pub(super) use self::plan::{Plan, Verb, is_ours};
 use self::{
-    judge::Part,
+    judge::{Part, Proof},
     patience::{AGAIN, AGAIN_MAX},
 };
 use super::{
@@ -32,7 +32,6 @@ use crate::{
     },
     error::{Error, Result},
 };
-use litemap::LiteMap;
 
 /// Steps of a change.
 const WRITE: u32 = 0;
@@ -210,12 +209,12 @@ impl Work {
         let mut verdict = self.known_outcome().sentence;
         if step <= JUDGE {
             self.intend(JUDGE, "judge").await?;
-            let (judged, digests) = self.judge(&version, Part::Whole).await?;
+            let (judged, proof) = self.judge(&version, Part::Whole).await?;
             if judged.verdict == RolloutVerdict::Bad {
                 return self.failed(JUDGE, &judged).await;
             }
             verdict.clone_from(&judged.sentence);
-            self.conclude(self.plan.revision, &judged, Some(digests))
+            self.conclude(self.plan.revision, &judged, Some(proof))
                 .await?;
             self.done(JUDGE).await?;
         }
@@ -244,11 +243,11 @@ impl Work {
                 format!("revision {bad} does not work and stays for inspection: {why}"),
             ));
         }
-        if self.record().await?.app.is_paused {
+        if let Some(reason) = self.record().await?.app.stays_bad() {
             return Ok((
                 Outcome::Failed,
                 format!(
-                    "revision {bad} does not work and stays, because the app is paused: {why}; pipeops-agent apps rollback {}",
+                    "revision {bad} does not work and stays, because {reason}: {why}; pipeops-agent apps rollback {}",
                     self.plan.app
                 ),
             ));
@@ -298,12 +297,12 @@ impl Work {
         Ok((Outcome::Undone, self.plan.rolled_back(why)))
     }
 
-    /// Notes the result of a revision. One that is good has digests.
+    /// Notes the result of a revision. One that is good has its proof.
     async fn conclude(
         &self,
         number: u64,
         judged: &JudgedRollout,
-        good_with: Option<LiteMap<String, String>>,
+        good_with: Option<Proof>,
     ) -> Result<()> {
         let mut read = self.record().await?;
         let mut stage = Stage::Back;
@@ -313,7 +312,9 @@ impl Work {
         }
         if let Some(revision) = read.app.revision_mut(number) {
             revision.outcome = concluded(judged, self.apps.now());
-            revision.overlay.keep_digests(good_with.unwrap_or_default());
+            let proof = good_with.unwrap_or_default();
+            revision.took_s = proof.took_s;
+            revision.overlay.keep_digests(proof.digests);
         }
         read.app.reach(self.lock.id(), stage);
         self.keep(&mut read).await

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, JOB, Manifest, Overlay, digests, unpinned},
+        apps::{App, JOB, Manifest, Overlay, Owner, digests, unpinned, workload},
         rollout::{JobEnd, Key, RolloutVerdict, job_end},
     },
     error::{Error, Result},
@@ -21,6 +21,8 @@ pub(super) struct Version {
     unfinished: Vec<(Key, JobEnd)>,
     /// Workloads that are written with their images by digest.
     pub(super) pinned: Vec<String>,
+    /// Secrets that keep the value that somebody gave them.
+    pub(super) kept: Vec<String>,
     pub(super) is_back: bool,
 }
 
@@ -55,7 +57,8 @@ impl Version {
         match &*manifest.kind.name {
             "Job" if is_same => !self.is_back && self.end(manifest) == Some(JobEnd::Failed),
             "Job" => !self.is_back,
-            "Secret" => !self.is_back || !is_same,
+            "Secret" if self.is_back => !is_same,
+            "Secret" => !self.kept.contains(&workload(manifest)),
             _ => true,
         }
     }
@@ -122,15 +125,42 @@ impl Work {
             overlay.pinned.clear();
             let version = (manifests.as_slice(), earlier.as_slice());
             overlay.pinned = self.to_pin(&app, (&overlay, before), version).await;
+            overlay.kept = self.changed_secrets(&app, version).await;
         }
         overlay.lay(&mut manifests);
         Ok(Version {
             manifests,
             pinned: overlay.pinned,
+            kept: overlay.kept,
             before: earlier,
             unfinished,
             is_back,
         })
+    }
+
+    /// Secrets that are not written on the way back and are not as they were deployed.
+    async fn changed_secrets(
+        &self,
+        app: &App,
+        (manifests, earlier): (&[Manifest], &[Manifest]),
+    ) -> Vec<String> {
+        let mut changed = Vec::new();
+        // Nobody puts back what is changed of the other apps.
+        let is_asked = |it: &&Manifest| app.owner == Owner::Machine && it.kind.name == "Secret";
+        for secret in manifests.iter().filter(is_asked) {
+            if !earlier.contains(secret) {
+                continue;
+            }
+            let cluster = self.cluster();
+            let drifted = self
+                .patiently(async || cluster.drifted(app, secret).await)
+                .await;
+            // Where the API server does not say, it stays as it is.
+            if !matches!(drifted, Ok(None)) {
+                changed.push(workload(secret));
+            }
+        }
+        changed
     }
 
     /// Workloads of a version that go back by digest from the one before.
@@ -213,6 +243,7 @@ mod tests {
             before,
             unfinished: Vec::new(),
             pinned: Vec::new(),
+            kept: Vec::new(),
             is_back,
         }
     }
@@ -231,8 +262,10 @@ mod tests {
         // The value of today may be another one than that of both.
         let back = version(old.clone(), manifests("one", "y"), true);
         assert_eq!(written(&back), ["Deployment"]);
-        let on = version(new, old, false);
+        let mut on = version(new, old, false);
         assert_eq!(written(&on), ["Secret", "Job", "Deployment"]);
+        on.kept.push("Secret/key".to_owned());
+        assert_eq!(written(&on), ["Job", "Deployment"]);
     }
 
     #[test]

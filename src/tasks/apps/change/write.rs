@@ -85,6 +85,7 @@ impl Work {
         read.app.running = number;
         if let Some(revision) = read.app.revision_mut(number) {
             revision.overlay.pinned.clone_from(&version.pinned);
+            revision.overlay.kept.clone_from(&version.kept);
         }
         self.keep(&mut read).await?;
         let cluster = self.cluster();

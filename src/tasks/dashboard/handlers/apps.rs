@@ -12,7 +12,7 @@ use crate::{
     executor,
     host::users,
     net::deadline,
-    tasks::apps::{Apps, Asker, Care},
+    tasks::apps::{Apps, Asker, Care, Values},
     wire::{
         apps::{ApplyWish, PullWish, RollbackWish, ScaleWish, SourceWish},
         json::{self, Shape},
@@ -93,8 +93,21 @@ impl Local {
     }
 
     pub(super) async fn app(&self, request: &ApiRequest) -> Reply {
-        self.look(async |apps| apps.describe(&request.id).await)
-            .await
+        let are_changes_asked = request.value("changes").as_deref() == Some("1");
+        // Who may not deploy sees which fields changed, as little as the manifests.
+        let values = if are_changes_asked && self.changer(request).await.is_ok() {
+            Values::Shown
+        } else {
+            Values::Withheld
+        };
+        self.look(async |apps| {
+            let mut answer = apps.describe(&request.id).await?;
+            if are_changes_asked {
+                apps.add_changes(&request.id, &mut answer, values).await?;
+            }
+            Ok(answer)
+        })
+        .await
     }
 
     pub(super) async fn app_verdict(&self, request: &ApiRequest) -> Reply {
@@ -176,7 +189,11 @@ impl Local {
     pub(super) async fn roll_app_back(&self, request: &ApiRequest) -> Reply {
         let wish = wish::<RollbackWish>(request, "the body names no revision", r#"{"to":3}"#);
         let back = async |apps: Rc<Apps>, wish: RollbackWish, by: &Asker| {
-            apps.rollback(&request.id, wish.to, by).await
+            if wish.auto.is_empty() {
+                return apps.rollback(&request.id, wish.to, by).await;
+            }
+            let care = Care::of_rollback(&wish.auto)?;
+            apps.care(&request.id, care, by).await
         };
         self.change(request, wish, back).await
     }

@@ -117,7 +117,7 @@ fn report(shared_state: &SharedState, found: &Doctor) {
 
 fn is_told(check: &Check) -> bool {
     let room = check.id.split('.').next().unwrap_or_default();
-    check.outcome == "problem"
+    check.is_problem()
         && check.severity != Severity::Note.as_str()
         && !OWN_ROOMS.contains(&room)
         && !OWN_CHECKS.contains(&check.id.as_str())

@@ -1,12 +1,12 @@
 //! "Link or node?": the probe, run on demand, and cached for a while unless something has changed.
 
-use std::{cell::RefCell, path::Path, pin::Pin, rc::Rc, time::Duration};
+use std::{cell::Cell, path::Path, pin::Pin, rc::Rc, time::Duration};
 
 use super::cached::Cached;
 use crate::{
     core::{
         diagnosis::{PathStep, Probe, Side, StepResult, verdict},
-        link::Holder,
+        link::{Holder, LinkState},
         secret::Secret,
         time::{Now, in_words},
         verdict::{UNREACHABLE, sentences},
@@ -69,12 +69,23 @@ impl std::fmt::Debug for Server {
     }
 }
 
+/// State on which an answer rests: it is good for as long as this stays.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Grounds {
+    link: LinkState,
+    is_refused: bool,
+    /// True if the cluster is silent.
+    is_silent: bool,
+    /// True if the cluster does not answer.
+    is_unreachable: bool,
+}
+
 /// The way to the control plane, and what was last seen of it.
 pub struct Prober {
     parts: ProberDependencies,
     last: Cached<Diagnosis>,
-    /// The state of everything when that was seen.
-    state: RefCell<String>,
+    /// State in which that was seen.
+    grounds: Cell<Grounds>,
 }
 
 impl std::fmt::Debug for Prober {
@@ -90,27 +101,29 @@ impl Prober {
         Self {
             parts,
             last,
-            state: RefCell::default(),
+            grounds: Cell::default(),
         }
     }
 
     /// Tests every step, or says what was seen a moment ago, where nothing has changed since.
     pub async fn diagnosis(&self) -> Rc<Diagnosis> {
-        let state = self.state();
-        if self.state.replace(state.clone()) != state {
+        let grounds = self.grounds();
+        if self.grounds.replace(grounds) != grounds {
             self.last.forget();
         }
         self.last.get(self.test()).await
     }
 
-    fn state(&self) -> String {
+    fn grounds(&self) -> Grounds {
         let shared_state = &self.parts.shared_state;
         let link = shared_state.link.borrow();
         let standing = link.standing.as_ref();
-        let link = standing.map(|standing| (standing.state, standing.is_refused));
-        let cluster = shared_state.cluster.borrow();
-        let is_silent = shared_state.with_conditions(|list| list.get(UNREACHABLE).is_some());
-        format!("{link:?} {is_silent} {}", cluster.why.is_some())
+        Grounds {
+            link: link.state(),
+            is_refused: standing.is_some_and(|standing| standing.is_refused),
+            is_silent: shared_state.with_conditions(|list| list.get(UNREACHABLE).is_some()),
+            is_unreachable: shared_state.cluster.borrow().why.is_some(),
+        }
     }
 
     async fn test(&self) -> Diagnosis {
@@ -181,7 +194,7 @@ impl Prober {
             );
         };
         let why = &standing.why;
-        if standing.state == "ready" {
+        if standing.state == LinkState::Ready {
             return probe(
                 StepResult::Ok,
                 "the control plane holds a session".to_owned(),

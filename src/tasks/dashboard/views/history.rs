@@ -6,6 +6,7 @@ use crate::{
         audit::{RequestKind, outcome_and_why},
         event::Source,
         health::Severity,
+        link::LinkState,
         order::OrderExt as _,
         outbox::{Backlog, Row, Stream},
         time::Wall,
@@ -108,7 +109,7 @@ pub async fn link(
     let mut rows = events(samples, wanted).await?.events;
     // Within a minute they are in no order.
     rows.order_by(|one: &EventReport, other| other.at.cmp(&one.at));
-    let is_down = status.link.state != "ready";
+    let is_down = LinkState::of(&status.link.state) != Some(LinkState::Ready);
     let waiting = databases
         .backlog()
         .await

@@ -291,6 +291,7 @@ impl SocketExchange {
         translation: Translation,
     ) -> Over {
         let mut ping_at = clock::now().mono.after(PING_EVERY);
+        let mut is_broken = false;
         loop {
             let next = match self.kind {
                 StreamKind::Application => until(ping_at, self.frames.next()).await,
@@ -309,9 +310,13 @@ impl SocketExchange {
                     None => return Over::Failed("a text frame is not UTF-8".to_owned()),
                 },
             };
+            if is_broken {
+                continue;
+            }
             if let Err(error) = sender.send(message).await {
-                log::debug!("proxy: a WebSocket's backend broke: {error}");
-                return Over::ByBackend;
+                log::debug!("proxy: a WebSocket's backend takes no more: {error}");
+                // What it sent before is still carried down, and its end comes after that.
+                is_broken = true;
             }
         }
     }

@@ -17,7 +17,10 @@ use smol::{block_on, future::or};
 
 use super::*;
 use crate::{
-    core::{secret::Secret, time::Wall},
+    core::{
+        secret::Secret,
+        time::{Mono, Wall},
+    },
     executor::Executor,
     host::clock,
     net::{dial::Dialer, proxy::Proxies, target::Target},
@@ -90,6 +93,7 @@ fn beside(port: u16, reader: ReceiverKind, work: &impl AsyncFn(&SharedState, &st
                     proxies: Proxies::default(),
                     tls: None,
                     user_agent: "pipeops-agent/test".to_owned(),
+                    clock: || Mono::since_boot(Duration::ZERO),
                 },
                 answer_within: Duration::from_secs(20),
                 line: RefCell::default(),

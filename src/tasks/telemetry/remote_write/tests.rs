@@ -290,6 +290,7 @@ impl Agent {
                 proxies: Proxies::default(),
                 tls: None,
                 user_agent: "pipeops-agent/test".to_owned(),
+                clock: || Mono::since_boot(Duration::ZERO),
             },
             answer_within: Duration::from_secs(20),
             line: RefCell::default(),

@@ -13,7 +13,7 @@ use crate::core::time::Now;
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn sampler(read: fn() -> Reading) -> Sampler {
+fn sampler(read: fn(Option<u64>) -> Reading) -> Sampler {
     Sampler::new(SamplerOptions {
         every: Duration::from_millis(20),
         is_believed: Box::new(|wall| wall > Wall::from_millis(1000)),
@@ -48,9 +48,29 @@ async fn until<T>(mut level: impl FnMut() -> Option<T>) -> T {
 }
 
 #[test]
+fn its_own_memory_is_not_added_up_for_each_sample() {
+    static ADDED_UP: AtomicU64 = AtomicU64::new(0);
+    fn read(pss: Option<u64>) -> Reading {
+        let add_up = || 100 + ADDED_UP.fetch_add(1, Ordering::SeqCst);
+        let mut reading = Reading::default();
+        reading.own.pss = Some(pss.unwrap_or_else(add_up));
+        reading
+    }
+    let kept = RefCell::new(Vec::new());
+    let keep = async |tick: Tick| {
+        let mut points = tick.points.iter();
+        let point = points.find(|point| point.series.key.name() == "agent_memory_pss_bytes");
+        kept.borrow_mut().push(point.unwrap().value);
+    };
+    let four = until(|| (kept.borrow().len() >= 4).then_some(()));
+    run(&sampler(read), keep, four);
+    assert!(kept.take().iter().all(|value| *value == 100));
+}
+
+#[test]
 fn each_interval_gives_a_sample_of_what_was_read() {
     static READ: AtomicU64 = AtomicU64::new(0);
-    fn read() -> Reading {
+    fn read(_: Option<u64>) -> Reading {
         let count = READ.fetch_add(1, Ordering::SeqCst);
         Reading {
             at: Now {
@@ -118,7 +138,7 @@ fn who_asks_gets_a_fresh_reading_that_is_no_sample() {
 #[test]
 fn what_cannot_be_read_is_one_condition_until_it_can() {
     static READ: AtomicU64 = AtomicU64::new(0);
-    fn read() -> Reading {
+    fn read(_: Option<u64>) -> Reading {
         let unread = if READ.fetch_add(1, Ordering::SeqCst) < 3 {
             vec![("disks", "gone".to_owned()), ("pressure", "off".to_owned())]
         } else {
@@ -144,7 +164,7 @@ fn what_cannot_be_read_is_one_condition_until_it_can() {
 #[test]
 fn a_kernel_that_does_not_answer_is_said_and_holds_nobody_else() {
     static GATE: OnceLock<Receiver<()>> = OnceLock::new();
-    fn read() -> Reading {
+    fn read(_: Option<u64>) -> Reading {
         // An error, once the gate is open for good.
         GATE.get().unwrap().recv_blocking().ok();
         Reading::default()

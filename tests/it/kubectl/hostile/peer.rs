@@ -137,7 +137,7 @@ impl<'a> Peer<'a> {
 
     /// Hears until something is so; panics with what was awaited.
     pub(super) fn until(&mut self, what: &str, level: impl Fn(&Heard) -> bool) {
-        let deadline = clock() + 2 * SOON;
+        let deadline = clock() + SOON;
         while !level(&self.heard) {
             let left = deadline.saturating_duration_since(clock());
             let Some(message) = self.messages.next(left) else {

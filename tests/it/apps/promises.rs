@@ -1,0 +1,148 @@
+//! Promises of a deployment before it writes, and of a rollback about what it leaves alone.
+
+use serde_json::json;
+
+use super::{Bench, SOON, deployment, drift::LOOK, job};
+use crate::{
+    agent::{command, put, until_every},
+    cluster::kubectl,
+};
+
+fn map(text: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: page}}\ndata: {{text: {text}}}\n"
+    )
+}
+
+#[test]
+fn a_change_of_an_immutable_field_is_refused_before_the_first_write() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let first = deployment("web", "") + &map("one");
+    assert_eq!(bench.apply("web", &first).0, 0);
+    bench.until_verdict("web", "soaking");
+    let other = deployment("web", "").replace("{app: web}", "{app: other}") + &map("two");
+    let (code, said) = bench.apply("web", &other);
+    assert!(code == 2 && said.contains("immutable"), "{said}");
+    assert_eq!(bench.get("configmap/page", "{.data.text}"), "one");
+    let selector = bench.get("deployment/web", "{.spec.selector.matchLabels.app}");
+    assert_eq!(selector, "web");
+    let (_, history) = bench.apps(&["history", "web", "--json"]);
+    assert_eq!(history.matches(r#""number""#).count(), 1, "{history}");
+}
+
+#[test]
+fn one_object_too_many_is_refused() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let maps = |count: usize| -> String {
+        let one = |number| map("x").replace("name: page", &format!("name: page-{number}"));
+        (0..count).map(one).collect()
+    };
+    let (code, said) = bench.apply("web", &maps(1_001));
+    assert!(code == 2 && said.contains("1000 at most"), "{said}");
+    assert!(!bench.objects("configmaps").contains("page-"));
+}
+
+#[test]
+fn the_first_secret_in_a_datastore_that_does_not_encrypt_is_told_once() {
+    let can = command("unshare").args(["--mount", "true"]).status();
+    if !nix::unistd::geteuid().is_root() || !can.is_ok_and(|status| status.success()) {
+        println!("skipped: a /run of its own takes root, and unshare");
+        return;
+    }
+    let run = tempfile::tempdir().unwrap();
+    let status = run.path().join("pipeops-k3s/status");
+    std::fs::create_dir(run.path().join("pipeops-k3s")).unwrap();
+    put(
+        &status,
+        r#"{"managed":"installed","encrypts_secrets":false}"#,
+    );
+    let mount = format!("mount --bind {} /run && exec \"$@\"", run.path().display());
+    let words = ["unshare", "--mount", "--propagation", "private"];
+    let words = [&words[..], &["sh", "-c", &mount, "sh"]].concat();
+    let Some(bench) = Bench::prepared(|agent| agent.under(&words)) else {
+        return;
+    };
+    bench.bind();
+    let seen = || bench.agent.view("/api/v1/k3s")["seen"]["encrypts_secrets"].clone();
+    assert_eq!(seen(), false);
+    let secret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: NAME}\n";
+    let told = |app: &str, manifests: &str| {
+        let (code, said) = bench.apply(app, manifests);
+        assert_eq!(code, 0, "{said}");
+        bench.until_verdict(app, "soaking");
+        said.contains("note: k3s stores Secrets unencrypted")
+    };
+    let with = |text: &str| map(text) + &secret.replace("NAME", "key");
+    assert!(!told("web", &map("zero")));
+    assert!(told("web", &with("one")));
+    assert!(!told("web", &with("two")));
+    // Of a datastore that encrypts, or that nobody knows, nothing is said.
+    for (number, status_text) in [r#"{"managed":"installed","encrypts_secrets":true}"#, "{}"]
+        .into_iter()
+        .enumerate()
+    {
+        put(&status, status_text);
+        seen();
+        let name = format!("more-{number}");
+        assert!(
+            !told(&name, &secret.replace("NAME", &name)),
+            "{status_text}"
+        );
+    }
+}
+
+#[test]
+fn going_back_keeps_the_secret_of_today_and_runs_no_job() {
+    let Some(mut bench) = Bench::prepared(|agent| agent.with("PIPEOPS_TEST_SOAK_MS", "300")) else {
+        return;
+    };
+    bench.bind();
+    let secret =
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {name: key}\nstringData: {p: one}\n---\n";
+    let version = |more: &str| deployment("web", more) + secret + &job("true");
+    let (code, said) = bench.apply("web", &version(""));
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("web", "good");
+    let ran = bench.get("job/once", "{.metadata.uid}");
+    let other = map("\"1\"").replace("page", "other").replace("text", "x");
+    assert_eq!(bench.apply("other", &other).0, 0);
+    bench.until_verdict("other", "good");
+    // What does not work stays, and until then so does what somebody changes.
+    assert_eq!(bench.apps(&["rollback", "web", "--auto", "off"]).0, 0);
+    assert_eq!(
+        bench.apply("web", &version(", command: [/app/missing]")).0,
+        0
+    );
+    until_every(LOOK, "it failed", SOON, || {
+        (bench.why("web").1["change"]["state"] == "failed").then_some(())
+    });
+    let edit = json!({"stringData": {"p": "two"}}).to_string();
+    kubectl(&["-n", &bench.namespace, "patch", "secret/key", "-p", &edit]);
+    let today = bench.get("secret/key", "{.data.p}");
+    let (code, said) = bench.apps(&["rollback", "web", "--wait"]);
+    assert_eq!(code, 0, "{said}");
+    let command = "{.spec.template.spec.containers[0].command}";
+    assert_eq!(bench.get("deployment/web", command), "");
+    assert_eq!(bench.get("secret/key", "{.data.p}"), today);
+    assert_eq!(bench.get("job/once", "{.metadata.uid}"), ran);
+    // Nor is it put back afterwards, whoever looks, until its manifest is deployed.
+    let is_kept = |bench: &Bench| {
+        bench.until_all_is_looked_at();
+        assert_eq!(bench.get("secret/key", "{.data.p}"), today);
+    };
+    is_kept(&bench);
+    bench.agent.kill();
+    bench.agent.start();
+    bench.agent.until_linked();
+    is_kept(&bench);
+    let (code, said) = bench.apps(&["restart", "web", "--wait"]);
+    assert_eq!(code, 0, "{said}");
+    is_kept(&bench);
+    let (code, said) = bench.apply("web", &version(""));
+    assert_eq!(code, 0, "{said}");
+    until_every(LOOK, "the value of the manifest", SOON, || {
+        (bench.get("secret/key", "{.data.p}") != today).then_some(())
+    });
+}
