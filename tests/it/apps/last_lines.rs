@@ -71,10 +71,14 @@ fn what_a_container_wrote_before_it_died_is_shown_without_secrets() {
     );
     let (_, said) = bench.apps(&["why", "migrate"]);
     assert!(said.contains("\n    our key is (hidden)\n"), "{said}");
-    // The record, which outlives the agent, has the same.
-    let kept = bench.record("migrate");
-    let kept = &kept["revisions"][0]["evidence"];
-    assert_eq!(kept.as_str(), Some(evidence));
+    // The record, which outlives the agent, has the same. A verdict is shown before it is written.
+    let each = Duration::from_millis(500);
+    let kept = until_every(each, "the verdict is in the record", SOON, || {
+        let record = bench.record("migrate");
+        let kept = record["revisions"][0]["evidence"].as_str()?.to_owned();
+        (!kept.is_empty()).then_some(kept)
+    });
+    assert_eq!(kept, evidence);
     of_a_probe(&bench);
     says_why_it_shows_none(&bench);
     for text in [SEED, FOREIGN, PROBED] {
@@ -106,7 +110,7 @@ fn of_a_probe(bench: &Bench) {
          metadata: {{labels: {{app: probed}}}}\n    spec:\n      terminationGracePeriodSeconds: 1\n      containers:\n      - name: web\n        image: {IMAGE}\n        \
          imagePullPolicy: Never\n        command: [sh, -c, \"exec sleep 3600\"]\n        \
          env: [{{name: OWN, valueFrom: {{secretKeyRef: {{name: probe, key: key}}}}}}]\n        \
-         readinessProbe: {{periodSeconds: 1, exec: {{command: [sh, -c, \"echo I know $OWN; exit 1\"]}}}}\n"
+         readinessProbe: {{periodSeconds: 1, timeoutSeconds: 20, exec: {{command: [sh, -c, \"echo I know $OWN; exit 1\"]}}}}\n"
     );
     let (code, said) = bench.apply("probed", &manifest);
     assert_eq!(code, 0, "{said}");
