@@ -405,14 +405,7 @@ impl Keeper {
 
     /// Stops the new version, which may be what fills the disk, and gives up what only it needs.
     fn make_room(&self, package: Option<PackageKind>) {
-        let command: &[&str] = if self.has_systemd() {
-            &["systemctl", "stop", "pipeops-agent"]
-        } else {
-            &["rc-service", "pipeops-agent", "stop"]
-        };
-        if let Err(error) = self.system.run(command) {
-            log::warn!("{}", error.sentence());
-        }
+        self.ask_for_agent(&["stop"], "stop");
         let next = match package {
             None => self.folder().join("next"),
             Some(kind) => self.package(Side::Next, kind),
@@ -496,12 +489,17 @@ impl Keeper {
             }
             Ok(()) | Err(_) => {}
         }
-        let command: &[&str] = if self.has_systemd() {
-            &["systemctl", "restart", "--no-block", "pipeops-agent"]
+        self.ask_for_agent(&["restart", "--no-block"], "restart");
+    }
+
+    /// Asks the service manager to stop or restart the agent.
+    fn ask_for_agent(&self, systemd: &[&str], openrc: &str) {
+        let command = if self.has_systemd() {
+            [&["systemctl"], systemd, &["pipeops-agent"]].concat()
         } else {
-            &["rc-service", "pipeops-agent", "restart"]
+            vec!["rc-service", "pipeops-agent", openrc]
         };
-        if let Err(error) = self.system.run(command) {
+        if let Err(error) = self.system.run(&command) {
             log::warn!("{}", error.sentence());
         }
     }

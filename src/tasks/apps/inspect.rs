@@ -5,6 +5,16 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::Apps;
+use crate::{
+    core::{
+        apps::{App, Difference, InventoryEntry, Manifest, differences},
+        order::GatherExt as _,
+        rollout::{EventLine, Observation, PodLine, events_of, pods_of},
+        time::Wall,
+    },
+    error::Result,
+    wire::apps::ApplyWish,
+};
 
 /// Objects of a revision that are named as changed; the rest is counted.
 const CHANGED_MAX: usize = 50;
@@ -19,16 +29,6 @@ pub enum Values {
     Shown,
     Withheld,
 }
-use crate::{
-    core::{
-        apps::{App, Difference, InventoryEntry, Manifest, differences},
-        order::GatherExt as _,
-        rollout::{EventLine, Observation, PodLine, events_of, pods_of},
-        time::Wall,
-    },
-    error::Result,
-    wire::apps::ApplyWish,
-};
 
 impl Apps {
     /// Pods of an app, the most telling first.
