@@ -93,7 +93,8 @@ fn session(
     let cannot = "the agent refused to stream events";
     // Opened before the list is read, so that nothing is between the two.
     let mut flow = socket::flow(args, &path, (Some(SILENCE), position.last_id), cannot)?;
-    if !position.has_begun {
+    // Without a number the agent cannot tell what was missed.
+    if position.last_id.is_none() {
         teller.read(output)?;
         position.has_begun = true;
     }

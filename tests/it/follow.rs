@@ -6,8 +6,11 @@ mod terminal;
 
 use std::{
     fs::File,
-    io::{BufRead, BufReader},
-    os::unix::process::ExitStatusExt,
+    io::{BufRead, BufReader, Write},
+    os::unix::{
+        net::{UnixListener, UnixStream},
+        process::ExitStatusExt,
+    },
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
 };
@@ -19,7 +22,7 @@ use nix::{
 use plane::Plane;
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, SOON, until};
+use crate::agent::{Agent, SOON, command, until};
 
 /// A command that goes on, and what it has printed.
 struct Running {
@@ -148,6 +151,53 @@ fn lines_go_on_through_a_killed_agent_each_of_them_once() {
     lines.signal(Signal::SIGINT);
     assert_eq!(lines.end().signal(), Some(2));
     assert_eq!(lines.err().matches("error").count(), 0, "{}", lines.err());
+}
+
+/// The numbers of lines begin again with each agent.
+#[test]
+fn lines_go_on_where_an_agent_ended_before_its_first_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("agent.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let words = ["logs", "-f", "--socket", socket.to_str().unwrap()];
+    let mut program = command(env!("CARGO_BIN_EXE_pipeops-agent"));
+    program.args(words);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut agents = 0;
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let mut first = String::new();
+                reader.read_line(&mut first).unwrap();
+                let mut line = first.clone();
+                while !line.trim().is_empty() {
+                    line.clear();
+                    reader.read_line(&mut line).unwrap();
+                }
+                let answer = if first.contains("/stream") {
+                    // It ends right after its head.
+                    agents += 1;
+                    "retry: 1000\n\n".to_owned()
+                } else if first.contains("/logs") {
+                    let (id, text) = if agents < 2 { (9, "old") } else { (1, "new") };
+                    json!({"lines": [{"id": id, "level": "info", "text": text}]}).to_string()
+                } else {
+                    return;
+                };
+                let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
+                stream.write_all(format!("{head}{answer}").as_bytes()).ok();
+            }
+        });
+        let lines = Running::start(program);
+        let found = || lines.out().contains("new").then_some(());
+        // The stand-in has to end where the line does not come, too.
+        let found = std::panic::catch_unwind(|| until("the line of the second agent", SOON, found));
+        let mut end = UnixStream::connect(&socket).unwrap();
+        end.write_all(b"end\r\n\r\n").unwrap();
+        found.unwrap();
+        assert_eq!(lines.out().matches("old").count(), 1, "{}", lines.out());
+    });
 }
 
 #[test]

@@ -146,3 +146,32 @@ fn going_back_keeps_the_secret_of_today_and_runs_no_job() {
         (bench.get("secret/key", "{.data.p}") != today).then_some(())
     });
 }
+
+#[test]
+fn how_long_a_version_usually_takes_is_learned_and_said() {
+    let Some(mut bench) = Bench::prepared(|agent| agent.with("PIPEOPS_TEST_SOAK_MS", "300")) else {
+        return;
+    };
+    bench.bind();
+    let ready_after = |delay_s: u32| {
+        let probe = format!(
+            ", readinessProbe: {{initialDelaySeconds: {delay_s}, exec: {{command: [\"true\"]}}}}"
+        );
+        deployment("web", &probe)
+    };
+    assert_eq!(bench.apply("web", &ready_after(4)).0, 0);
+    assert!(!bench.apps(&["why", "web"]).1.contains("usually takes"));
+    let (_, why) = bench.until_verdict("web", "good");
+    let usual_s = why["usually_s"].as_u64().unwrap();
+    assert!((4..60).contains(&usual_s), "{why:#}");
+    // It is in the record, so that the next agent knows it.
+    bench.agent.kill();
+    bench.agent.start();
+    bench.agent.until_linked();
+    assert_eq!(bench.apply("web", &ready_after(3_600)).0, 0);
+    let (_, why) = bench.until_verdict("web", "progressing");
+    assert_eq!(why["usually_s"], usual_s, "{why:#}");
+    let (_, said) = bench.apps(&["why", "web"]);
+    assert!(said.contains("  usually takes about "), "{said}");
+    assert_eq!(bench.apps(&["cancel", "web"]).0, 0);
+}

@@ -193,7 +193,10 @@ fn a_cable_that_is_not_there_an_address_a_route() {
         assert_content(&told, id);
     }
     let without = |change: &str| after(&format!("{NETWORK}; {change}"), &[]).unwrap();
-    let told = without("ip link set peer0 down");
+    // The kernel tells the other end within a second.
+    let told = without(
+        "ip link set peer0 down; while ip link show dev eth0 | grep -q 'state UP'; do sleep 0.1; done",
+    );
     assert_problem(&told, "network.carrier", "eth0 is");
     assert_eq!(check(&told, "dns.answers")["because"], "network.carrier");
     assert_problem(
