@@ -386,7 +386,7 @@ keys! {
         path: "keeper.allow",
         kind: ValueKind::Words(&["repair", "backup"]),
         default: Some("repair,backup"),
-        doc: "What may happen without root: repair (faults of k3s that are known, and fixes that the agent asks for), backup (k3s, by schedule). An empty list allows neither.",
+        doc: "What may happen without root: repair (faults of k3s that are known, fixes that the agent asks for, and pins of the images of apps), backup (k3s, by schedule). An empty list allows neither.",
     }
     K3S_MIRROR = {
         path: "k3s.mirror",

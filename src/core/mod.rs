@@ -18,6 +18,7 @@ pub mod facts;
 pub mod gateway;
 pub mod health;
 pub mod identity;
+pub mod images;
 pub mod journal;
 pub mod k3s;
 pub mod lanes;

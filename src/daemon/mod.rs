@@ -567,8 +567,10 @@ impl Agent {
             let attended = Box::pin(Rc::clone(&apps).attend());
             let kept = Box::pin(Rc::clone(&apps).keep_as_deployed());
             let folder = Box::pin(Rc::clone(&apps).watch_folder());
-            let up_to_date = Box::pin(apps.keep_up_to_date());
-            attended.or(kept).or(folder).or(up_to_date).await;
+            let up_to_date = Box::pin(Rc::clone(&apps).keep_up_to_date());
+            let images = Box::pin(apps.keep_images());
+            let cared_for = attended.or(kept).or(folder);
+            cared_for.or(up_to_date).or(images).await;
         }
     }
 

@@ -55,7 +55,7 @@ use crate::{
     },
     tasks::{
         self,
-        apps::{self, Accounts, Apps, account::Account},
+        apps::{self, Accounts, Apps, PinImages, account::Account},
         audit::AuditWriter,
         lease_gate::{LeaseGate, Permission},
         link::{
@@ -63,6 +63,7 @@ use crate::{
             lease,
             registration::{Profile, Registrar},
         },
+        machine::keeper::Keeper,
         proxy::{Proxy, level::Configured},
         rights::{
             credential::{Credential, CredentialKind},
@@ -493,9 +494,19 @@ pub(super) fn apps(
         interval: settings.apps.interval,
         folder: settings.apps.folder.clone(),
         git_hosts: settings.apps.git_hosts.clone(),
+        pin: pin_images(settings.keeper.socket.clone()),
         now: clock::now,
         ended: Box::new(move || delivery.look()),
     })))
+}
+
+/// Pins of images by the root helper.
+fn pin_images(socket: PathBuf) -> PinImages {
+    let socket = Rc::new(socket);
+    Box::new(move |images| {
+        let socket = Rc::clone(&socket);
+        Box::pin(async move { Keeper::at(&socket).pin(images).await })
+    })
 }
 
 /// The account under which calls of the control plane run.

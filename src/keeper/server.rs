@@ -34,7 +34,7 @@ use smol::{
 
 use super::Keeper;
 use crate::{
-    core::accept::Accepts,
+    core::{accept::Accepts, images::ImageDigest, k3s::pins::PINS_MAX},
     error::{Error, Result},
     files,
     host::{clock, random},
@@ -331,7 +331,7 @@ pub(super) fn act(keeper: &Keeper, asked: &[u8], peer: &Peer) -> Result<String> 
         })
     };
     let who = &peer.who;
-    if matches!(ask.verb.as_str(), "fix" | "undo") && !peer.may_change {
+    if matches!(ask.verb.as_str(), "fix" | "undo" | "pin") && !peer.may_change {
         return Err(Error::new("root allows the agent no repairs")
             .why("keeper.allow does not list repair")
             .fix("run the command with sudo; or let root add it to keeper.allow"));
@@ -352,9 +352,24 @@ pub(super) fn act(keeper: &Keeper, asked: &[u8], peer: &Peer) -> Result<String> 
             changes.truncate(CHANGES_MAX);
             json(&ChangeList { changes })
         }
+        "pin" => json(&keeper.k3s_pin(&digests(ask.images)?)?),
         _ => Err(Error::new("the root helper does not do that")
-            .fix("it does inspect, plan, fix, undo and changes, and nothing else")),
+            .fix("it does inspect, plan, fix, undo, changes and pin, and nothing else")),
     }
+}
+
+/// Images that are to be pinned: digests and nothing else, and not too many.
+fn digests(images: Option<Vec<String>>) -> Result<Vec<ImageDigest>> {
+    let digests = images.filter(|images| images.len() <= PINS_MAX);
+    let digests = digests.and_then(|images| {
+        let parsed = images.iter().map(|image| ImageDigest::parse(image));
+        parsed.collect()
+    });
+    digests.ok_or_else(|| {
+        Error::new("\"pin\" needs the digests of images").fix(format!(
+            "name {PINS_MAX} at most: {{\"verb\":\"pin\",\"images\":[\"sha256:…\"]}}"
+        ))
+    })
 }
 
 fn json(answer: &impl Serialize) -> Result<String> {

@@ -20,7 +20,7 @@ pub const LINE_BYTES_MAX: usize = 64 * 1024;
 /// A request.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Ask {
-    /// `inspect`, `plan`, `fix`, `undo` or `changes`.
+    /// `inspect`, `plan`, `fix`, `undo`, `changes` or `pin`.
     pub verb: String,
     /// The check that `plan` and `fix` are about.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,12 +28,26 @@ pub struct Ask {
     /// The change that `undo` takes back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
+    /// Digests of the images that `pin` is about: `sha256:…`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images: Option<Vec<String>>,
 }
 fields!(Ask {
     verb,
     check,
-    change
+    change,
+    images
 });
+
+/// The answer to `pin`.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Pinned {
+    /// Digests of the images that are pinned on this node, of those that were named.
+    pub images: Vec<String>,
+    /// Number of labels that the same request again writes.
+    pub left: u64,
+}
+fields!(Pinned { images, left });
 
 /// The answer to `inspect`: what was found, under the names that the doctor has for it. Never a
 /// key, a token or a password.

@@ -15,6 +15,7 @@ mod forge;
 mod git;
 mod half_written;
 mod last_lines;
+mod pins;
 mod place;
 mod promises;
 mod reread;

@@ -56,6 +56,7 @@ prepare_host() {
     mkdir "$WORK/test"
     strip --strip-debug -o "$WORK/test/pipeops-agent" "$program"
     install -m 755 tests/k3s/board tests/k3s/lib.sh "$WORK/test/"
+    install -m 644 systemd/pipeops-keeper.service systemd/pipeops-keeper.socket "$WORK/test/"
     [[ -z $built ]] || cp "${built##*built }/images.tar" "$WORK/test/"
 }
 

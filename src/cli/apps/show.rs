@@ -197,6 +197,9 @@ fn images(revision: View<'_>, output: &mut Output) {
         let name = printable(image.text("image"));
         let digest = image.maybe("digest").map(printable);
         output.line(&match digest {
+            Some(digest) if image.flag("kept") == Some(true) => {
+                format!("  {name} was {digest}, which stays on this node")
+            }
             Some(digest) => format!("  {name} was {digest}"),
             None => format!(
                 "  {name} rolls back to whatever image has that tag then: {}",

@@ -14,7 +14,9 @@ use super::{
 };
 use crate::{
     config::{DEFAULT_FILE, Loaded},
+    core::k3s::pins::PINS_MAX,
     error::{Error, Exit, Result},
+    keeper::Keeper,
     wire::api::STATUS_PATH,
 };
 
@@ -65,6 +67,7 @@ fn down(args: &Args, output: &mut Output) -> Result<Exit> {
     check_is_stopped(args)?;
     if purge.is_some() && is_usual {
         service::stop_for_k3s(Path::new("/"));
+        unpin(&loaded.keeper().state_dir);
     }
     let done = purge.map(Purge::remove).unwrap_or_default();
     let is_whole = done.failed.is_empty();
@@ -102,6 +105,16 @@ fn down(args: &Args, output: &mut Output) -> Result<Exit> {
         );
     }
     Ok(exit)
+}
+
+/// Takes our pins off the images in containerd. Where k3s does not run they stay, and keep images.
+fn unpin(state_dir: &Path) {
+    let keeper = Keeper::new(Path::new("/"), state_dir);
+    for _ in 0..PINS_MAX {
+        if !keeper.k3s_pin(&[]).is_ok_and(|pinned| pinned.left > 0) {
+            return;
+        }
+    }
 }
 
 /// Places that `--purge` looks at.

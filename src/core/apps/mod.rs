@@ -29,7 +29,7 @@ pub use autoscaling::{
 };
 pub use charts::account_of_chart;
 pub use difference::{Difference, differences};
-pub use digests::{Need, digests, needs, pod_of, unpinned, workload};
+pub use digests::{Need, digests, images_to_keep, needs, pod_of, unpinned, workload};
 pub use discovery::{CREATE_FIRST, discovered};
 pub use drift::{Left, keep_left, last_changed_by, our_fields};
 pub use git_host::GitHost;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    super::{order::OrderExt as _, time::Wall},
+    super::{order::OrderExt as _, rollout::RolloutVerdict, time::Wall},
     drift::Left,
     kinds::{Kind, kind_of},
     manifests::Manifest,
@@ -297,6 +297,18 @@ impl App {
         self.revisions
             .iter()
             .find(|revision| revision.number == number)
+    }
+
+    /// Number of the revision that a person goes back to who names none; 0: there is none.
+    pub fn before_running(&self) -> u64 {
+        let is_good = |it: &&Revision| it.outcome.verdict == RolloutVerdict::Good.as_str();
+        let mut earlier = self.revisions.iter().rev().filter(is_good);
+        if self.good == self.running {
+            let earlier = earlier.find(|revision| revision.number != self.running);
+            earlier.map_or(0, |revision| revision.number)
+        } else {
+            self.good
+        }
     }
 
     /// Notes the progress of a change, if it is the last one.

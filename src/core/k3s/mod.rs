@@ -15,6 +15,7 @@ pub mod faults;
 pub mod index;
 pub mod join;
 pub mod leave;
+pub mod pins;
 pub mod plan;
 pub mod proxy;
 pub mod ready;

@@ -13,6 +13,7 @@ mod kubeconfig;
 mod leave;
 mod look;
 mod node;
+mod pins;
 mod ready;
 mod restore;
 mod servers;

@@ -12,6 +12,7 @@ mod k3s_join;
 mod k3s_kubeconfig;
 mod k3s_life;
 mod k3s_node;
+mod k3s_pins;
 mod k3s_scripts;
 mod k3s_upgrade;
 mod k3s_watch;

@@ -24,7 +24,6 @@ use crate::{
         audit::{AuditDecision as Permission, AuditEntry, Effect},
         journal::{ChangeEnd, Intent, Journal, Outcome},
         order::GatherExt as _,
-        rollout::RolloutVerdict,
         verdict::sentences,
     },
     error::{Error, Result, Retry},
@@ -317,18 +316,8 @@ impl Apps {
         asker.owns(&read)?;
         self.may_change(&read).await?;
         let running = read.app.running;
-        let earlier = |revision: &&Revision| {
-            revision.number != running && revision.outcome.verdict == RolloutVerdict::Good.as_str()
-        };
         let to = match to {
-            0 if read.app.good != running => read.app.good,
-            0 => read
-                .app
-                .revisions
-                .iter()
-                .rev()
-                .find(earlier)
-                .map_or(0, |revision| revision.number),
+            0 => read.app.before_running(),
             to => to,
         };
         if to == 0 || read.app.revision(to).is_none() {

@@ -43,6 +43,7 @@ impl Apps {
                 self.resume(changes, &apps).await;
                 self.is_ready.set(true);
                 self.drift.stir();
+                self.pins.stir();
                 self.until(|apps| !apps.may_write()).await;
             }
             self.stand_by();

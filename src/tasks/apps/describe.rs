@@ -48,12 +48,16 @@ impl Apps {
             .iter()
             .map(|entry| json!({"kind": entry.kind, "name": entry.name, "uid": entry.uid}))
             .collect();
-        let revisions: Vec<_> = read.app.revisions.iter().map(revision).collect();
+        let revisions = read.app.revisions.iter().map(|it| self.revision(it));
+        let revisions: Vec<_> = revisions.collect();
         let running = self.running_manifests(&read.app).await;
         if let Value::Object(fields) = &mut answer {
             fields.insert("objects".to_owned(), json!(objects));
             fields.insert("revisions".to_owned(), json!(revisions));
-            fields.insert("offline".to_owned(), offline(running.as_deref()));
+            fields.insert(
+                "offline".to_owned(),
+                self.offline(&read.app, running.as_deref()),
+            );
         }
         Ok(answer)
     }
@@ -82,7 +86,10 @@ impl Apps {
         };
         if let Value::Object(fields) = &mut answer {
             fields.insert("running".to_owned(), running);
-            fields.insert("offline".to_owned(), offline(manifests.as_deref()));
+            fields.insert(
+                "offline".to_owned(),
+                self.offline(&read, manifests.as_deref()),
+            );
             fields.insert("change".to_owned(), last);
         }
         Ok(answer)
@@ -120,6 +127,29 @@ impl Apps {
             before = laid;
         }
         Ok(())
+    }
+
+    /// Images without which Pods of these manifests do not start while their registry is away.
+    fn offline(&self, app: &App, manifests: Option<&[Manifest]>) -> Value {
+        let stays = |image: &str| self.stays(app, image);
+        let needs = needs(manifests.unwrap_or_default(), stays);
+        let need = |it: &Need| json!({"image": it.image, "object": it.object, "why": it.why, "fix": it.fix});
+        needs.iter().map(need).collect()
+    }
+
+    fn revision(&self, revision: &Revision) -> Value {
+        let (outcome, overlay) = (&revision.outcome, &revision.overlay);
+        let image = |(image, digest): (&String, &String)| {
+            let why = unpinned(digest);
+            json!({"image": image, "digest": why.is_none().then_some(digest), "why": why,
+                "kept": self.pins.has(digest)})
+        };
+        let images: Value = overlay.digests.iter().map(image).collect();
+        json!({
+            "number": revision.number, "at": revision.at.rfc3339(), "by": revision.by, "verdict": text(&outcome.verdict),
+            "cause": text(&outcome.cause), "sentence": text(&outcome.sentence),
+            "images": images, "pinned": overlay.pinned,
+        })
     }
 
     async fn what_runs(&self, app: &App, manifests: Option<&[Manifest]>) -> Value {
@@ -244,28 +274,6 @@ fn noted(change: &LastChange) -> Value {
         "under way"
     };
     json!({"id": change.id, "state": state, "why": null, "by": change.by})
-}
-
-/// Images without which Pods of these manifests do not start while their registry is away.
-fn offline(manifests: Option<&[Manifest]>) -> Value {
-    let needs = needs(manifests.unwrap_or_default());
-    let need =
-        |it: &Need| json!({"image": it.image, "object": it.object, "why": it.why, "fix": it.fix});
-    needs.iter().map(need).collect()
-}
-
-fn revision(revision: &Revision) -> Value {
-    let (outcome, overlay) = (&revision.outcome, &revision.overlay);
-    let image = |(image, digest): (&String, &String)| {
-        let why = unpinned(digest);
-        json!({"image": image, "digest": why.is_none().then_some(digest), "why": why})
-    };
-    let images: Value = overlay.digests.iter().map(image).collect();
-    json!({
-        "number": revision.number, "at": revision.at.rfc3339(), "by": revision.by, "verdict": text(&outcome.verdict),
-        "cause": text(&outcome.cause), "sentence": text(&outcome.sentence),
-        "images": images, "pinned": overlay.pinned,
-    })
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@
 //! | [`source`], [`folder`] | apps that come from a Git repository, or from a folder of root's |
 //! | [`suggest`] | requests and limits that fit the stored usage |
 //! | [`stage`] | namespaces and definitions that root has created before an app |
+//! | [`pins`] | images that stay on this node |
 //! | [`ledger`] | records and revisions |
 //! | [`verdict`] | meaning of errors and looks for an app |
 
@@ -43,6 +44,7 @@ mod inspect;
 pub mod ledger;
 pub mod observe;
 mod operate;
+mod pins;
 mod running;
 mod source;
 mod stage;
@@ -65,10 +67,11 @@ use self::{
     cluster::Cluster,
     drift::Drift,
     ledger::{Ledger, Read, of_api},
+    pins::Pins,
     running::{Beginning, Running, Turns},
     source::Sources,
 };
-pub use self::{asker::Asker, inspect::Values, operate::Care};
+pub use self::{asker::Asker, inspect::Values, operate::Care, pins::PinImages};
 use super::{audit::AuditWriter, lease_gate::LeaseGate, state::SharedState};
 use crate::{
     core::{
@@ -96,6 +99,7 @@ pub struct Apps {
     is_ready: Cell<bool>,
     sources: Sources,
     drift: Drift,
+    pins: Pins,
     now: fn() -> Now,
     has_ended: Box<dyn Fn()>,
     /// Changes under way, by app.
@@ -145,6 +149,8 @@ pub struct AppsDependencies {
     pub folder: Option<PathBuf>,
     /// Hosts of repositories from which the control plane may deploy.
     pub git_hosts: Vec<GitHost>,
+    /// Pins images on this node.
+    pub pin: PinImages,
     /// Both clocks.
     pub now: fn() -> Now,
     /// Hears that a change has ended, so that its outcome is on its way.
@@ -171,6 +177,7 @@ impl Apps {
             is_ready: Cell::new(false),
             sources: Sources::new(parts.git, (parts.interval, parts.git_hosts), parts.folder),
             drift: Drift::default(),
+            pins: Pins::new(parts.pin),
             now: parts.now,
             has_ended: parts.ended,
             running: RefCell::default(),

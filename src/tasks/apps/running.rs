@@ -368,6 +368,7 @@ impl Apps {
             // Its task is the one that calls this: it ends by itself.
             drop(running.remove(app));
             self.drift.stir();
+            self.pins.stir();
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     wire::{
         api::{ChangeList, ChangeReport, ErrorBody},
         json::{self, Shape},
-        keeper::{Ask, Done, Inspection, LINE_BYTES_MAX, Plan},
+        keeper::{Ask, Done, Inspection, LINE_BYTES_MAX, Pinned, Plan},
     },
 };
 
@@ -72,6 +72,15 @@ impl<'a> Keeper<'a> {
     pub async fn changes(self) -> Result<Vec<ChangeReport>> {
         let list: ChangeList = self.ask(&ask("changes"), LOOK_WITHIN).await?;
         Ok(list.changes)
+    }
+
+    /// Pins these images on this node, and takes the pin off all others that it pinned before.
+    pub async fn pin(self, images: Vec<String>) -> Result<Pinned> {
+        let ask = Ask {
+            images: Some(images),
+            ..ask("pin")
+        };
+        self.ask(&ask, CHANGE_WITHIN).await
     }
 
     async fn ask<T: Shape + Default>(self, ask: &Ask, within: Duration) -> Result<T> {

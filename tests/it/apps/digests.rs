@@ -19,11 +19,11 @@ use crate::{
 
 const LOOK: Duration = Duration::from_millis(300);
 /// In the network of the cluster, where containerd asks it without TLS.
-const ADDRESS: &str = "127.0.0.1:5050";
+pub(super) const ADDRESS: &str = "127.0.0.1:5050";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// Debian's docker-registry; it ends when this is dropped.
-struct Registry {
+pub(super) struct Registry {
     folder: PathBuf,
     program: Child,
 }
@@ -53,7 +53,7 @@ fn curl(words: &[&str]) -> Option<String> {
 }
 
 impl Registry {
-    fn start(folder: &Path) -> Option<Self> {
+    pub(super) fn start(folder: &Path) -> Option<Self> {
         if command("docker-registry")
             .arg("--version")
             .output()
@@ -101,7 +101,7 @@ impl Registry {
 
     /// Moves the tag `v1` to an image of the fixtures' program that differs by its label. Returns
     /// the digest.
-    fn push(&self, label: &str) -> String {
+    pub(super) fn push(&self, label: &str) -> String {
         let images = Path::new(&variable("KUBECTL")).with_file_name("images.tar");
         let read = |path: &str| {
             let output = command("tar").arg("-xOf").arg(&images).arg(path).output();
@@ -134,14 +134,14 @@ impl Registry {
 }
 
 impl Bench {
-    fn change_is(&self, app: &str, state: &str) -> Value {
+    pub(super) fn change_is(&self, app: &str, state: &str) -> Value {
         until_every(LOOK, &format!("the change is {state}"), SOON, || {
             let (_, why) = self.why(app);
             (why["change"]["state"] == state).then_some(why)
         })
     }
 
-    fn history(&self, app: &str) -> Value {
+    pub(super) fn history(&self, app: &str) -> Value {
         let (code, said) = self.apps(&["history", app, "--json"]);
         assert_eq!(code, 0, "{said}");
         serde_json::from_str(&said).unwrap()
@@ -161,7 +161,7 @@ impl Bench {
 }
 
 /// The app: an image of the registry, started first once more, and one that was imported.
-fn version(policy: &str, more: &str) -> String {
+pub(super) fn version(policy: &str, more: &str) -> String {
     let image = format!("image: \"{ADDRESS}/web:v1\"{policy}");
     let plain = format!("image: \"{IMAGE}\", imagePullPolicy: Never");
     deployment("web", more).replace(&plain, &image)
@@ -188,7 +188,7 @@ fn what_ran_before_runs_again_although_its_tag_was_moved_and_the_registry_is_awa
     let image = format!("{ADDRESS}/web:v1");
     assert_eq!(
         images[0],
-        json!({"image": image, "digest": first, "why": null}),
+        json!({"image": image, "digest": first, "why": null, "kept": false}),
         "{images:#}"
     );
     assert_eq!(images[1]["image"], IMAGE, "{images:#}");

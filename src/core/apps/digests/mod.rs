@@ -4,8 +4,11 @@
 use litemap::LiteMap;
 use serde_json::{Value, json};
 
-use super::{Manifest, Overlay, place};
-use crate::core::rollout::{Key, Observation, images_of};
+use super::{App, Manifest, Overlay, place};
+use crate::core::{
+    images::{ImageDigest, is_digest},
+    rollout::{Key, Observation, images_of},
+};
 
 /// Images of a revision whose digests are kept, and workloads of it that go back by them. The
 /// record has to fit into a Secret of 1 MiB: eleven revisions take 430 KB at most, beside 440 KB
@@ -32,12 +35,6 @@ pub fn unpinned(kept: &str) -> Option<&'static str> {
         kept if is_digest(kept) => None,
         _ => Some("its digest cannot be read"),
     }
-}
-
-fn is_digest(text: &str) -> bool {
-    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    text.strip_prefix("sha256:")
-        .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(is_hex))
 }
 
 /// Tag of an image; `None`: it names none, or a digest.
@@ -152,10 +149,38 @@ pub fn digests(manifests: &[Manifest], seen: &Observation) -> LiteMap<String, St
     found
 }
 
+/// Digests of the images that apps need although no Pod may run them now, at most `max`: those of
+/// what runs first, then of what each app goes back to by itself, and of what a person goes back
+/// to.
+pub fn images_to_keep(apps: &[App], max: usize) -> Vec<ImageDigest> {
+    let mut found = Vec::new();
+    let ranks: [fn(&App) -> u64; 3] = [|app| app.running, |app| app.good, App::before_running];
+    let ranked = ranks
+        .iter()
+        .flat_map(|rank| apps.iter().map(|app| app.revision(rank(app))));
+    for revision in ranked.flatten() {
+        let kept = revision.overlay.digests.values();
+        for digest in kept.filter_map(|kept| ImageDigest::parse(kept)) {
+            if found.len() < max && !found.contains(&digest) {
+                found.push(digest);
+            }
+        }
+    }
+    found
+}
+
 impl Overlay {
     fn digest(&self, image: &str) -> Option<&str> {
         let kept = self.digests.get(image).map(String::as_str);
         kept.filter(|kept| is_digest(kept))
+    }
+
+    /// Digest of an image of the manifests, also of one that they name by it.
+    pub fn known_digest<'a>(&'a self, image: &'a str) -> Option<&'a str> {
+        let named = image.split_once('@').map(|(_, digest)| digest);
+        named
+            .filter(|named| is_digest(named))
+            .or_else(|| self.digest(image))
     }
 
     /// Keeps the digests of a version that has become good. A digest that is known stays: that is
@@ -239,8 +264,9 @@ pub struct Need {
 }
 
 /// Images that Pods of these manifests could not be started with while their registry is away:
-/// those that are pulled at each start, and those that only a pull secret brings back.
-pub fn needs(manifests: &[Manifest]) -> Vec<Need> {
+/// those that are pulled at each start, and those that only a pull secret brings back. One that
+/// `stays` on the node needs no bringing back.
+pub fn needs(manifests: &[Manifest], stays: impl Fn(&str) -> bool) -> Vec<Need> {
     let mut found: Vec<Need> = Vec::new();
     for manifest in manifests {
         let secrets = pod_of(manifest)
@@ -249,6 +275,7 @@ pub fn needs(manifests: &[Manifest]) -> Vec<Need> {
         let secret = secrets.and_then(|all| all.first());
         for container in containers(manifest) {
             let image = text(container, "image");
+            let secret = secret.filter(|_| !stays(image));
             let Some((why, fix)) = need(container, image, secret) else {
                 continue;
             };

@@ -1,5 +1,8 @@
 use super::*;
-use crate::core::{apps::parse, rollout::Object};
+use crate::core::{
+    apps::{Revision, parse},
+    rollout::Object,
+};
 
 const A: &str = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 const B: &str = "sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
@@ -250,7 +253,7 @@ fn what_does_not_start_without_its_registry_is_named_with_its_fix() {
         pod.as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
-        let mut found = needs(&[workload_of("Deployment", "web", &pod)]);
+        let mut found = needs(&[workload_of("Deployment", "web", &pod)], |_| false);
         found
             .pop()
             .map(|need| (need.why, need.fix))
@@ -308,10 +311,13 @@ fn what_does_not_start_without_its_registry_is_named_with_its_fix() {
 fn the_list_of_needs_is_bounded_and_names_an_image_once() {
     let same = json!({"containers": [{"image": "web"}, {"image": "web"}], "initContainers": [{"image": "web"}]});
     assert_eq!(
-        needs(&[workload_of("StatefulSet", "db", &same)])[0].object,
+        needs(&[workload_of("StatefulSet", "db", &same)], |_| false)[0].object,
         "StatefulSet shop/db"
     );
-    assert_eq!(needs(&[workload_of("StatefulSet", "db", &same)]).len(), 1);
+    assert_eq!(
+        needs(&[workload_of("StatefulSet", "db", &same)], |_| false).len(),
+        1
+    );
     let many: Vec<_> = (0..500)
         .map(|number| json!({"image": format!("web-{number}")}))
         .collect();
@@ -320,5 +326,77 @@ fn the_list_of_needs_is_bounded_and_names_an_image_once() {
         "all",
         &json!({"containers": many, "imagePullSecrets": "odd"}),
     );
-    assert_eq!(needs(&[many]).len(), NEEDS_MAX);
+    assert_eq!(needs(&[many], |_| false).len(), NEEDS_MAX);
+}
+
+fn revision(number: u64, verdict: &str, digest: &str) -> Revision {
+    let mut revision = Revision {
+        number,
+        overlay: overlay("web:1", digest),
+        ..Revision::default()
+    };
+    verdict.clone_into(&mut revision.outcome.verdict);
+    revision
+}
+
+#[test]
+fn images_are_kept_of_what_runs_and_of_what_it_goes_back_to() {
+    let hash = |number: usize| format!("sha256:{number:064x}");
+    let app = |name: &str, good: u64, running: u64, revisions: &[(u64, &str, usize)]| App {
+        name: name.to_owned(),
+        good,
+        running,
+        revisions: revisions
+            .iter()
+            .map(|(number, verdict, digest)| revision(*number, verdict, &hash(*digest)))
+            .collect(),
+        ..App::default()
+    };
+    // The fourth version is being judged; of a bad one nothing is known.
+    let judged = [(1, "good", 1), (2, "good", 2), (3, "bad", 3), (4, "", 4)];
+    let judged = app("a", 2, 4, &judged);
+    let settled = app("b", 8, 8, &[(6, "good", 6), (7, "bad", 7), (8, "good", 8)]);
+    let images = |apps: &[App], max| {
+        let images = images_to_keep(apps, max);
+        images.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let both = [judged, settled];
+    assert_eq!(images(&both, 256), [4, 8, 2, 6].map(hash));
+    assert_eq!(images(&both, 3), [4, 8, 2].map(hash));
+    // The same image in several revisions and apps is one.
+    let same = app("c", 2, 2, &[(1, "good", 1), (2, "good", 1)]);
+    assert_eq!(images(&[same.clone(), same], 256), [hash(1)]);
+    let imported = App {
+        revisions: vec![revision(1, "good", LOCAL)],
+        running: 1,
+        good: 1,
+        ..App::default()
+    };
+    assert_eq!(images(&[imported], 256), [""; 0]);
+}
+
+#[test]
+fn an_image_that_stays_on_the_node_needs_no_pull_secret() {
+    let pod = json!({
+        "imagePullSecrets": [{"name": "ghcr"}],
+        "containers": [
+            {"name": "a", "image": "ghcr.io/a:1"},
+            {"name": "b", "image": "ghcr.io/b:1"},
+            {"name": "c", "image": "ghcr.io/c:1", "imagePullPolicy": "Always"},
+        ],
+    });
+    let found = needs(&[workload_of("Deployment", "web", &pod)], |image| {
+        image != "ghcr.io/b:1"
+    });
+    let images: Vec<_> = found.iter().map(|it| &*it.image).collect();
+    assert_eq!(images, ["ghcr.io/b:1", "ghcr.io/c:1"]);
+}
+
+#[test]
+fn the_digest_of_an_image_is_the_one_that_its_name_has_or_that_was_kept() {
+    let overlay = overlay("web:1", A);
+    assert_eq!(overlay.known_digest("web:1"), Some(A));
+    let pinned = format!("web:1@{B}");
+    assert_eq!(overlay.known_digest(&pinned), Some(B));
+    assert_eq!(overlay.known_digest("web:2"), None);
 }
