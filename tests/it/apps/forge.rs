@@ -4,7 +4,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Child, Stdio},
     sync::{
         Arc,
         atomic::{AtomicU8, AtomicU32, Ordering},
@@ -223,9 +223,8 @@ fn serve(
         ("GIT_PROTOCOL", header("git-protocol")),
     ];
     let mut stream = if refusal.is_empty() {
-        let answer = backend(&variables, &body);
         let mut stream = reader.into_inner();
-        stream.write_all(&answer)?;
+        backend(&variables, &body, &mut stream)?;
         stream
     } else {
         let mut stream = reader.into_inner();
@@ -237,22 +236,37 @@ fn serve(
     stream.flush()
 }
 
-/// An answer of the program of git, as one of HTTP.
-fn backend(variables: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+/// Passes an answer of the program of git on, as one of HTTP, while it comes.
+fn backend(
+    variables: &[(&str, &str)],
+    body: &[u8],
+    stream: &mut impl Write,
+) -> std::io::Result<()> {
     let mut child = command("git")
         .arg("http-backend")
         .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(body).ok();
-    let output = child.wait_with_output().unwrap().stdout;
-    let status = output
-        .strip_prefix(b"Status: ")
-        .map_or("200", |rest| std::str::from_utf8(&rest[..3]).unwrap());
-    let mut answer = format!("HTTP/1.1 {status} it is\r\nconnection: close\r\n").into_bytes();
-    answer.extend(output);
-    answer
+        .spawn()?;
+    // Where nobody takes its answer any more it ends by that.
+    let passed_on = pass_on(&mut child, body, stream);
+    child.wait()?;
+    passed_on
+}
+
+fn pass_on(child: &mut Child, body: &[u8], stream: &mut impl Write) -> std::io::Result<()> {
+    let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        return Ok(());
+    };
+    input.write_all(body).ok();
+    drop(input);
+    let mut output = BufReader::with_capacity(64 << 10, output);
+    let mut first = String::new();
+    output.read_line(&mut first)?;
+    let named = first.strip_prefix("Status: ");
+    let status = named.and_then(|rest| rest.get(..3)).unwrap_or("200");
+    let head = format!("HTTP/1.1 {status} it is\r\nconnection: close\r\n{first}");
+    stream.write_all(head.as_bytes())?;
+    std::io::copy(&mut output, stream).map(drop)
 }

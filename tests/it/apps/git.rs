@@ -6,7 +6,7 @@ use pipeops_agent::{
     host::git::{Content, FETCHED_BYTES_MAX, Git, GitOptions},
 };
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use serde_json::Value;
 
@@ -231,6 +231,103 @@ fn a_repository_that_is_too_large_is_left_before_it_is_here() {
     pair.forge.commit(&[]);
     let failure = pair.refused("main", "");
     assert_eq!(failure.cause, Cause::TooLarge, "{}", failure.error);
+}
+
+/// The most that git takes while a repository is read: bytes of its folder, and of the memory of
+/// one of its programs.
+fn watched(git: Git, of: Repository, scratch: &Path) -> (Result<Content, Failure>, u64, u64) {
+    let (mut disk, mut memory) = (0, 0);
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(move || git.tip(&of).and_then(|tip| git.manifests(&of, &tip)));
+        until_every(Duration::from_millis(5), "git ends", SOON, || {
+            disk = disk.max(bytes_below(scratch));
+            memory = memory.max(memory_within(scratch));
+            reads.is_finished().then_some(())
+        });
+        (reads.join().unwrap(), disk, memory)
+    })
+}
+
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(found) if found.is_dir() => bytes_below(&entry.path()),
+        found => found.map_or(0, |found| found.len()),
+    };
+    entries.map(bytes).sum()
+}
+
+/// The largest of the programs of git that work in a folder, at its peak. One that was just forked
+/// still has the memory and the name of the test.
+fn memory_within(folder: &Path) -> u64 {
+    let programs = std::fs::read_dir("/proc").unwrap().flatten();
+    let works_there = |entry: &std::fs::DirEntry| {
+        let at = std::fs::read_link(entry.path().join("cwd"));
+        let name = std::fs::read_to_string(entry.path().join("comm"));
+        at.is_ok_and(|at| at.starts_with(folder)) && name.is_ok_and(|name| name.starts_with("git"))
+    };
+    let peak = |entry: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(entry.path().join("status")).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let peaks = programs.filter(works_there).filter_map(peak);
+    peaks.max().unwrap_or(0) * 1024
+}
+
+/// Its size is that of the commit that is deployed: what came before is not fetched, and what is
+/// beside the manifests counts.
+#[test]
+fn a_repository_of_100_mb_is_deployed_or_left_without_taking_much() {
+    const FILES: usize = 100;
+    const FILE_BYTES: usize = 1_000_000;
+    const MEMORY_BYTES_MAX: u64 = 40_000_000;
+    let pair = Pair::new();
+    let forge = &pair.forge;
+    // The server does not look for differences between random bytes.
+    for setting in ["pack.window", "core.compression"] {
+        forge.here(&["config", setting, "0"]);
+    }
+    forge.commit(&[("deploy/a.yaml", MAP)]);
+    let folder = forge.folder().join("large");
+    std::fs::create_dir(&folder).unwrap();
+    for number in 0..FILES {
+        let mut bytes = vec![0; FILE_BYTES];
+        fastrand::Rng::new().fill(&mut bytes);
+        let file = folder.join(number.to_string());
+        pipeops_agent::files::replace(&file, &bytes, 0o644).unwrap();
+    }
+    let large = forge.commit(&[]);
+    let repository = bytes_below(&forge.folder().join(".git"));
+    assert!(repository >= 100_000_000, "it has {repository} bytes");
+    let scratch = pair.folder.path().join("git");
+    let read = |reference: &str| {
+        let of = pair.repository(reference, "deploy");
+        let (read, disk, memory) = watched(pair.git(), of, &scratch);
+        println!("figure: {disk} bytes of the disk, {memory} bytes of memory");
+        assert!(memory < MEMORY_BYTES_MAX, "{memory} bytes of memory");
+        (read, disk)
+    };
+    let (refused, disk) = read(&large);
+    let failure = refused.unwrap_err();
+    assert_eq!(failure.cause, Cause::TooLarge, "{}", failure.error);
+    let sentence = failure.error.sentence();
+    assert!(
+        sentence.contains("its commit takes more than 67.1 MB"),
+        "{sentence}"
+    );
+    let fix = failure.error.fix.unwrap();
+    assert!(fix.contains("a repository of their own"), "{fix}");
+    // What came until it was looked at again is more than the limit.
+    assert!(disk < 95_000_000, "{disk} bytes of the disk");
+    assert_eq!(bytes_below(&scratch), 0, "nothing is kept");
+    // The same repository, once the files are gone from its tip.
+    forge.here(&["rm", "--quiet", "-r", "large"]);
+    forge.commit(&[]);
+    let (content, disk) = read("main");
+    assert!(content.unwrap().manifests.contains(MAP));
+    assert!(disk < 1_000_000, "{disk} bytes of the disk");
+    assert_eq!(bytes_below(&scratch), 0, "nothing is kept");
 }
 
 pub(super) fn map(value: &str) -> String {
