@@ -336,6 +336,17 @@ test('an app is operated from a phone, after a question, and a viewer is told ho
   };
   await logIn(window, await world.token('operator'));
   await show(window, 'apps/web');
+  // What a revision changed is read once, and when somebody wants to see it.
+  const compared = [];
+  page.on('request', (request) => /changes=1/.test(request.url()) && compared.push(new URL(request.url()).search));
+  await page.click('[data-key="changes 2"] summary');
+  await says('ConfigMap \\S+/web changeddata.text: one → two', 'details[data-key="changes 2"]');
+  await page.click('[data-key="changes 1"] summary');
+  await says('revision before it is not kept', 'details[data-key="changes 1"]');
+  // From its top: further down the bar lies over what is tested for its size.
+  await picture(window, 'states', 'changes of a revision');
+  await judge(window, 'changes of a revision');
+  assert.deepEqual(compared, ['?changes=1&revision=2', '?changes=1&revision=1']);
   await page.click('button:text-is("Roll back to 1")');
   await says('web: Roll back to 1');
   await judge(window, 'roll back');
@@ -369,6 +380,10 @@ test('an app is operated from a phone, after a question, and a viewer is told ho
   await show(window, 'apps/shop');
   await says('Requires the role operator', 'main');
   assert.equal(await page.locator('main button:text-is("Pause")').count(), 0);
+  // Which field changed, and not its values.
+  await show(window, 'apps/web');
+  await page.click('[data-key="changes 2"] summary');
+  await says('web changeddata.text$', 'details[data-key="changes 2"]');
   assert.deepEqual(window.wrong, []);
   await window.close();
   return undefined;

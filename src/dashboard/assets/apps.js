@@ -19,7 +19,7 @@ export const apps = {
     // What moves is looked at more often.
     found.every_s = ['progressing', 'soaking'].includes(found.data?.verdict) ? 2 : 5;
     return named(view)
-      ? part(found, 'the app', (app) => [h('p', {}, h('a', { href: '#/apps' }, '← All apps')), about(app), operate(app, found.again), section('History', history(app, found.again))])
+      ? part(found, 'the app', (app) => [h('p', {}, h('a', { href: '#/apps' }, '← All apps')), about(app), operate(app, found.again), section('History', history(view, app, found.again))])
       : [may('operator') && h('p', { class: 'tools' }, button('#/apps//deploy', 'Deploy an image')), part(found, 'the apps', ({ apps: list }) => (list?.length ? h('ul', { class: 'findings' }, list.map((app) => about(app, true))) : none()))];
   },
 };
@@ -105,13 +105,38 @@ function remove(app) {
   });
 }
 
-function history(app, again) {
+// What a revision changed against the one before it: read when it is unfolded, because the agent compares whole manifests for it. Values
+// are there for those who may deploy.
+function changes(view, app, number) {
+  const found = view.resources.get(`changes ${number}`);
+  return h('details', {
+    'data-key': `changes ${number}`,
+    ontoggle() {
+      if (!this.open) return;
+      view.use(`changes ${number}`, path(app.app, `?changes=1&revision=${number}`));
+      view.redraw();
+    },
+  }, h('summary', {}, 'Changes'), found && part(found, 'the changes', ({ revisions }) => changed(revisions.find((it) => it.number === number)?.changes)));
+}
+
+const value = (it) => (it == null ? 'nothing' : typeof it === 'string' ? it : JSON.stringify(it));
+const more = (number, what) => number > 0 && h('li', {}, `and ${plural(number, `more ${what}`)}`);
+
+function changed(told) {
+  if (!told) return 'The revision before it is not kept.';
+  if (!told.objects.length) return 'The manifests are the same.';
+  return h('ul', { class: 'break' }, told.objects.map((it) => h('li', {}, `${it.object} ${it.change}`,
+    it.fields.length > 0 && h('ul', {}, it.fields.map(({ field, ...of }) => h('li', {}, h('code', {}, field), 'from' in of && `: ${value(of.from)} → ${value(of.to)}`)), more(it.more, 'field')))), more(told.more, 'object'));
+}
+
+function history(view, app, again) {
   return table('Revisions, newest first', [
     ['Revision', (it) => it.number, 'number short'],
     ['When', (it) => moment(it.at), 'when'],
     ['Verdict', (it) => [graded(it.verdict), it.verdict ?? 'not judged', it.number === app.runs && h('span', { class: 'detail' }, 'runs now')]],
     ['Why', (it) => it.sentence && sentence(it.sentence), 'wide'],
     ['By', (it) => h('span', { class: 'faint' }, it.by)],
+    ['Changes', (it) => changes(view, app, it.number), 'wide'],
     ['Go back', (it) => may('operator') && it.verdict === 'good' && it.number !== app.runs && act(app, again, `Roll back to ${it.number}`, 'rollback', 'Deploys it again.', () => ({ to: it.number }))],
   ], (app.revisions ?? []).toReversed(), { key: (it) => it.number });
 }

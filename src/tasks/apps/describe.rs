@@ -103,17 +103,27 @@ impl Apps {
         Some(manifests)
     }
 
-    /// Adds to each revision of an answer of [`Apps::describe`] what it changed against the one
-    /// before it, as far as both are kept.
+    /// Adds to each revision of an answer of [`Apps::describe`], or to `only` one of them, what it
+    /// changed against the one before it, as far as both are kept. No other revision is read.
     ///
     /// # Errors
     /// There is no such app, or it is not known.
-    pub async fn add_changes(&self, app: &str, answer: &mut Value, values: Values) -> Result<()> {
+    pub async fn add_changes(
+        &self,
+        (app, only): (&str, Option<u64>),
+        answer: &mut Value,
+        values: Values,
+    ) -> Result<()> {
         let read = self.existing(app).await?.app;
+        let numbers = read.revisions.iter().map(|revision| revision.number);
+        let numbers: Vec<_> = numbers.collect();
         let revisions = answer.get_mut("revisions").and_then(Value::as_array_mut);
         let mut before: Option<Vec<Manifest>> = None;
         for shown in revisions.into_iter().flatten() {
             let number = shown.get("number").and_then(Value::as_u64).unwrap_or(0);
+            if !is_compared(&numbers, number, only) {
+                continue;
+            }
             let kept = self.ledger.manifests(app, number).await.map_err(of_api)?;
             let laid = kept.map(|mut manifests| {
                 read.overlay(number).lay(&mut manifests);
@@ -243,6 +253,16 @@ impl Apps {
     }
 }
 
+/// Returns whether a revision is read for the changes of `only` one, or of all: it is that one, or
+/// the one before it.
+fn is_compared(numbers: &[u64], number: u64, only: Option<u64>) -> bool {
+    let Some(only) = only else {
+        return true;
+    };
+    let mut earlier = numbers.iter().rev().filter(|number| **number < only);
+    number == only || earlier.next() == Some(&number)
+}
+
 /// Answer about what runs where its manifests cannot be read.
 fn unseen(revision: u64) -> Value {
     json!({
@@ -285,6 +305,21 @@ mod tests {
         let answer = unseen(3);
         assert!(answer["sentence"].as_str().is_some_and(|it| !it.is_empty()));
         assert_eq!(answer["verdict"], "blind");
+    }
+
+    #[test]
+    fn for_the_changes_of_one_revision_two_are_read() {
+        // Revision 3 was forgotten.
+        let numbers = [1, 2, 4, 5];
+        let read = |only| {
+            let read = numbers.iter().copied();
+            let read = read.filter(|number| is_compared(&numbers, *number, only));
+            read.collect::<Vec<_>>()
+        };
+        assert_eq!(read(Some(4)), [2, 4]);
+        assert_eq!(read(Some(1)), [1]);
+        assert_eq!(read(Some(9)), [5]);
+        assert_eq!(read(None), numbers);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::{
     core::{
         k3s::servers::quorum,
         time::{Wall, in_words, moment},
+        verdict::sentences::SECRETS_UNENCRYPTED,
         words::size,
     },
     wire::{
@@ -107,6 +108,13 @@ fn datastore(status: &K3sStatus) -> Option<String> {
 /// their own.
 pub fn k3s_page(status: &K3sStatus, copies: Option<&Copies>, now: Wall) -> Vec<Row> {
     let mut rows = k3s_rows(status, copies, now);
+    let is_unencrypted = status.encrypts_secrets == Some(false);
+    for row in rows
+        .iter_mut()
+        .filter(|row| is_unencrypted && row.id == "datastore")
+    {
+        row.details.push(SECRETS_UNENCRYPTED.to_owned());
+    }
     let open = status.open.iter();
     rows.extend(open.map(|what| row("Fault", what.clone(), Vec::new())));
     rows.extend(status.faults.iter().map(|fault| {
@@ -373,6 +381,7 @@ mod tests {
             .iter()
             .map(|row| format!("{}: {}", row.title, row.value))
             .collect();
+        assert_eq!(rows[3].details, [SECRETS_UNENCRYPTED]);
         let wanted = [
             "Fault: the API is silent",
             "Fault: a port is taken",

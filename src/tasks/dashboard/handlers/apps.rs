@@ -103,7 +103,9 @@ impl Local {
         self.look(async |apps| {
             let mut answer = apps.describe(&request.id).await?;
             if are_changes_asked {
-                apps.add_changes(&request.id, &mut answer, values).await?;
+                let only = request.value("revision").and_then(|it| it.parse().ok());
+                apps.add_changes((&request.id, only), &mut answer, values)
+                    .await?;
             }
             Ok(answer)
         })
