@@ -19,12 +19,13 @@ use crate::{
 
 const LOOK: Duration = Duration::from_millis(300);
 /// In the network of the cluster, where containerd asks it without TLS.
-pub(super) const ADDRESS: &str = "127.0.0.1:5050";
+const ADDRESS: &str = "127.0.0.1:5050";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// Debian's docker-registry; it ends when this is dropped.
 pub(super) struct Registry {
     folder: PathBuf,
+    address: &'static str,
     program: Child,
 }
 
@@ -53,7 +54,7 @@ fn curl(words: &[&str]) -> Option<String> {
 }
 
 impl Registry {
-    pub(super) fn start(folder: &Path) -> Option<Self> {
+    pub(super) fn start(folder: &Path, address: &'static str) -> Option<Self> {
         if command("docker-registry")
             .arg("--version")
             .output()
@@ -64,7 +65,7 @@ impl Registry {
         }
         let folder = folder.join("registry");
         std::fs::create_dir(&folder).unwrap();
-        let settings = json!({"version": 0.1, "http": {"addr": ADDRESS}, "log": {"level": "error"},
+        let settings = json!({"version": 0.1, "http": {"addr": address}, "log": {"level": "error"},
             "storage": {"filesystem": {"rootdirectory": folder.join("data")}}});
         let file = folder.join("config.yml");
         put(&file, &settings.to_string());
@@ -76,9 +77,13 @@ impl Registry {
             .spawn()
             .unwrap();
         until_every(LOOK, "the registry answers", SOON, || {
-            curl(&[&format!("http://{ADDRESS}/v2/")])
+            curl(&[&format!("http://{address}/v2/")])
         });
-        Some(Self { folder, program })
+        Some(Self {
+            folder,
+            address,
+            program,
+        })
     }
 
     /// Uploads a blob, and returns its digest.
@@ -87,7 +92,7 @@ impl Registry {
         let file = self.folder.join("blob");
         files::replace(&file, content, files::PRIVATE).unwrap();
         let file = format!("@{}", file.display());
-        let uploads = format!("http://{ADDRESS}/v2/web/blobs/uploads/");
+        let uploads = format!("http://{}/v2/web/blobs/uploads/", self.address);
         let head = curl(&["-X", "POST", "-D", "-", "-o", "/dev/null", &uploads]).unwrap();
         let mut lines = head.lines();
         let location = lines
@@ -124,7 +129,7 @@ impl Registry {
         self.blob(&blob(&manifest["layers"][0]["digest"]));
         let manifest = manifest.to_string();
         let kind = format!("Content-Type: {MANIFEST}");
-        let place = format!("http://{ADDRESS}/v2/web/manifests/v1");
+        let place = format!("http://{}/v2/web/manifests/v1", self.address);
         curl(&["-X", "PUT", "-H", &kind, "--data-binary", &manifest, &place]).unwrap();
         format!(
             "sha256:{}",
@@ -161,8 +166,13 @@ impl Bench {
 }
 
 /// The app: an image of the registry, started first once more, and one that was imported.
-pub(super) fn version(policy: &str, more: &str) -> String {
-    let image = format!("image: \"{ADDRESS}/web:v1\"{policy}");
+fn version(policy: &str, more: &str) -> String {
+    version_at(ADDRESS, policy, more)
+}
+
+/// The same, from the registry at this address.
+pub(super) fn version_at(address: &str, policy: &str, more: &str) -> String {
+    let image = format!("image: \"{address}/web:v1\"{policy}");
     let plain = format!("image: \"{IMAGE}\", imagePullPolicy: Never");
     deployment("web", more).replace(&plain, &image)
         + &format!(
@@ -175,7 +185,7 @@ fn what_ran_before_runs_again_although_its_tag_was_moved_and_the_registry_is_awa
     let Some(bench) = Bench::prepared(|agent| agent.with("PIPEOPS_TEST_SOAK_MS", "300")) else {
         return;
     };
-    let Some(registry) = Registry::start(bench.agent.folder()) else {
+    let Some(registry) = Registry::start(bench.agent.folder(), ADDRESS) else {
         return;
     };
     bench.bind();

@@ -12,7 +12,7 @@ use nix::unistd::geteuid;
 
 use super::{
     Bench, SOON,
-    digests::{ADDRESS, Registry, version},
+    digests::{Registry, version_at},
 };
 use crate::{
     agent::{command, copy_program, put, until_every},
@@ -20,6 +20,8 @@ use crate::{
 };
 
 const LOOK: Duration = Duration::from_millis(300);
+/// Not that of another test: both may run at once.
+const ADDRESS: &str = "127.0.0.1:5051";
 
 /// The root helper of a machine whose k3s is the cluster; it ends when this is dropped.
 struct Helper(Child);
@@ -141,7 +143,7 @@ fn images_of_what_runs_and_of_what_it_goes_back_to_are_pinned_on_the_node() {
             .with("PIPEOPS_KEEPER_SOCKET", socket.display().to_string())
     });
     let Some(bench) = prepared else { return };
-    let Some(registry) = Registry::start(bench.agent.folder()) else {
+    let Some(registry) = Registry::start(bench.agent.folder(), ADDRESS) else {
         return;
     };
     let _helper = Helper::start(folder.path());
@@ -149,7 +151,10 @@ fn images_of_what_runs_and_of_what_it_goes_back_to_are_pinned_on_the_node() {
     let digests = ["1", "2", "3"].map(|label| {
         let digest = registry.push(label);
         let variable = format!(", env: [{{name: V, value: {label:?}}}]");
-        let (code, said) = bench.apply("web", &version(", imagePullPolicy: Always", &variable));
+        let (code, said) = bench.apply(
+            "web",
+            &version_at(ADDRESS, ", imagePullPolicy: Always", &variable),
+        );
         assert_eq!(code, 0, "{said}");
         bench.change_is("web", "done");
         digest
