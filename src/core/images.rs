@@ -11,10 +11,6 @@ impl ImageDigest {
     pub fn parse(text: &str) -> Option<Self> {
         is_digest(text).then(|| Self(text.to_owned()))
     }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl fmt::Display for ImageDigest {

@@ -171,7 +171,7 @@ mod tests {
         let (pins, asked) = helper(32);
         smol::block_on(pins.ask(&wanted())).unwrap();
         assert_eq!(*asked.borrow(), 8);
-        assert!(pins.has(wanted()[255].as_str()) && !pins.has("sha256:"));
+        assert!(pins.has(&wanted()[255].to_string()) && !pins.has("sha256:"));
     }
 
     #[test]
