@@ -79,11 +79,13 @@ impl Apps {
         };
         let manifests = self.running_manifests(&read).await;
         let running = self.what_runs(&read, manifests.as_deref()).await;
-        let mut answer = self.change_answer(&read);
         let last = match read.change.as_ref().filter(|_| self.stands_by().is_some()) {
             Some(last) => noted(last),
             None => self.last_change(app).await,
         };
+        // Last, and of the record as it is by now: a change that has ended has its verdict there.
+        let known = self.known.borrow().get(app).cloned();
+        let mut answer = self.change_answer(known.as_ref().unwrap_or(&read));
         if let Value::Object(fields) = &mut answer {
             fields.insert("running".to_owned(), running);
             fields.insert(
