@@ -28,10 +28,11 @@ itself whether `/readyz` is fine and the node has reported that it is Ready. Not
 * it is about certificates, and the clock is wrong (earlier than this program, or than the newest certificate), or more than 10 days are left and nothing
   says that the clock is synchronized (`timedatectl`, or `chronyc`), or the certificates have ended and nothing says so;
 * it is about certificates, and another of several servers is not Ready or is being restarted or upgraded;
+* it is about images, and the disk has less room than three times the length of the archives, which is what they take unpacked;
 * it is about the address of a server with embedded etcd, whose members know each other by their addresses: k3s does not start with another one.
 
 What a repair could make worse has none: to compact a datastore stops k3s for minutes and takes as much room again, rules of other programs are among
-duplicate firewall rules, and the kubelet restarts CoreDNS by itself, so that what it lacks is an image, a server or a setting.
+duplicate firewall rules, and the kubelet restarts CoreDNS by itself, so that what it lacks is an image that no archive has, a server or a setting.
 
 A scheduled backup that failed is reported in the same places, as `k3s.unsaved`, with its reason: a full disk, a damaged datastore.
 
@@ -61,6 +62,7 @@ fn page() -> String {
         (Component::Certificates, "Certificates"),
         (Component::Datastore, "The datastore"),
         (Component::Firewall, "The firewall"),
+        (Component::Images, "Images"),
         (Component::Dns, "Cluster DNS"),
     ] {
         write!(
@@ -117,7 +119,7 @@ fn injected(id: &str) -> &'static str {
     let begins = |verb: &str| script.contains(&format!("\n        {id}) {verb}"));
     let says = script.contains(&format!("\n{id} "));
     let elsewhere = include_str!("../k3s/first").contains(&format!("is_told {id}\n"));
-    if begins("heals") {
+    if begins("heals") || begins("images") {
         "healed"
     } else if begins("tells") || begins("dns") || elsewhere {
         "told"

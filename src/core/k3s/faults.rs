@@ -4,8 +4,8 @@
 //! A detector reads nothing: it judges a [`Sight`].
 //!
 //! The watch owns what happens to a running k3s, because nobody has to ask for its look: also the
-//! size of the datastore, duplicate firewall rules and CoreDNS. The doctor, which looks when it is
-//! asked, owns what this machine brings along: programs, files, settings, name servers;
+//! size of the datastore, duplicate firewall rules, images of archives and CoreDNS. The doctor,
+//! which looks when it is asked, owns what this machine brings along: programs, files, settings, name servers;
 //! `OF_THE_DOCTOR` names those of k3s. It shows size and duplicates, too, for a k3s that nobody
 //! watches.
 
@@ -13,7 +13,9 @@ use std::net::IpAddr;
 
 use super::{
     super::preflight::{DATASTORE_BYTES_MAX, DATASTORE_LOG_BYTES_MAX, DUPLICATES_MAX},
-    Role, ready,
+    Role,
+    images::Archives,
+    ready,
     texts::Init,
 };
 use crate::core::{
@@ -68,6 +70,8 @@ pub enum Component {
     Datastore,
     /// Firewall rules of this machine.
     Firewall,
+    /// Images of archives.
+    Images,
     /// Cluster DNS.
     Dns,
 }
@@ -97,11 +101,13 @@ pub enum Repair {
     Start,
     /// Restart the service.
     Restart,
+    /// Restart the service, and have it import all archives of images.
+    Import,
 }
 
 /// All of them.
 #[cfg(feature = "internals")]
-pub const REPAIRS: [Repair; 2] = [Repair::Start, Repair::Restart];
+pub const REPAIRS: [Repair; 3] = [Repair::Start, Repair::Restart, Repair::Import];
 
 impl Repair {
     /// The end of the name of such a change.
@@ -109,6 +115,7 @@ impl Repair {
         match self {
             Self::Start => "start",
             Self::Restart => "restart",
+            Self::Import => "import",
         }
     }
 
@@ -117,6 +124,7 @@ impl Repair {
         match self {
             Self::Start => "start k3s",
             Self::Restart => "restart k3s",
+            Self::Import => "have k3s import its archives of images again",
         }
     }
 
@@ -125,6 +133,9 @@ impl Repair {
     pub const fn touches(self) -> &'static str {
         match self {
             Self::Start | Self::Restart => "the service k3s; Pods go on",
+            Self::Import => {
+                "the service k3s, images in containerd, and agent/images/.cache.json, which is emptied if it is there; Pods go on"
+            }
         }
     }
 
@@ -132,14 +143,14 @@ impl Repair {
     pub const fn undo(self) -> &'static str {
         match self {
             Self::Start => "none is needed; to stop it: sudo systemctl stop k3s",
-            Self::Restart => "none is needed",
+            Self::Restart | Self::Import => "none is needed",
         }
     }
 
     /// Seconds from a try to the next, doubled by each failure.
     pub const fn back_off_s(self) -> u32 {
         match self {
-            Self::Start | Self::Restart => 600,
+            Self::Start | Self::Restart | Self::Import => 600,
         }
     }
 }
@@ -174,6 +185,10 @@ pub struct Sight {
     pub duplicates: Option<u64>,
     /// State of the Pods of CoreDNS, where none is ready.
     pub dns: String,
+    /// True if they wait for an image that the archive of a release has.
+    pub lacks_image: bool,
+    /// Archives of images; `None`: they were not looked at.
+    pub archives: Option<Archives>,
     /// The Pod or program that has most of the memory, where the node runs out of it.
     pub consumer: Option<String>,
     /// Damage of the datastore that a check of it found.
@@ -188,6 +203,7 @@ impl Sight {
         match part {
             Component::Service | Component::Datastore => true,
             Component::Firewall => self.duplicates.is_some(),
+            Component::Images => self.archives.is_some(),
             Component::Api | Component::Node | Component::Certificates | Component::Dns => {
                 self.api.is_some()
             }
@@ -238,7 +254,7 @@ pub fn question(role: Role) -> String {
 }
 
 /// Question about the Pods of CoreDNS, for [`pods_state`].
-pub const PODS_QUESTION: &str = "{range .items[*]}{.metadata.name}|{.status.phase}|\
+pub const PODS_QUESTION: &str = "{range .items[*]}{.metadata.name}{\" on \"}{.spec.nodeName}|{.status.phase}|\
     {.status.conditions[?(@.type==\"PodScheduled\")].message}|\
     {.status.containerStatuses[*].state.waiting.reason}|{.status.containerStatuses[*].state.waiting.message}|\
     {.status.containerStatuses[*].lastState.terminated.reason}{\"\\n\\n\"}{end}";
@@ -248,7 +264,11 @@ pub fn pods_state(answer: &str) -> String {
     let pod = answer.trim().rsplit("\n\n").next().unwrap_or_default();
     let mut fields = pod.split('|').filter(|field| !field.is_empty());
     match fields.next() {
-        Some(name) => format!("Pod {name}: {}", fields.collect::<Vec<_>>().join(", ")),
+        Some(name) => {
+            // One that is not scheduled is on no node.
+            let name = name.trim_end_matches(" on ");
+            format!("Pod {name}: {}", fields.collect::<Vec<_>>().join(", "))
+        }
         None => "it has no Pod".to_owned(),
     }
 }
@@ -379,6 +399,11 @@ impl Service {
     /// Returns whether it runs.
     pub fn is_running(&self) -> bool {
         self.active == "active"
+    }
+
+    /// Returns whether it has had the time to come up, where nobody says that it has.
+    fn has_come_up(&self) -> bool {
+        self.age_s.is_none_or(|age| age >= COMES_UP_S)
     }
 
     /// True if systemd has ended it for good, by itself. It says so as the result of a service that
@@ -680,8 +705,8 @@ pub const FAULTS: &[Fault] = &[
         confidence: Confidence::Likely,
         from: "the service runs, and its API has not answered for two minutes",
         detect: |sight| {
-            let has_come_up = sight.service.age_s.is_none_or(|age| age >= COMES_UP_S);
-            let why = silence(sight).filter(|_| has_come_up && sight.role == Role::Server)?;
+            let is_it = sight.service.has_come_up() && sight.role == Role::Server;
+            let why = silence(sight).filter(|_| is_it)?;
             Some(format!("k3s runs, and its API does not answer: {why}"))
         },
         patience_s: 120,
@@ -887,6 +912,39 @@ pub const FAULTS: &[Fault] = &[
         repair: None,
         fix: "have k3s use its own iptables: prefer-bundled-bin: true in /etc/rancher/k3s/config.yaml; then reboot once, which removes them",
     },
+    // Before CoreDNS is left to a person: what it lacks may be in an archive.
+    Fault {
+        id: "k3s.images",
+        part: Component::Images,
+        severity: Warning,
+        confidence: Confidence::Likely,
+        from: "k3s skips an archive in agent/images that .cache.json names, and none of its images is pinned; or CoreDNS waits on this \
+            server for an image that the archive of a release has; not while the node runs out of disk",
+        detect: |sight| {
+            // k3s may still be importing them.
+            let archives = sight.archives.filter(|_| sight.service.has_come_up())?;
+            if pressure(sight, "DiskPressure", "disk").is_some() {
+                None
+            } else if archives.are_unpinned {
+                Some(
+                    "k3s no longer pins the images of its archives: when disk space runs low they are removed, and \
+                    nothing brings them back offline"
+                        .to_owned(),
+                )
+            } else {
+                (archives.has_release && sight.lacks_image).then(|| {
+                    format!(
+                        "an image of k3s is gone, and its archive is there: {}",
+                        sight.dns
+                    )
+                })
+            }
+        },
+        patience_s: 60,
+        repair: Some(Repair::Import),
+        fix: "put the archive of the version that runs (k3s --version) into agent/images in the data directory; where .cache.json is \
+            there, upgrade k3s to a version of July 2026 or later, or remove that file; then: sudo systemctl restart k3s",
+    },
     // No repair: the kubelet restarts it by itself, and what lacks is mostly an image or a server.
     Fault {
         id: "k3s.dns",
@@ -1084,12 +1142,12 @@ mod tests {
             ("", "it has no Pod"),
             ("\n\n", "it has no Pod"),
             (
-                "coredns-1|Pending|0/1 nodes are available: 1 Too many pods.||||\n\n",
+                "coredns-1 on |Pending|0/1 nodes are available: 1 Too many pods.||||\n\n",
                 "Pod coredns-1: Pending, 0/1 nodes are available: 1 Too many pods.",
             ),
             (
-                "a|Running||||\n\nb|Running||||CrashLoopBackOff|back-off 5m0s|Error\n\n",
-                "Pod b: Running, CrashLoopBackOff, back-off 5m0s, Error",
+                "a|Running||||\n\nb on box|Running||||CrashLoopBackOff|back-off 5m0s|Error\n\n",
+                "Pod b on box: Running, CrashLoopBackOff, back-off 5m0s, Error",
             ),
             (
                 "b|Pending||||ErrImagePull|first\nsecond|\n\n",

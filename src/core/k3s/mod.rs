@@ -12,6 +12,7 @@ pub mod copies;
 pub mod data;
 pub mod drain;
 pub mod faults;
+pub mod images;
 pub mod index;
 pub mod join;
 pub mod leave;

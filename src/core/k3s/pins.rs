@@ -18,9 +18,11 @@ const CHANGES_MAX: usize = 32;
 pub const SOCKET: &str = "/run/k3s/containerd/containerd.sock";
 /// Label by which containerd tells the kubelet that an image is pinned.
 const PINNED: &str = "io.cri-containerd.pinned";
+/// Label of the pins that are k3s' own.
+const OF_K3S: &str = "io.cattle.k3s.pinned";
 /// Label of the pins that are ours.
 const OURS: &str = "io.pipeops.pinned";
-/// Value of both.
+/// Value of all.
 const VALUE: &str = "pinned";
 
 /// Names of images in containerd.
@@ -65,6 +67,11 @@ pub fn question(filter: Option<&str>) -> Vec<String> {
 /// Filter of the images that are pinned.
 pub fn pinned() -> String {
     format!("labels.\"{PINNED}\"=={VALUE}")
+}
+
+/// Filter of the images that k3s pinned.
+pub fn of_k3s() -> String {
+    format!("labels.\"{OF_K3S}\"=={VALUE}")
 }
 
 /// Filter of the images that we pinned.

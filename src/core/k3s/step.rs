@@ -147,7 +147,7 @@ pub(super) fn directories(steps: &mut Vec<Step>, path: &str, is_there: &dyn Fn(&
 }
 
 /// Step that writes a file.
-pub(super) fn file(path: &str, content: String, mode: u32) -> Step {
+pub fn file(path: &str, content: String, mode: u32) -> Step {
     Step::File {
         path: path.to_owned(),
         content,
@@ -156,7 +156,7 @@ pub(super) fn file(path: &str, content: String, mode: u32) -> Step {
 }
 
 /// Step that runs a command, with the command of its undo. Empty: none.
-pub(super) fn run(forth: &str, back: &str) -> Step {
+pub fn run(forth: &str, back: &str) -> Step {
     Step::Run {
         forth: words(forth),
         back: words(back),

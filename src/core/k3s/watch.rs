@@ -684,7 +684,10 @@ mod tests {
 
     use super::*;
     use crate::core::{
-        k3s::faults::{Api, Node, Service},
+        k3s::{
+            faults::{Api, Node, Service},
+            images::Archives,
+        },
         time::Mono,
     };
 
@@ -1370,6 +1373,70 @@ mod tests {
         assert_eq!(memory.handed().len(), 1);
         memory.goes_on();
         assert_eq!(Memory::parse(&memory.text()).handed(), []);
+    }
+
+    fn with_archives(archives: Archives) -> Sight {
+        Sight {
+            archives: Some(archives),
+            lacks_image: true,
+            ..without_dns("True")
+        }
+    }
+
+    #[test]
+    fn archives_are_imported_again_where_k3s_dropped_the_pins_or_coredns_lacks_its_image() {
+        let release = Archives {
+            has_release: true,
+            are_unpinned: false,
+        };
+        let unpinned = Archives {
+            has_release: false,
+            are_unpinned: true,
+        };
+        for (archives, says) in [
+            (release, "an image of k3s is gone"),
+            (unpinned, "no longer pins"),
+        ] {
+            let sight = with_archives(archives);
+            let mut memory = Memory::default();
+            let (after, order) = until_order(&mut memory, &sight, 1000).unwrap();
+            assert_eq!((after, order.fault.id), (60, "k3s.images"));
+            assert_eq!(order.repair, Repair::Import);
+            assert!(order.seen.contains(says), "{}", order.seen);
+            memory.begins(&order, at(1060));
+            memory.ended(&order, None);
+            // It helped; then it did not.
+            assert!(memory.look(&healthy(), at(1120), true).is_none());
+            assert_eq!(memory.handed(), []);
+            let (after, again) = until_order(&mut memory, &sight, 1180).unwrap();
+            assert_eq!((after, again.fault.id), (480, "k3s.images"));
+        }
+    }
+
+    #[test]
+    fn archives_that_would_not_help_are_not_imported() {
+        let nothing = with_archives(Archives::default());
+        let release = Archives {
+            has_release: true,
+            are_unpinned: true,
+        };
+        let full = node(&[("Ready", "True", ""), ("DiskPressure", "True", "low")]);
+        let full = Sight {
+            api: Some(full),
+            ..with_archives(release)
+        };
+        let mut starts = with_archives(release);
+        starts.service.age_s = Some(60);
+        let other = Sight {
+            lacks_image: false,
+            ..with_archives(Archives {
+                are_unpinned: false,
+                ..release
+            })
+        };
+        for sight in [nothing, full, starts, other] {
+            assert!(until_order(&mut Memory::default(), &sight, 1000).is_none());
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod connect;
 mod datastore;
 mod describe;
 mod handover;
+mod images;
 mod join;
 mod kubeconfig;
 mod leave;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::super::Keeper;
+use super::super::{Keeper, system::System};
 use crate::{
     core::{
         images::ImageDigest,
@@ -40,9 +40,9 @@ impl Keeper {
             return Err(cannot("containerd of k3s does not run"));
         }
         let names = Names {
-            all: self.image_names(None)?,
-            pinned: self.image_names(Some(&pins::pinned()))?,
-            ours: self.image_names(Some(&pins::ours()))?,
+            all: self.system.image_names(None)?,
+            pinned: self.system.image_names(Some(&pins::pinned()))?,
+            ours: self.system.image_names(Some(&pins::ours()))?,
         };
         let labels = pins::plan(wanted, &names);
         let unpin = labels.unpin.iter().map(|name| pins::unpin(name));
@@ -63,11 +63,17 @@ impl Keeper {
             left: u64::try_from(labels.left).unwrap_or(u64::MAX),
         })
     }
+}
 
+impl System {
     fn image_names(&self, filter: Option<&str>) -> Result<Vec<String>> {
+        Ok(pins::names(&self.images(filter)?))
+    }
+
+    /// Names of images in containerd, a line each.
+    pub(super) fn images(&self, filter: Option<&str>) -> Result<String> {
         let argv = pins::question(filter);
         let argv: Vec<_> = argv.iter().map(String::as_str).collect();
-        let ended = self.system.run_unattended(&argv, LIST, &[])?;
-        Ok(pins::names(&ended.output))
+        Ok(self.run_unattended(&argv, LIST, &[])?.output)
     }
 }

@@ -28,9 +28,10 @@ use crate::{
             faults::{
                 self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
             },
+            images::waits_for_coredns,
             servers::Datastore,
             shutdown,
-            step::{Step, words},
+            step::{Step, run},
             texts::Init,
             watch::{self, Handed, MEMORY, MEMORY_MODE, Memory, Order},
             window::{self, Window},
@@ -271,7 +272,9 @@ impl Keeper {
                 && node.lacks_dns
             {
                 sight.dns = self.system.dns();
+                sight.lacks_image = waits_for_coredns(&sight.dns, &note.node);
             }
+            sight.archives = Some(self.system.archives(&note.data_dir));
             if let Some(Api::Node(node)) = &sight.api
                 && node.lacks_memory()
             {
@@ -348,7 +351,7 @@ impl Keeper {
                 does.clone(),
             )
         };
-        let steps = steps(order.repair, self.system.init()?, self.system.role());
+        let steps = self.repair_steps(order.repair, note)?;
         let mut done = self.begin_steps(&journal, record, steps, Duration::ZERO)?;
         memory.begins(order, clock::now());
         self.remember(memory, wanted.group)?;
@@ -380,6 +383,16 @@ impl Keeper {
             seen: order.seen.clone(),
             done,
         }))
+    }
+
+    fn repair_steps(&self, repair: Repair, note: &Managed) -> Result<Vec<Step>> {
+        let forget = match repair {
+            Repair::Import => self.system.forget_imports(&note.data_dir),
+            Repair::Start | Repair::Restart => None,
+        };
+        let commands = commands(repair, self.system.init()?, self.system.role());
+        let commands = commands.iter().map(|command| run(command, ""));
+        Ok(forget.into_iter().chain(commands).collect())
     }
 
     /// Minutes until a window opens; `None`: it is open, or nothing tells the time here.
@@ -483,26 +496,25 @@ pub(super) fn finding(fault: Handed) -> Finding {
     }
 }
 
-/// The steps of a repair.
-fn steps(repair: Repair, init: Init, role: Role) -> Vec<Step> {
+/// The commands of a repair.
+fn commands(repair: Repair, init: Init, role: Role) -> Vec<String> {
     let name = role.name();
-    let commands = match (init, repair) {
+    match (init, repair) {
         (Init::Systemd, Repair::Start) => vec![
             format!("systemctl reset-failed {name}"),
             format!("systemctl start --no-block {name}"),
         ],
-        (Init::Systemd, Repair::Restart) => vec![format!("systemctl restart --no-block {name}")],
+        (Init::Systemd, Repair::Restart | Repair::Import) => {
+            vec![format!("systemctl restart --no-block {name}")]
+        }
         (Init::OpenRc, Repair::Start) => vec![
             format!("rc-service {name} zap"),
             format!("rc-service {name} start"),
         ],
-        (Init::OpenRc, Repair::Restart) => vec![format!("rc-service {name} restart")],
-    };
-    let steps = commands.iter().map(|command| Step::Run {
-        forth: words(command),
-        back: Vec::new(),
-    });
-    steps.collect()
+        (Init::OpenRc, Repair::Restart | Repair::Import) => {
+            vec![format!("rc-service {name} restart")]
+        }
+    }
 }
 
 fn is_unfinished(journal: &Journal) -> Result<bool> {
@@ -636,6 +648,11 @@ impl System {
                 "etcd knows this server by that address, and k3s does not start with another one"
                     .to_owned(),
             );
+        }
+        if order.repair == Repair::Import
+            && let Some(why) = self.lacks_room_for_images(&note.data_dir)
+        {
+            return Some(why);
         }
         // The kind does not exist where nobody installed that controller.
         let plans = self.names(&["plans.upgrade.cattle.io", "-A"]);

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     core::k3s::{
+        pins::SOCKET,
         watch::{DOING, MEMORY, Memory, STATUS, TIMER},
         window::Window,
     },
@@ -68,6 +69,25 @@ fn faults(tree: &Tree) -> String {
         .read(MEMORY.trim_start_matches('/'))
         .unwrap_or_default();
     text.lines().skip(1).collect::<Vec<_>>().join("\n")
+}
+
+/// Makes what was seen half an hour older.
+fn age_faults(tree: &Tree) {
+    let memory = tree.read(MEMORY.trim_start_matches('/')).unwrap();
+    let aged: Vec<_> = memory
+        .lines()
+        .map(|line| match line.split('\t').collect::<Vec<_>>() {
+            fields if fields[0].starts_with("k3s.") => {
+                let since: u64 = fields[1].parse().unwrap();
+                let mut fields = fields;
+                let since = since.saturating_sub(1800).to_string();
+                fields[1] = &since;
+                fields.join("\t")
+            }
+            _ => line.to_owned(),
+        })
+        .collect();
+    tree.put(MEMORY.trim_start_matches('/'), &aged.join("\n"), 0o640);
 }
 
 /// State that a look left for the agent.
@@ -413,22 +433,7 @@ fn coredns_the_datastore_and_the_firewall_are_left_to_a_person_without_a_change(
         .unwrap();
     log.set_len(3_000_000_000).unwrap();
     assert!(look(&tree, true).is_none());
-    // As if that had been half an hour ago.
-    let memory = tree.read(MEMORY.trim_start_matches('/')).unwrap();
-    let aged: Vec<_> = memory
-        .lines()
-        .map(|line| match line.split('\t').collect::<Vec<_>>() {
-            fields if fields[0].starts_with("k3s.") => {
-                let since: u64 = fields[1].parse().unwrap();
-                let mut fields = fields;
-                let since = since.saturating_sub(1800).to_string();
-                fields[1] = &since;
-                fields.join("\t")
-            }
-            _ => line.to_owned(),
-        })
-        .collect();
-    tree.put(MEMORY.trim_start_matches('/'), &aged.join("\n"), 0o640);
+    age_faults(&tree);
     let before = tree.keeper().changes().unwrap().len();
     assert!(look(&tree, true).is_none());
     assert_eq!(tree.keeper().changes().unwrap().len(), before);
@@ -451,6 +456,57 @@ fn coredns_the_datastore_and_the_firewall_are_left_to_a_person_without_a_change(
     );
     // It is no reason to call the node unready.
     assert!(left.is_ready);
+}
+
+/// A k3s that skips the archive of its images, and of whose images `pinned` are pinned.
+fn with_skipped_archive(pinned: &str) -> Tree {
+    let tree = machine(HEALTHY);
+    tree.put("mended", "", 0o644);
+    let name = "k3s-airgap-images-amd64.tar.zst";
+    tree.put(&format!("{IMAGES}/{name}"), "images", 0o600);
+    let cache = format!("{{\"/var/lib/rancher/k3s/agent/images/{name}\":{{\"size\":6}}}}");
+    tree.put(CACHE, &cache, 0o600);
+    tree.put(SOCKET.trim_start_matches('/'), "", 0o600);
+    let k3s = tree.read("usr/sbin/k3s").unwrap();
+    let case = format!("case \"$*\" in *ctr*io.cattle.k3s.pinned*) printf '{pinned}';;\n");
+    let asked = k3s.replace("case \"$*\" in ", &case);
+    assert_ne!(asked, k3s);
+    tree.put("usr/sbin/k3s", &asked, 0o755);
+    tree
+}
+
+const IMAGES: &str = "var/lib/rancher/k3s/agent/images";
+const CACHE: &str = "var/lib/rancher/k3s/agent/images/.cache.json";
+
+#[test]
+fn archives_whose_pins_are_gone_are_imported_again_by_a_restart_that_knows_of_none() {
+    let tree = with_skipped_archive("");
+    assert!(look(&tree, true).is_none());
+    age_faults(&tree);
+    let done = look(&tree, true).unwrap();
+    assert_eq!(done.outcome, "done", "{}", done.sentence);
+    assert_eq!(tree.read(CACHE).as_deref(), Some(""));
+    assert!(tree.calls().contains("systemctl restart --no-block k3s"));
+    assert!(
+        tree.read(&format!("{IMAGES}/k3s-airgap-images-amd64.tar.zst"))
+            .is_some()
+    );
+    // With the file empty, the next start imports everything, so that nothing is asked.
+    let asked = |tree: &Tree| tree.calls().matches(" images ls ").count();
+    let before = asked(&tree);
+    assert!(look(&tree, true).is_none());
+    assert_eq!(asked(&tree), before);
+}
+
+#[test]
+fn archives_whose_images_are_pinned_are_left_alone() {
+    let tree = with_skipped_archive("docker.io/rancher/mirrored-pause:3.6\\n");
+    for _ in 0..2 {
+        assert!(look(&tree, true).is_none());
+        age_faults(&tree);
+    }
+    assert_eq!(faults(&tree), "");
+    assert_ne!(tree.read(CACHE).as_deref(), Some(""));
 }
 
 #[test]

@@ -280,32 +280,6 @@ func tellManager(socket string) error {
 	return err
 }
 
-// Archives of agent/images, as k3s imports them at each start.
-func (m *machine) importImages() error {
-	listens := func() error {
-		connection, err := net.DialTimeout("unix", containerdSocket, time.Second)
-		if err != nil {
-			return err
-		}
-		return connection.Close()
-	}
-	if err := until(time.Minute, listens); err != nil {
-		return err
-	}
-	archives, err := filepath.Glob(filepath.Join(m.data, "agent/images/*.tar"))
-	if err != nil {
-		return err
-	}
-	for _, archive := range archives {
-		said, err := exec.Command(filepath.Join(m.bin, "ctr"), "--address", containerdSocket, "--namespace", "k8s.io", "images", "import", archive).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("cannot import %s: %w: %s", archive, err, said)
-		}
-		fmt.Printf("level=info msg=\"imported images from %s\"\n", archive)
-	}
-	return nil
-}
-
 // Certificates, token and the configurations of the parts.
 func (m *machine) prepare() error {
 	for _, dir := range []string{"server/db", "server/manifests", "agent/images", "agent/etc/containerd", "agent/etc/cni/net.d", "agent/containerd"} {
