@@ -96,9 +96,9 @@ impl Manager {
 /// Stops the services that `pipeops-agent k3s` made; those that are not there are no matter.
 pub(super) fn stop_for_k3s(root: &Path) {
     let stops = if root.join("run/systemd/system").exists() {
-        vec![watch::stop(Init::Systemd), connect::STOP]
+        vec![watch::stop(Init::Systemd), connect::stop(Init::Systemd)]
     } else if root.join("run/openrc").exists() {
-        vec![watch::stop(Init::OpenRc)]
+        vec![watch::stop(Init::OpenRc), connect::stop(Init::OpenRc)]
     } else {
         vec![]
     };

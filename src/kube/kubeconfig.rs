@@ -516,8 +516,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 
 fn permission_fix(path: &Path) -> String {
     if path == Path::new(K3S_KUBECONFIG) {
-        // k3s writes its file anew at each start: a chmod of the file lasts only until then.
-        return "sudo pipeops-agent k3s connect; without systemd: run as root, or set in /etc/rancher/k3s/config.yaml: write-kubeconfig-mode: \"0640\" and write-kubeconfig-group: pipeops-agent, then restart k3s".to_owned();
+        return "sudo pipeops-agent k3s connect gives the agent a credential of its own".to_owned();
     }
     format!(
         "run as root, or create a copy for the agent: install -m 600 -o pipeops-agent {0} /etc/pipeops-agent/kubeconfig, and set agent.kubeconfig to it",
@@ -734,9 +733,12 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_k3s_file_says_what_lasts() {
+    fn an_unreadable_k3s_file_stays_the_administrators() {
         let fix = permission_fix(Path::new(K3S_KUBECONFIG));
-        assert!(fix.contains("write-kubeconfig-mode"), "{fix}");
+        assert!(
+            fix.contains("k3s connect") && !fix.contains("mode"),
+            "{fix}"
+        );
     }
 
     proptest! {

@@ -41,7 +41,7 @@ pub(super) struct Left {
 
 /// Services that `pipeops-agent k3s` made: links first, so that an interrupted removal leaves none
 /// that leads nowhere.
-const SERVICES_OF_K3S: [&str; 12] = [
+const SERVICES_OF_K3S: [&str; 14] = [
     "etc/systemd/system/timers.target.wants/pipeops-k3s-watch.timer",
     "etc/systemd/system/timers.target.wants/pipeops-k3s-connect.timer",
     "etc/systemd/system/multi-user.target.wants/pipeops-k3s-resume.service",
@@ -51,8 +51,10 @@ const SERVICES_OF_K3S: [&str; 12] = [
     "etc/systemd/system/pipeops-k3s-connect.service",
     "etc/systemd/system/pipeops-k3s-resume.service",
     "etc/runlevels/default/pipeops-k3s-watch",
+    "etc/runlevels/default/pipeops-k3s-connect",
     "etc/runlevels/default/pipeops-k3s-resume",
     "etc/init.d/pipeops-k3s-watch",
+    "etc/init.d/pipeops-k3s-connect",
     "etc/init.d/pipeops-k3s-resume",
 ];
 /// Folders of those services: the credential and the state in memory, and copies of backups on
@@ -343,16 +345,14 @@ mod tests {
 
     #[test]
     fn every_service_for_k3s_is_known_here_and_to_the_package() {
-        let made = [Init::Systemd, Init::OpenRc].map(watch::made);
-        let resume = [Init::Systemd, Init::OpenRc].map(plan::no_resume);
-        let resume = resume.iter().flatten().filter_map(|step| {
-            let Step::Gone { path, .. } = step else {
-                return None;
-            };
-            Some(path.as_str())
+        let inits = [Init::Systemd, Init::OpenRc];
+        let made = inits.map(|init| [watch::made(init), connect::made(init)].concat());
+        let resume = inits.map(plan::no_resume).concat();
+        let resume = resume.iter().filter_map(|step| match step {
+            Step::Gone { path, .. } => Some(path.as_str()),
+            _ => None,
         });
-        let made = made.into_iter().flatten().copied();
-        for path in made.chain(connect::MADE).chain(resume) {
+        for path in made.concat().into_iter().chain(resume) {
             let path = path.trim_start_matches('/');
             let is_below = |folder: &&str| path.starts_with(*folder);
             let is_known = SERVICES_OF_K3S.contains(&path) || FOLDERS_OF_K3S.iter().any(is_below);

@@ -1,12 +1,12 @@
 //! Credential of the agent for the k3s of this machine: a token of its own account that ends soon,
 //! in a file that no disk ever has.
 //!
-//! The administrator's kubeconfig stays root's. A timer makes the token again, twice a day and
-//! after each start of the machine.
+//! The administrator's kubeconfig stays root's. A timer, or a service of OpenRC that sleeps, makes
+//! the token again, twice a day and after each start of the machine.
 
 use super::{
     step::{Step, directories, file, run},
-    texts,
+    texts::{self, Init},
 };
 
 /// Directory of the credential, in memory: root's, and the agent's group may look into it.
@@ -20,6 +20,9 @@ pub const TIMER: &str = "/etc/systemd/system/pipeops-k3s-connect.timer";
 /// Directory that a removal takes if nothing else is in it.
 pub const WANTS: &str = "/etc/systemd/system/timers.target.wants";
 const WANTED: &str = "/etc/systemd/system/timers.target.wants/pipeops-k3s-connect.timer";
+/// Service of OpenRC, which has no timers.
+const SERVICE: &str = "/etc/init.d/pipeops-k3s-connect";
+const LEVEL: &str = "/etc/runlevels/default/pipeops-k3s-connect";
 /// The agent's account.
 pub const ACCOUNT: &str = "pipeops-agent";
 /// Lifetime of a token. Fourteen tries to make the next one fail before it ends.
@@ -28,31 +31,62 @@ pub const LIFETIME: &str = "168h";
 pub const QUESTION: &str =
     "{.clusters[0].cluster.server} {.clusters[0].cluster.certificate-authority-data}";
 
+/// File that is there where the credential is renewed.
+pub const fn mark(init: Init) -> &'static str {
+    match init {
+        Init::Systemd => TIMER,
+        Init::OpenRc => SERVICE,
+    }
+}
+
+/// Command after which no credential is made.
+pub const fn stop(init: Init) -> &'static str {
+    match init {
+        Init::Systemd => "systemctl stop pipeops-k3s-connect.timer pipeops-k3s-connect.service",
+        Init::OpenRc => "rc-service pipeops-k3s-connect stop",
+    }
+}
+
+/// Paths that a removal of k3s takes.
+pub const fn made(init: Init) -> &'static [&'static str] {
+    match init {
+        Init::Systemd => &[WANTED, TIMER, UNIT, DIRECTORY],
+        Init::OpenRc => &[LEVEL, SERVICE, DIRECTORY],
+    }
+}
+
 /// The steps that have the credential made from now on.
-pub fn steps(program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
+pub fn steps(init: Init, program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     // Undone last: until then the service may fill it.
     let mut steps = vec![Step::Made {
         path: DIRECTORY.to_owned(),
     }];
-    directories(&mut steps, WANTS, is_there);
-    steps.extend([
-        run("", "systemctl daemon-reload"),
-        file(UNIT, texts::connect(program), 0o644),
-        file(TIMER, include_str!("texts/connect.timer").to_owned(), 0o644),
-        Step::Link {
-            path: WANTED.to_owned(),
-            target: TIMER.to_owned(),
-        },
-        run("systemctl daemon-reload", ""),
-        run("systemctl start pipeops-k3s-connect.timer", STOP),
-    ]);
+    match init {
+        Init::Systemd => {
+            directories(&mut steps, WANTS, is_there);
+            steps.extend([
+                run("", "systemctl daemon-reload"),
+                file(UNIT, texts::connect(init, program), 0o644),
+                file(TIMER, include_str!("texts/connect.timer").to_owned(), 0o644),
+                Step::Link {
+                    path: WANTED.to_owned(),
+                    target: TIMER.to_owned(),
+                },
+                run("systemctl daemon-reload", ""),
+                run("systemctl start pipeops-k3s-connect.timer", stop(init)),
+            ]);
+        }
+        Init::OpenRc => steps.extend([
+            file(SERVICE, texts::connect(init, program), 0o755),
+            Step::Link {
+                path: LEVEL.to_owned(),
+                target: SERVICE.to_owned(),
+            },
+            run("rc-service pipeops-k3s-connect start", stop(init)),
+        ]),
+    }
     steps
 }
-
-/// Command after which no credential is made.
-pub const STOP: &str = "systemctl stop pipeops-k3s-connect.timer pipeops-k3s-connect.service";
-/// Paths that a removal of k3s takes.
-pub const MADE: [&str; 4] = [WANTED, TIMER, UNIT, DIRECTORY];
 
 /// Somebody's token, in a kubeconfig.
 #[derive(Clone, Copy, Debug)]
@@ -129,24 +163,29 @@ mod tests {
 
     #[test]
     fn the_undo_takes_every_file_and_the_directory_last() {
-        let steps = steps("/usr/bin/pipeops-agent", &|_| true);
-        assert_eq!(
-            steps[0],
-            Step::Made {
-                path: DIRECTORY.to_owned()
-            }
-        );
-        let files = steps.iter().filter_map(|step| {
-            if let Step::File { path, .. } | Step::Link { path, .. } | Step::Made { path } = step {
-                Some(path.as_str())
-            } else {
-                None
-            }
-        });
-        let mut files: Vec<_> = files.collect();
-        let mut made = MADE;
-        files.sort_unstable();
-        made.sort_unstable();
-        assert_eq!(files, made);
+        for init in [Init::Systemd, Init::OpenRc] {
+            let steps = steps(init, "/usr/bin/pipeops-agent", &|_| true);
+            assert_eq!(
+                steps[0],
+                Step::Made {
+                    path: DIRECTORY.to_owned()
+                }
+            );
+            let files = steps.iter().filter_map(|step| {
+                if let Step::File { path, .. } | Step::Link { path, .. } | Step::Made { path } =
+                    step
+                {
+                    Some(path.as_str())
+                } else {
+                    None
+                }
+            });
+            let mut files: Vec<_> = files.collect();
+            let mut made = made(init).to_vec();
+            files.sort_unstable();
+            made.sort_unstable();
+            assert_eq!(files, made);
+            assert!(files.contains(&mark(init)));
+        }
     }
 }

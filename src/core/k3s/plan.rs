@@ -105,7 +105,7 @@ pub fn install(wanted: &Install, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
         when: When::Forth,
     });
     if wanted.connects {
-        steps.extend(connect::steps(&wanted.program, is_there));
+        steps.extend(connect::steps(wanted.init, &wanted.program, is_there));
     }
     steps.extend(watch::steps(wanted.init, &wanted.program, is_there));
     steps.extend(no_resume(wanted.init));
@@ -282,7 +282,11 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
     let init = wanted.init;
     let looks: [(&str, &str, &[&str]); 3] = [
         (watch::mark(init), watch::stop(init), watch::made(init)),
-        (connect::TIMER, connect::STOP, &connect::MADE),
+        (
+            connect::mark(init),
+            connect::stop(init),
+            connect::made(init),
+        ),
         (
             shutdown::mark(init),
             shutdown::stop(init),

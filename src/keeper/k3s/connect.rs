@@ -1,5 +1,5 @@
-//! The agent's credential for the k3s of this machine: its account, a token that ends, and the
-//! timer that makes the next one.
+//! The agent's credential for the k3s of this machine: its account, a token that ends, and what
+//! makes the next one.
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
@@ -14,7 +14,6 @@ use crate::{
         BINARY,
         connect::{self, ACCOUNT, Bearer, LIFETIME},
         step::Step,
-        texts::Init,
     },
     error::{Error, Result, Retry},
     files,
@@ -64,7 +63,7 @@ impl Keeper {
         self.can_connect()?;
         Ok(K3sPlan {
             does: DOES.to_owned(),
-            steps: describe::steps(&self.connect_steps(wanted)),
+            steps: describe::steps(&self.connect_steps(wanted)?),
             undo: "sudo pipeops-agent undo ID; the account stays in the cluster: pipeops-agent rbac | k3s kubectl delete -f -"
                 .to_owned(),
             ..K3sPlan::default()
@@ -78,7 +77,7 @@ impl Keeper {
         self.can_connect()?;
         // Before anything is set up: what does not work now would fail twice a day.
         self.k3s_renew(wanted)?;
-        if self.system.is_there(connect::TIMER) {
+        if self.system.is_there(connect::mark(self.system.init()?)) {
             return Ok(Done {
                 outcome: "done".to_owned(),
                 sentence: "the agent has a new credential; it is renewed already".to_owned(),
@@ -86,7 +85,7 @@ impl Keeper {
             });
         }
         let record = Record::new("k3s.connect", who, now(), DOES.to_owned());
-        let steps = self.connect_steps(wanted);
+        let steps = self.connect_steps(wanted)?;
         self.begin_steps(&journal, record, steps, Duration::ZERO)
     }
 
@@ -110,7 +109,7 @@ impl Keeper {
             account: ACCOUNT,
             lifetime: LIFETIME,
             server: None,
-            note: "Made by pipeops-k3s-connect.service; the token ends after a week.",
+            note: "Made by pipeops-k3s-connect; the token ends after a week.",
         };
         let text = self.credential(&credential, cannot)?;
         let directory = self.system.path(connect::DIRECTORY);
@@ -123,23 +122,20 @@ impl Keeper {
         )
     }
 
-    fn connect_steps(&self, wanted: &Connect) -> Vec<Step> {
-        connect::steps(&wanted.program, &|path| self.system.is_there(path))
+    fn connect_steps(&self, wanted: &Connect) -> Result<Vec<Step>> {
+        let init = self.system.init()?;
+        let is_there = |path: &str| self.system.is_there(path);
+        Ok(connect::steps(init, &wanted.program, &is_there))
     }
 
     fn can_connect(&self) -> Result<()> {
         self.only_on_servers("k3s connect")?;
-        let with = |fix: &str| cannot().fix(fix);
-        if !self.system.is_there(BINARY) {
-            return Err(with("install it: sudo pipeops-agent k3s install").why("there is no k3s"));
+        if self.system.is_there(BINARY) {
+            return Ok(());
         }
-        match self.system.init()? {
-            Init::Systemd => Ok(()),
-            Init::OpenRc => Err(with(
-                "let k3s give its own file to the group of the agent: docs/install.md, The cluster",
-            )
-            .why("the credential is renewed by a timer of systemd")),
-        }
+        Err(cannot()
+            .why("there is no k3s")
+            .fix("install it: sudo pipeops-agent k3s install"))
     }
 
     /// Makes a token, and the kubeconfig for it. `cannot` heads an error.

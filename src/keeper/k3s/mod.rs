@@ -411,7 +411,7 @@ impl Keeper {
             drop_in,
             registries: wanted.registries.clone(),
             program: wanted.program.clone(),
-            connects: wanted.connects && init == Init::Systemd,
+            connects: wanted.connects,
             protected,
             note: (self.own(NOTE), note_text(&managed)?),
         };

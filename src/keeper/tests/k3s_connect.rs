@@ -98,3 +98,28 @@ fn a_k3s_that_does_not_answer_leaves_the_credential_of_before() {
     std::fs::remove_file(tree.root().join("k3s-is-down")).unwrap();
     assert_eq!(tree.snapshot(), before);
 }
+
+#[test]
+fn with_openrc_a_service_that_sleeps_renews_it() {
+    let tree = machine(":")
+        .with("run/openrc/softlevel", "default")
+        .with("etc/init.d/other", "")
+        .with("etc/runlevels/default/other", "")
+        .program("rc-service", "");
+    std::fs::remove_dir_all(tree.root().join("run/systemd")).unwrap();
+    let before = tree.snapshot();
+    let done = tree.keeper().k3s_connect(&wanted(), "root").unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    let service = tree.read("etc/init.d/pipeops-k3s-connect").unwrap();
+    assert!(service.contains("k3s connect --renew"), "{service}");
+    let calls = tree.read("calls").unwrap();
+    assert!(
+        calls.contains("rc-service pipeops-k3s-connect start"),
+        "{calls}"
+    );
+    let again = tree.keeper().k3s_connect(&wanted(), "root").unwrap();
+    assert_eq!(again.change, None);
+    let undone = tree.keeper().undo(&done.change.unwrap(), "root").unwrap();
+    assert_eq!(undone.outcome, "undone", "{undone:?}");
+    assert_eq!(tree.snapshot(), before);
+}

@@ -97,8 +97,12 @@ pub fn watch(init: Init, program: &str) -> String {
 }
 
 /// The service that makes the agent's credential.
-pub fn connect(program: &str) -> String {
-    include_str!("connect.service").replace("@PROGRAM@", program)
+pub fn connect(init: Init, program: &str) -> String {
+    let text = match init {
+        Init::Systemd => include_str!("connect.service"),
+        Init::OpenRc => include_str!("connect.openrc"),
+    };
+    text.replace("@PROGRAM@", program)
 }
 
 /// `k3s-killall.sh`.
@@ -386,7 +390,7 @@ mod tests {
         let systemd = [
             resume(Init::Systemd, "/p q", "/d"),
             watch(Init::Systemd, "/p q"),
-            connect("/p q"),
+            connect(Init::Systemd, "/p q"),
         ];
         for text in systemd {
             assert!(
@@ -395,7 +399,11 @@ mod tests {
                 "{text}"
             );
         }
-        for text in [resume(Init::OpenRc, "/p", "/d"), watch(Init::OpenRc, "/p")] {
+        for text in [
+            resume(Init::OpenRc, "/p", "/d"),
+            watch(Init::OpenRc, "/p"),
+            connect(Init::OpenRc, "/p"),
+        ] {
             assert!(text.contains("[ ") && text.contains("-x "), "{text}");
         }
     }
