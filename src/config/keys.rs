@@ -400,7 +400,7 @@ keys! {
     }
     K3S_WINDOW = {
         path: "k3s.window",
-        doc: "Maintenance window, as 02:00-05:00 in the time of this machine: restarts of k3s that can wait (for its certificates, and k3s upgrade --in-window) happen within it. Default: at any time.",
+        doc: "Maintenance window, as 02:00-05:00 in the time of this machine: restarts of k3s that can wait (for its certificates, for pins of images, and k3s upgrade --in-window) happen within it. Default: at any time.",
     }
     K3S_BACKUP_EVERY = {
         path: "k3s.backup_every",

@@ -27,8 +27,8 @@ itself whether `/readyz` is fine and the node has reported that it is Ready. Not
 * the system-upgrade-controller has plans for this cluster;
 * it is about certificates, and the clock is wrong (earlier than this program, or than the newest certificate), or more than 10 days are left and nothing
   says that the clock is synchronized (`timedatectl`, or `chronyc`), or the certificates have ended and nothing says so;
-* it is about certificates, and another of several servers is not Ready or is being restarted or upgraded;
-* it is about images, and the disk has less room than three times the length of the archives, which is what they take unpacked;
+* it is about certificates or images, and another of several servers is not Ready or is being restarted or upgraded;
+* an image is gone, and the disk has less room than three times the length of the archives, which is what they take unpacked;
 * it is about the address of a server with embedded etcd, whose members know each other by their addresses: k3s does not start with another one.
 
 What a repair could make worse has none: to compact a datastore stops k3s for minutes and takes as much room again, rules of other programs are among
@@ -36,7 +36,8 @@ duplicate firewall rules, and the kubelet restarts CoreDNS by itself, so that wh
 
 A scheduled backup that failed is reported in the same places, as `k3s.unsaved`, with its reason: a full disk, a damaged datastore.
 
-While another change is under way, or was interrupted, nothing is judged, repaired or backed up. A change that was interrupted is tried again after a
+A repair that was interrupted is finished by the next look. While another change is under way, or was interrupted, nothing is judged, repaired or
+backed up. A change that was interrupted is tried again after a
 start of the machine, up to twelve times with pauses; one that nobody goes on with for five minutes is reported in the same places, as
 `k3s.unfinished`. What needs the API is judged only while it answers.
 

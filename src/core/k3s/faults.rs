@@ -5,9 +5,9 @@
 //!
 //! The watch owns what happens to a running k3s, because nobody has to ask for its look: also the
 //! size of the datastore, duplicate firewall rules, images of archives and CoreDNS. The doctor,
-//! which looks when it is asked, owns what this machine brings along: programs, files, settings, name servers;
-//! `OF_THE_DOCTOR` names those of k3s. It shows size and duplicates, too, for a k3s that nobody
-//! watches.
+//! which looks when it is asked, owns what this machine brings along: programs, files, settings,
+//! name servers; `OF_THE_DOCTOR` names those of k3s. It shows size and duplicates, too, for a k3s
+//! that nobody watches.
 
 use std::net::IpAddr;
 
@@ -185,8 +185,8 @@ pub struct Sight {
     pub duplicates: Option<u64>,
     /// State of the Pods of CoreDNS, where none is ready.
     pub dns: String,
-    /// True if they wait for an image that the archive of a release has.
-    pub lacks_image: bool,
+    /// The image that they wait for, where the archive of a release has it.
+    pub lacks_image: Option<String>,
     /// Archives of images; `None`: they were not looked at.
     pub archives: Option<Archives>,
     /// The Pod or program that has most of the memory, where the node runs out of it.
@@ -198,6 +198,29 @@ pub struct Sight {
 }
 
 impl Sight {
+    /// Seconds since the process of k3s was started.
+    fn age_s(&self) -> Option<u64> {
+        Some(self.up_s.saturating_sub(self.service.started_s?))
+    }
+
+    /// Returns whether k3s has had the time to come up, where nobody says that it has.
+    fn has_come_up(&self) -> bool {
+        let is_told = self.init == Init::Systemd;
+        is_told || self.age_s().is_none_or(|age| age >= COMES_UP_S)
+    }
+
+    /// Returns whether k3s may still be importing images: its kubelet, which it starts after that,
+    /// has not reported since its own start.
+    fn may_import(&self) -> bool {
+        let Some((node, age_s)) = node(self).zip(self.age_s()) else {
+            return false;
+        };
+        let age_ms = i64::try_from(age_s.saturating_mul(1000)).unwrap_or(i64::MAX);
+        let started_ms = self.wall.millis().saturating_sub(age_ms);
+        let has_reported = node.reported.is_some_and(|at| at.millis() >= started_ms);
+        age_s < COMES_UP_S && !has_reported
+    }
+
     /// Returns whether it shows a part at all.
     pub fn shows(&self, part: Component) -> bool {
         match part {
@@ -331,17 +354,18 @@ pub struct Service {
     pub was_started: bool,
     /// Microseconds from the end of its process to its state of now.
     pub settled_us: u64,
-    /// Seconds since its process was started, where nobody says when k3s has come up: OpenRC.
-    pub age_s: Option<u64>,
+    /// Seconds from the start of the machine to that of its process; `None`: not known.
+    pub started_s: Option<u64>,
 }
 
 /// Properties that [`Service::parse`] reads, for `systemctl show -p`.
 pub const PROPERTIES: &str = "ActiveState,Result,NRestarts,ExecMainStatus,UnitFileState,InactiveExitTimestampMonotonic,\
-    ExecMainExitTimestampMonotonic,StateChangeTimestampMonotonic";
+    ExecMainStartTimestampMonotonic,ExecMainExitTimestampMonotonic,StateChangeTimestampMonotonic";
 
 /// `Result` of a service that is restarted no more.
 const GIVEN_UP: &str = "start-limit-hit";
-/// Time for a k3s to come up that does not say when it has.
+/// Time for a k3s to come up that does not say when it has, and to import images from a slow card:
+/// five minutes were seen.
 const COMES_UP_S: u64 = 900;
 
 /// Longest time from the end of a process to the state of its service, where nothing was waited
@@ -368,7 +392,8 @@ impl Service {
             is_enabled: value("UnitFileState") == "enabled",
             was_started: !matches!(value("InactiveExitTimestampMonotonic"), "" | "0"),
             settled_us: changed.saturating_sub(ended),
-            age_s: None,
+            started_s: Some(micros("ExecMainStartTimestampMonotonic") / 1_000_000)
+                .filter(|started| *started > 0),
         }
     }
 
@@ -399,11 +424,6 @@ impl Service {
     /// Returns whether it runs.
     pub fn is_running(&self) -> bool {
         self.active == "active"
-    }
-
-    /// Returns whether it has had the time to come up, where nobody says that it has.
-    fn has_come_up(&self) -> bool {
-        self.age_s.is_none_or(|age| age >= COMES_UP_S)
     }
 
     /// True if systemd has ended it for good, by itself. It says so as the result of a service that
@@ -466,13 +486,14 @@ pub const FAULTS: &[Fault] = &[
             let is_it = is_looping(sight) && sight.service.status == 203;
             is_it.then(|| "/usr/local/bin/k3s cannot be run: it is missing, truncated, or built for another processor".to_owned())
         },
-        fix: "sudo pipeops-agent doctor; sudo pipeops-agent k3s upgrade puts the program in place again",
+        fix: "sudo pipeops-agent doctor; to put the program in place again, with all data kept: sudo pipeops-agent k3s uninstall --keep-data, \
+            then sudo pipeops-agent k3s install --reuse-data",
         ..LOOP
     },
     Fault {
         id: "k3s.no-route",
         detect: |sight| says(sight, &["no default routes found"]),
-        fix: "wait for the network, or give this machine a default route: docs/k3s.md; a fixed node-ip in /etc/rancher/k3s/config.yaml does as well",
+        fix: "wait for the network, or give this machine a default route: sudo pipeops-agent doctor has the commands; a fixed node-ip in /etc/rancher/k3s/config.yaml does as well",
         ..LOOP
     },
     Fault {
@@ -705,7 +726,7 @@ pub const FAULTS: &[Fault] = &[
         confidence: Confidence::Likely,
         from: "the service runs, and its API has not answered for two minutes",
         detect: |sight| {
-            let is_it = sight.service.has_come_up() && sight.role == Role::Server;
+            let is_it = sight.has_come_up() && sight.role == Role::Server;
             let why = silence(sight).filter(|_| is_it)?;
             Some(format!("k3s runs, and its API does not answer: {why}"))
         },
@@ -799,9 +820,10 @@ pub const FAULTS: &[Fault] = &[
         part: Component::Node,
         severity: Critical,
         confidence: Confidence::Likely,
-        from: "the node has not been Ready for two minutes",
+        from: "the node has not been Ready for two minutes; for fifteen where its kubelet has not reported since k3s was started, \
+            which imports images before it starts that",
         detect: |sight| {
-            let node = node(sight)?;
+            let node = node(sight).filter(|_| !sight.may_import())?;
             let why = node
                 .has("Ready", "False")
                 .or_else(|| node.has("Ready", "Unknown"));
@@ -915,35 +937,37 @@ pub const FAULTS: &[Fault] = &[
     // Before CoreDNS is left to a person: what it lacks may be in an archive.
     Fault {
         id: "k3s.images",
-        part: Component::Images,
-        severity: Warning,
+        severity: Critical,
         confidence: Confidence::Likely,
-        from: "k3s skips an archive in agent/images that .cache.json names, and none of its images is pinned; or CoreDNS waits on this \
-            server for an image that the archive of a release has; not while the node runs out of disk",
+        from: "CoreDNS waits on this server for an image that the archive of a release in agent/images has; not while the node runs out \
+            of disk",
         detect: |sight| {
-            // k3s may still be importing them.
-            let archives = sight.archives.filter(|_| sight.service.has_come_up())?;
-            if pressure(sight, "DiskPressure", "disk").is_some() {
-                None
-            } else if archives.are_unpinned {
-                Some(
-                    "k3s no longer pins the images of its archives: when disk space runs low they are removed, and \
-                    nothing brings them back offline"
-                        .to_owned(),
+            let image = sight.lacks_image.as_ref()?;
+            let has_it = archives(sight)?.has_release;
+            has_it.then(|| {
+                format!(
+                    "the image {image} is gone, and an archive of k3s is there: {}",
+                    sight.dns
                 )
-            } else {
-                (archives.has_release && sight.lacks_image).then(|| {
-                    format!(
-                        "an image of k3s is gone, and its archive is there: {}",
-                        sight.dns
-                    )
-                })
-            }
+            })
         },
-        patience_s: 60,
-        repair: Some(Repair::Import),
-        fix: "put the archive of the version that runs (k3s --version) into agent/images in the data directory; where .cache.json is \
-            there, upgrade k3s to a version of July 2026 or later, or remove that file; then: sudo systemctl restart k3s",
+        fix: "put the archive of the version that runs (k3s --version) into agent/images in the data directory, with three times its length \
+            of room on the disk; then: sudo systemctl restart k3s",
+        ..IMAGES
+    },
+    Fault {
+        id: "k3s.images-unpinned",
+        from: "k3s skips an archive in agent/images that .cache.json names, and has pinned no image; not while the node runs out of disk",
+        detect: |sight| {
+            archives(sight)?.are_unpinned.then(|| {
+                "k3s no longer pins the images of its archives: when disk space runs low they are removed, and nothing brings \
+                them back offline"
+                    .to_owned()
+            })
+        },
+        fix: "upgrade k3s to a version of July 2026 or later, or remove agent/images/.cache.json in the data directory; then: \
+            sudo systemctl restart k3s",
+        ..IMAGES
     },
     // No repair: the kubelet restarts it by itself, and what lacks is mostly an image or a server.
     Fault {
@@ -1013,6 +1037,19 @@ const LOOP: Fault = Fault {
     fix: "",
 };
 
+/// Images of archives.
+const IMAGES: Fault = Fault {
+    id: "",
+    part: Component::Images,
+    severity: Warning,
+    confidence: Confidence::Certain,
+    from: "",
+    detect: |_| None,
+    patience_s: 60,
+    repair: Some(Repair::Import),
+    fix: "",
+};
+
 /// A node that runs out of something.
 const PRESSURE: Fault = Fault {
     id: "",
@@ -1064,6 +1101,13 @@ fn node(sight: &Sight) -> Option<&Node> {
         Api::Node(node) => Some(node),
         Api::NoNode | Api::Silent(_) => None,
     }
+}
+
+/// Archives, where to import them may help: k3s has done so, and the disk has room.
+fn archives(sight: &Sight) -> Option<Archives> {
+    let is_full = pressure(sight, "DiskPressure", "disk").is_some();
+    let is_early = sight.may_import() || !sight.has_come_up();
+    sight.archives.filter(|_| !is_full && !is_early)
 }
 
 fn silence(sight: &Sight) -> Option<&str> {

@@ -18,6 +18,8 @@ const ENDINGS: [&str; 8] = [
 ];
 /// Image of CoreDNS in such an archive, without its version.
 const COREDNS: &str = "rancher/mirrored-coredns-coredns:";
+/// Registry of names that do not say any.
+const REGISTRY: &str = "docker.io/";
 /// Unpacked, images take about three times as much room as the archive of a release.
 const UNPACKED: u64 = 3;
 
@@ -41,9 +43,20 @@ pub fn is_skipped(cache: &str, name: &str) -> bool {
     cache.contains(&format!("/{name}\""))
 }
 
-/// Returns whether a Pod of this node waits for the image of CoreDNS that k3s comes with.
-pub fn waits_for_coredns(pod: &str, node: &str) -> bool {
-    pod.contains(&format!(" on {node}:")) && pod.contains("Image") && pod.contains(COREDNS)
+/// The image of CoreDNS that k3s comes with, where a Pod of this node waits for it.
+pub fn wanted(pod: &str, node: &str) -> Option<String> {
+    let waits = pod.contains(&format!(" on {node}:")) && pod.contains("Image");
+    let quoted = pod.split('"').skip(1).step_by(2);
+    let mut names = quoted.map(|name| name.trim_start_matches(REGISTRY));
+    let name = names
+        .find(|name| name.starts_with(COREDNS))
+        .filter(|_| waits)?;
+    Some(format!("{REGISTRY}{name}"))
+}
+
+/// Question for an image of that name, as a filter for containerd.
+pub fn named(name: &str) -> String {
+    format!("name=={name}")
 }
 
 /// Reason not to import archives of that length now.
@@ -86,13 +99,24 @@ mod tests {
     fn only_the_image_that_a_release_has_is_one_that_its_archive_brings_back() {
         let waits = "Pod coredns-1 on box: Pending, ImagePullBackOff, Back-off pulling image \
             \"rancher/mirrored-coredns-coredns:1.12.3\"";
-        assert!(waits_for_coredns(waits, "box"));
-        assert!(!waits_for_coredns(waits, "other"));
-        assert!(!waits_for_coredns(waits, "bo"));
-        let own = waits.replace("rancher/", "registry.example/");
-        assert!(!waits_for_coredns(&own.replace("mirrored-", ""), "box"));
-        let crashes = "Pod coredns-1 on box: Running, CrashLoopBackOff, back-off 5m0s";
-        assert!(!waits_for_coredns(crashes, "box"));
+        let image = Some("docker.io/rancher/mirrored-coredns-coredns:1.12.3".to_owned());
+        assert_eq!(wanted(waits, "box"), image);
+        let full = waits.replace("\"rancher", "\"docker.io/rancher");
+        assert_eq!(wanted(&full, "box"), image);
+        for (pod, node) in [
+            (waits, "other"),
+            (waits, "bo"),
+            (
+                &*waits.replace("\"rancher", "\"registry.example/rancher"),
+                "box",
+            ),
+            (
+                "Pod coredns-1 on box: Running, CrashLoopBackOff, back-off 5m0s",
+                "box",
+            ),
+        ] {
+            assert_eq!(wanted(pod, node), None, "{pod}");
+        }
     }
 
     #[test]

@@ -280,9 +280,9 @@ impl Memory {
         now.wall.millis() / 1000 - wall - passed
     }
 
-    /// Takes in what was seen, and says what is to be done about it now. `repairs` is false where
-    /// root does not want any.
-    pub fn look(&mut self, sight: &Sight, now: Now, repairs: bool) -> Option<Order> {
+    /// Takes in what was seen, and says what is to be done about it now: the first of these that
+    /// nothing speaks against. `repairs` is false where root does not want any.
+    pub fn look(&mut self, sight: &Sight, now: Now, repairs: bool) -> Vec<Order> {
         let now_s = seconds(now);
         self.looked = Some((now_s, now.wall.millis() / 1000));
         if sight.api.is_some() {
@@ -315,20 +315,19 @@ impl Memory {
                 || !entry.tries.is_empty()
                 || now_s.saturating_sub(entry.seen_s) < FORGOTTEN_S
         });
-        let mut order = None;
+        let mut orders = Vec::new();
         for (fault, seen) in found {
             let entry = self.entries.entry(fault.id.to_owned()).or_default();
             entry.see(&seen, now_s);
-            let due = entry.due(fault, now_s, repairs);
-            order = order.or_else(|| {
-                due.map(|repair| Order {
+            if let Some(repair) = entry.due(fault, now_s, repairs) {
+                orders.push(Order {
                     fault,
                     repair,
                     seen,
-                })
-            });
+                });
+            }
         }
-        order
+        orders
     }
 
     /// Takes in that a repair has begun: until its pause is over there is no other one, whatever
@@ -775,9 +774,8 @@ mod tests {
             let now = from + minute * 60;
             // The file in between, as in life.
             *memory = Memory::parse(&memory.text());
-            memory
-                .look(sight, at(now), true)
-                .map(|order| (now - from, order))
+            let orders = memory.look(sight, at(now), true);
+            orders.into_iter().next().map(|order| (now - from, order))
         })
     }
 
@@ -797,7 +795,7 @@ mod tests {
             };
             sight.restarts = memory.restarted(u32::from(minute > 700), now);
             sight.jumped_s = memory.jumped_s(now);
-            assert!(memory.look(&sight, now, true).is_none(), "{minute}");
+            assert!(memory.look(&sight, now, true).is_empty(), "{minute}");
             assert_eq!(memory.handed(), [], "{minute}");
             memory = Memory::parse(&memory.text());
         }
@@ -815,7 +813,7 @@ mod tests {
                 ..healthy()
             };
             let mut memory = Memory::default();
-            assert!(memory.look(&sight, at(1000), true).is_none());
+            assert!(memory.look(&sight, at(1000), true).is_empty());
             let faults = memory.handed();
             assert_eq!(faults.first().map(|fault| fault.id), id, "{faults:?}");
         }
@@ -843,7 +841,7 @@ mod tests {
             init: Init::OpenRc,
             role: Role::Worker,
             service: Service {
-                age_s: Some(60),
+                started_s: Some(99_940),
                 ..service("active", "")
             },
             ..silent()
@@ -876,10 +874,10 @@ mod tests {
             assert_eq!(service.is_stopped_on_purpose(), is_on_purpose, "{said}");
         }
         // It says that it is started as soon as its process is: then it gets time.
-        let sight = |age| Sight {
+        let sight = |age: u64| Sight {
             init: Init::OpenRc,
             service: Service {
-                age_s: Some(age),
+                started_s: Some(100_000 - age),
                 ..service("active", "")
             },
             ..silent()
@@ -1021,7 +1019,7 @@ mod tests {
             assert!(
                 memory
                     .look(&silent(), at(1000 + minute * 60), false)
-                    .is_none()
+                    .is_empty()
             );
         }
         assert!(memory.handed()[0].sentence.contains("keeper.allow"));
@@ -1178,7 +1176,10 @@ mod tests {
         ] {
             let mut memory = Memory::default();
             // Every two hours: what has to last an hour has.
-            let order = (0..3).find_map(|hour| memory.look(&sight, at(1000 + hour * 7200), true));
+            let order = (0..3).find_map(|hour| {
+                let orders = memory.look(&sight, at(1000 + hour * 7200), true);
+                orders.into_iter().next()
+            });
             assert_eq!(order.map(|order| order.fault.id), expected, "{sight:?}");
         }
     }
@@ -1209,8 +1210,8 @@ mod tests {
         };
         let mut memory = Memory::default();
         for minute in 0..60 {
-            let order = memory.look(&sight, at(1000 + minute * 60), true);
-            assert!(order.is_none());
+            let orders = memory.look(&sight, at(1000 + minute * 60), true);
+            assert!(orders.is_empty());
         }
         let handed = memory.handed();
         assert_eq!(ids(&memory), ["k3s.worker-gone"]);
@@ -1229,7 +1230,7 @@ mod tests {
             assert!(
                 memory
                     .look(&without_dns("True"), at(1000 + seconds), true)
-                    .is_none()
+                    .is_empty()
             );
             memory = Memory::parse(&memory.text());
             assert_eq!(ids(&memory), expected, "{seconds}");
@@ -1291,7 +1292,7 @@ mod tests {
                 memory.look(&sight, at(1000), true);
                 memory.look(&sight, at(1060), true);
                 assert!(!ids(&memory).contains(&"k3s.datastore-large"));
-                assert!(memory.look(&sight, at(1120), true).is_none());
+                assert!(memory.look(&sight, at(1120), true).is_empty());
                 let is_told = ids(&memory).contains(&"k3s.datastore-large");
                 assert_eq!(is_told, is_large, "{datastore:?}");
             }
@@ -1322,7 +1323,7 @@ mod tests {
                 duplicates: is_counted.then_some(count),
                 ..healthy()
             };
-            assert!(memory.look(&sight, now, true).is_none());
+            assert!(memory.look(&sight, now, true).is_empty());
             memory = Memory::parse(&memory.text());
             if !memory.handed().is_empty() {
                 assert_eq!(ids(&memory), ["k3s.firewall-duplicates"]);
@@ -1375,68 +1376,113 @@ mod tests {
         assert_eq!(Memory::parse(&memory.text()).handed(), []);
     }
 
-    fn with_archives(archives: Archives) -> Sight {
+    fn with_archives(has_release: bool, are_unpinned: bool) -> Sight {
         Sight {
-            archives: Some(archives),
-            lacks_image: true,
+            archives: Some(Archives {
+                has_release,
+                are_unpinned,
+            }),
+            lacks_image: Some("docker.io/rancher/mirrored-coredns-coredns:1".to_owned()),
             ..without_dns("True")
         }
     }
 
     #[test]
-    fn archives_are_imported_again_where_k3s_dropped_the_pins_or_coredns_lacks_its_image() {
-        let release = Archives {
-            has_release: true,
-            are_unpinned: false,
-        };
-        let unpinned = Archives {
-            has_release: false,
-            are_unpinned: true,
-        };
-        for (archives, says) in [
-            (release, "an image of k3s is gone"),
-            (unpinned, "no longer pins"),
+    fn archives_are_imported_again_where_coredns_lacks_its_image_or_k3s_dropped_the_pins() {
+        for (sight, id) in [
+            (with_archives(true, true), "k3s.images"),
+            (with_archives(false, true), "k3s.images-unpinned"),
         ] {
-            let sight = with_archives(archives);
             let mut memory = Memory::default();
             let (after, order) = until_order(&mut memory, &sight, 1000).unwrap();
-            assert_eq!((after, order.fault.id), (60, "k3s.images"));
-            assert_eq!(order.repair, Repair::Import);
-            assert!(order.seen.contains(says), "{}", order.seen);
+            assert_eq!(
+                (after, order.fault.id, order.repair),
+                (60, id, Repair::Import)
+            );
             memory.begins(&order, at(1060));
             memory.ended(&order, None);
             // It helped; then it did not.
-            assert!(memory.look(&healthy(), at(1120), true).is_none());
+            assert!(memory.look(&healthy(), at(1120), true).is_empty());
             assert_eq!(memory.handed(), []);
             let (after, again) = until_order(&mut memory, &sight, 1180).unwrap();
-            assert_eq!((after, again.fault.id), (480, "k3s.images"));
+            assert_eq!((after, again.fault.id), (480, id));
         }
     }
 
     #[test]
     fn archives_that_would_not_help_are_not_imported() {
-        let nothing = with_archives(Archives::default());
-        let release = Archives {
-            has_release: true,
-            are_unpinned: true,
-        };
         let full = node(&[("Ready", "True", ""), ("DiskPressure", "True", "low")]);
         let full = Sight {
             api: Some(full),
-            ..with_archives(release)
+            ..with_archives(true, true)
         };
-        let mut starts = with_archives(release);
-        starts.service.age_s = Some(60);
-        let other = Sight {
-            lacks_image: false,
-            ..with_archives(Archives {
-                are_unpinned: false,
-                ..release
-            })
+        let mut starts = with_archives(true, true);
+        starts.service.started_s = Some(99_940);
+        let another = Sight {
+            lacks_image: None,
+            ..with_archives(true, false)
         };
-        for sight in [nothing, full, starts, other] {
+        for sight in [with_archives(false, false), full, starts, another] {
             assert!(until_order(&mut Memory::default(), &sight, 1000).is_none());
         }
+    }
+
+    #[test]
+    fn a_repair_that_is_held_up_holds_up_no_other_one() {
+        let sight = Sight {
+            certificate: Some(("a.crt".to_owned(), 20)),
+            archives: Some(Archives {
+                has_release: false,
+                are_unpinned: true,
+            }),
+            ..healthy()
+        };
+        let mut memory = Memory::default();
+        memory.look(&sight, at(1000), true);
+        let orders = memory.look(&sight, at(5000), true);
+        let ids: Vec<_> = orders.iter().map(|order| order.fault.id).collect();
+        assert_eq!(ids, ["k3s.certificates-end", "k3s.images-unpinned"]);
+        memory.hold(&orders[0], "the clock is wrong");
+        memory.hold(&orders[1], "the disk is full");
+        assert_eq!(self::ids(&memory), ids);
+    }
+
+    #[test]
+    fn a_kubelet_that_waits_for_images_gets_time() {
+        let waits = |started_s, reported_s: i64| {
+            let Api::Node(node) = node(&[("Ready", "Unknown", "")]) else {
+                panic!("a node");
+            };
+            let reported = at(0).wall.millis() + reported_s * 1000;
+            let api = Some(Api::Node(Node {
+                reported: Some(Wall::from_millis(reported)),
+                ..node
+            }));
+            move |now: u64| Sight {
+                service: Service {
+                    started_s: Some(started_s),
+                    ..service("active", "success")
+                },
+                up_s: now,
+                wall: at(now).wall,
+                api: api.clone(),
+                ..healthy()
+            }
+        };
+        let until = |sight: &dyn Fn(u64) -> Sight| {
+            let mut memory = Memory::default();
+            (0..30).find_map(|minute| {
+                let now = 1000 + minute * 60;
+                let orders = memory.look(&sight(now), at(now), true);
+                (!orders.is_empty()).then_some(minute)
+            })
+        };
+        // It reported last before k3s was started again.
+        assert_eq!(until(&waits(1000, 900)), Some(17));
+        // It has reported since, so that it is not the images.
+        assert_eq!(until(&waits(1000, 1000)), Some(2));
+        // Nobody knows when it was started.
+        assert_eq!(until(&waits(0, 1000)), Some(2));
     }
 
     #[test]
@@ -1461,7 +1507,7 @@ mod tests {
             damage: memory.damage.clone(),
             ..healthy()
         };
-        assert!(memory.look(&sight, at(1120), true).is_none());
+        assert!(memory.look(&sight, at(1120), true).is_empty());
         let handed = memory.handed();
         assert_eq!(ids(&memory), ["k3s.datastore-damaged"]);
         assert!(handed[0].sentence.contains("Tree 4 page 7"), "{handed:?}");

@@ -36,6 +36,18 @@ impl System {
             .then(|| file(&cache, String::new(), PRIVATE))
     }
 
+    /// Reason why an import did not help, if it did not.
+    pub(super) fn still_lacks(&self, data_dir: &str, image: Option<&str>) -> Option<String> {
+        if let Some(image) = image {
+            let found = self.images(Some(&images::named(image))).ok()?;
+            return (found.trim().is_empty())
+                .then(|| format!("no archive in agent/images has the image {image}"));
+        }
+        self.archives(data_dir)
+            .are_unpinned
+            .then(|| "k3s has pinned no image again".to_owned())
+    }
+
     /// Reason not to import archives now.
     pub(super) fn lacks_room_for_images(&self, data_dir: &str) -> Option<String> {
         let names = self.archive_names(data_dir);

@@ -28,7 +28,7 @@ use crate::{
             faults::{
                 self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
             },
-            images::waits_for_coredns,
+            images,
             servers::Datastore,
             shutdown,
             step::{Step, run},
@@ -45,7 +45,7 @@ use crate::{
         exec::{self, Limits, ProgramEnd},
         network,
     },
-    wire::keeper::{Done, Finding, K3sPlan, Managed, Record},
+    wire::keeper::{Act, Done, Finding, K3sPlan, Managed, Record},
 };
 
 /// A look at k3s.
@@ -71,6 +71,16 @@ pub struct Repaired {
     pub seen: String,
     /// End of the change.
     pub done: Done,
+}
+
+/// What became of a repair that was due.
+enum Attempt {
+    /// Something speaks against it for now.
+    HeldUp,
+    /// It was begun, and something else was changed meanwhile.
+    Unknown,
+    /// It is over.
+    Over(Repaired),
 }
 
 const DOES: &str = "watch over k3s, and repair what is known to break";
@@ -130,6 +140,9 @@ impl Keeper {
             return Ok(None);
         };
         let is_running = Journal::open(&self.directory)?.lock().is_err();
+        if !is_running && self.unfinished()?.is_some() {
+            self.finish_repairs()?;
+        }
         let unfinished = self.unfinished()?;
         if is_running || unfinished.is_some() {
             self.leave_unjudged(is_running)?;
@@ -145,16 +158,23 @@ impl Keeper {
         memory.goes_on();
         let now = clock::now();
         let sight = self.sight(&note, &mut memory);
-        let order = memory.look(&sight, now, wanted.repairs);
+        let orders = memory.look(&sight, now, wanted.repairs);
         let folder = wanted.folder();
-        let repaired = match &order {
-            None => None,
-            Some(order) => {
-                self.remember(&memory, wanted.group)?;
-                self.leave(&sight, &note, &memory, (folder, false))?;
-                self.repair(order, &note, &mut memory, (&sight, wanted))?
+        if !orders.is_empty() {
+            self.remember(&memory, wanted.group)?;
+            self.leave(&sight, &note, &memory, (folder, false))?;
+        }
+        let mut repaired = None;
+        for order in &orders {
+            match self.repair(order, &note, &mut memory, (&sight, wanted))? {
+                Attempt::HeldUp => {}
+                Attempt::Unknown => break,
+                Attempt::Over(done) => {
+                    repaired = Some(done);
+                    break;
+                }
             }
-        };
+        }
         // The datastore of a worker is its server's.
         let backups = wanted.backups.as_ref();
         let backups = backups.filter(|_| self.system.role() == Role::Server);
@@ -167,6 +187,20 @@ impl Keeper {
             self.hand_over(backup, &note.node)?;
         }
         Ok(repaired)
+    }
+
+    /// Finishes repairs that a look left behind which was killed, or that a power cut interrupted:
+    /// no unit goes on with them.
+    fn finish_repairs(&self) -> Result<()> {
+        let Ok(journal) = Journal::open(&self.directory)?.lock() else {
+            return Ok(());
+        };
+        let open = journal.records()?.into_iter();
+        let open = open.filter(|record| record.outcome.is_none() && record.who == WHO);
+        for record in open {
+            self.go_on(&journal, record)?;
+        }
+        Ok(())
     }
 
     /// Backs k3s up where that is due. A failure is remembered, and holds nothing else up.
@@ -272,7 +306,7 @@ impl Keeper {
                 && node.lacks_dns
             {
                 sight.dns = self.system.dns();
-                sight.lacks_image = waits_for_coredns(&sight.dns, &note.node);
+                sight.lacks_image = images::wanted(&sight.dns, &note.node);
             }
             sight.archives = Some(self.system.archives(&note.data_dir));
             if let Some(Api::Node(node)) = &sight.api
@@ -316,29 +350,31 @@ impl Keeper {
         note: &Managed,
         memory: &mut Memory,
         (sight, wanted): (&Sight, &Look),
-    ) -> Result<Option<Repaired>> {
+    ) -> Result<Attempt> {
         // Whoever has the lock is changing something: the next look judges it afresh.
         let Ok(journal) = Journal::open(&self.directory)?.lock() else {
-            return Ok(None);
+            return Ok(Attempt::HeldUp);
         };
         if is_unfinished(&journal)? || self.system.service().is_stopped_on_purpose() {
-            return Ok(None);
+            return Ok(Attempt::HeldUp);
         }
-        let can_wait = order.fault.id == END;
-        if let Some(window) = wanted.window.filter(|_| can_wait)
+        if let Some(window) = wanted.window.filter(|_| CAN_WAIT.contains(&order.fault.id))
             && self.k3s_opens_in(window).is_some()
         {
-            return Ok(None);
+            return Ok(Attempt::HeldUp);
         }
-        if let Some(why) = self.system.speaks_against(order, note, wanted.built) {
-            memory.hold(order, &why);
-            return Ok(None);
-        }
-        let has_lease = match self.turn(order, note) {
-            Ok(has_lease) => has_lease,
+        let held_up = match self.system.speaks_against(order, note, wanted.built) {
+            Some(why) => Err(why),
+            None => self
+                .repair_acts(order.repair, note)
+                .map_err(|error| error.sentence())
+                .and_then(|acts| Ok((acts, self.turn(order, note)?))),
+        };
+        let (acts, has_lease) = match held_up {
+            Ok(found) => found,
             Err(why) => {
                 memory.hold(order, &why);
-                return Ok(None);
+                return Ok(Attempt::HeldUp);
             }
         };
         let does = format!("{}: {}", order.repair.does(), order.seen);
@@ -351,8 +387,7 @@ impl Keeper {
                 does.clone(),
             )
         };
-        let steps = self.repair_steps(order.repair, note)?;
-        let mut done = self.begin_steps(&journal, record, steps, Duration::ZERO)?;
+        let mut done = self.begin(&journal, record, acts)?;
         memory.begins(order, clock::now());
         self.remember(memory, wanted.group)?;
         if done.outcome == Outcome::Done.as_str() {
@@ -369,30 +404,51 @@ impl Keeper {
         let _telling = self.system.begin_telling(&does);
         if done.outcome == Outcome::Done.as_str() {
             let came = self.system.wait_ready(&note.node, None, READY_WITHIN);
+            let came = came.and_then(|_| self.has_helped(order, note, sight));
             if has_lease {
                 self.leave_lease(&note.node);
             }
             match self.waited(&done, came.err())? {
                 Some(judged) => done = judged,
-                None => return Ok(None),
+                None => return Ok(Attempt::Unknown),
             }
         }
         let is_done = done.outcome == Outcome::Done.as_str();
         memory.ended(order, (!is_done).then_some(done.sentence.as_str()));
-        Ok(Some(Repaired {
+        Ok(Attempt::Over(Repaired {
             seen: order.seen.clone(),
             done,
         }))
     }
 
-    fn repair_steps(&self, repair: Repair, note: &Managed) -> Result<Vec<Step>> {
+    /// Judges a repair whose node is Ready by what it was for, where the look after it would not.
+    fn has_helped(&self, order: &Order, note: &Managed, sight: &Sight) -> Result<()> {
+        let lacks = match order.repair {
+            Repair::Start | Repair::Restart => None,
+            Repair::Import => {
+                let image = sight.lacks_image.as_deref();
+                let image = image.filter(|_| order.fault.id == GONE);
+                self.system.still_lacks(&note.data_dir, image)
+            }
+        };
+        match lacks {
+            Some(why) => Err(Error::new("k3s has imported its archives in vain")
+                .why(why)
+                .fix(order.fault.fix)),
+            None => Ok(()),
+        }
+    }
+
+    fn repair_acts(&self, repair: Repair, note: &Managed) -> Result<Vec<Act>> {
         let forget = match repair {
             Repair::Import => self.system.forget_imports(&note.data_dir),
             Repair::Start | Repair::Restart => None,
         };
         let commands = commands(repair, self.system.init()?, self.system.role());
         let commands = commands.iter().map(|command| run(command, ""));
-        Ok(forget.into_iter().chain(commands).collect())
+        let steps = forget.into_iter().chain(commands);
+        let acts = steps.map(|step| self.system.act_of(step, Duration::ZERO));
+        acts.collect()
     }
 
     /// Minutes until a window opens; `None`: it is open, or nothing tells the time here.
@@ -406,7 +462,8 @@ impl Keeper {
     /// it. An error says why it is not the turn of this one.
     fn turn(&self, order: &Order, note: &Managed) -> std::result::Result<bool, String> {
         let own = &note.node;
-        if !order.fault.id.starts_with(CERTIFICATES) || self.system.role() == Role::Worker {
+        let can_wait = order.fault.id.starts_with(CERTIFICATES) || order.repair == Repair::Import;
+        if !can_wait || self.system.role() == Role::Worker {
             return Ok(false);
         }
         let Some(servers) = self.system.servers() else {
@@ -550,7 +607,12 @@ impl System {
             restarts: starts.and_then(|starts| starts.parse().ok()).unwrap_or(0),
             is_enabled: self.is_there(&format!("/etc/runlevels/default/{name}")),
             // A clock that was set makes it no older than the machine is up.
-            age_s: Some(age_s.min(now.mono.elapsed_since_boot().as_secs())),
+            started_s: Some(
+                now.mono
+                    .elapsed_since_boot()
+                    .as_secs()
+                    .saturating_sub(age_s),
+            ),
             ..Service::of_openrc(
                 status,
                 self.is_there(&format!("/run/openrc/failed/{name}")),
@@ -649,7 +711,7 @@ impl System {
                     .to_owned(),
             );
         }
-        if order.repair == Repair::Import
+        if order.fault.id == GONE
             && let Some(why) = self.lacks_room_for_images(&note.data_dir)
         {
             return Some(why);
@@ -701,6 +763,10 @@ const DNS_NAMESPACE: &str = "kube-system";
 const CERTIFICATES: &str = "k3s.certificates";
 /// Fault of certificates that end in weeks.
 const END: &str = "k3s.certificates-end";
+/// Fault of an image that an archive brings back.
+const GONE: &str = "k3s.images";
+/// Faults whose repair waits for the window.
+const CAN_WAIT: [&str; 2] = [END, "k3s.images-unpinned"];
 /// Fault of certificates that have ended.
 const ENDED: &str = "k3s.certificates-ended";
 /// Reason not to restart a server that may be one of several.
@@ -766,7 +832,7 @@ mod tests {
         for (window, waits) in [("02:00-05:00", true), ("11:00-13:00", false)] {
             let mut memory = Memory::default();
             memory.look(&sight, at(1000), true);
-            let order = memory.look(&sight, at(5000), true).unwrap();
+            let order = memory.look(&sight, at(5000), true).remove(0);
             let wanted = Look {
                 repairs: true,
                 backups: None,
@@ -775,7 +841,7 @@ mod tests {
                 built: Wall::default(),
             };
             let done = keeper.repair(&order, &note, &mut memory, (&sight, &wanted));
-            assert!(done.unwrap().is_none());
+            assert!(matches!(done.unwrap(), Attempt::HeldUp));
             // Here nothing says that the clock is synchronized, which is what holds it up then.
             assert_eq!(memory.handed().is_empty(), waits, "{window}");
         }

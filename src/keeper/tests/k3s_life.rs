@@ -129,7 +129,7 @@ pub(super) fn assert_same(found: &Snapshot, wanted: &Snapshot, at: &str) {
 }
 
 /// Borders of the journal's writes of that work.
-fn borders(tree: &Tree, work: impl Fn(&Tree) -> Result<Done>) -> u32 {
+pub(super) fn borders<T>(tree: &Tree, work: impl Fn(&Tree) -> Result<T>) -> u32 {
     const MANY: u32 = 1_000_000;
     cut::at(Some(MANY));
     work(tree).unwrap();

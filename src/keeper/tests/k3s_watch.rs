@@ -1,8 +1,8 @@
 //! The watch over k3s, on trees that stand for machines.
 
 use super::{
-    super::k3s::Look,
-    k3s_life::{VERSION, good, install, wanted},
+    super::{journal::cut, k3s::Look},
+    k3s_life::{VERSION, borders, good, install, wanted},
     *,
 };
 use crate::{
@@ -51,14 +51,16 @@ fn broken(tree: &Tree, service: &str) {
     }
 }
 
+const LOOK: Look = Look {
+    repairs: true,
+    window: None,
+    backups: None,
+    group: None,
+    built: Wall::from_millis(0),
+};
+
 fn look(tree: &Tree, repairs: bool) -> Option<Done> {
-    let wanted = Look {
-        repairs,
-        window: None,
-        backups: None,
-        group: None,
-        built: Wall::default(),
-    };
+    let wanted = Look { repairs, ..LOOK };
     let repaired = tree.keeper().k3s_look(&wanted).unwrap();
     repaired.map(|repaired| repaired.done)
 }
@@ -496,6 +498,71 @@ fn archives_whose_pins_are_gone_are_imported_again_by_a_restart_that_knows_of_no
     let before = asked(&tree);
     assert!(look(&tree, true).is_none());
     assert_eq!(asked(&tree), before);
+}
+
+#[test]
+fn a_repair_that_was_cut_off_anywhere_is_finished_by_the_next_look() {
+    let due = || {
+        let tree = with_skipped_archive("");
+        assert!(look(&tree, true).is_none());
+        age_faults(&tree);
+        tree
+    };
+    let all = borders(&due(), |tree| tree.keeper().k3s_look(&LOOK));
+    let mut left_open = 0;
+    for border in 0..all {
+        let tree = due();
+        cut::at(Some(border));
+        let cut_off = tree.keeper().k3s_look(&LOOK).is_err();
+        cut::at(None);
+        let open = tree.keeper().changes().unwrap()[0].outcome == "running";
+        left_open += u32::from(cut_off && open);
+        look(&tree, true);
+        let changes = tree.keeper().changes().unwrap();
+        assert_eq!(changes[0].outcome, "done", "cut at {border}");
+        assert_eq!(left(&tree).unfinished, None, "cut at {border}");
+    }
+    assert!(left_open > 3, "{left_open} of {all}");
+}
+
+#[test]
+fn an_import_that_did_not_help_has_failed() {
+    let tree = with_skipped_archive("");
+    // k3s skips the archive whatever the file says.
+    let k3s = tree.read("usr/sbin/k3s").unwrap();
+    let cache = tree.read(CACHE).unwrap();
+    let again = k3s.replace(
+        "case \"$*\" in ",
+        &format!("printf '{cache}' > {CACHE}\ncase \"$*\" in "),
+    );
+    tree.put("usr/sbin/k3s", &again, 0o755);
+    assert!(look(&tree, true).is_none());
+    age_faults(&tree);
+    let done = look(&tree, true).unwrap();
+    assert_eq!(done.outcome, "failed");
+    assert!(
+        done.sentence.contains("k3s has pinned no image again"),
+        "{}",
+        done.sentence
+    );
+}
+
+#[test]
+fn an_import_that_cannot_be_prepared_is_held_up_and_nothing_else() {
+    let tree = with_skipped_archive("");
+    let foreign = tree.root().join("foreign");
+    let cache = tree.root().join(CACHE);
+    std::fs::rename(&cache, &foreign).unwrap();
+    std::os::unix::fs::symlink(&foreign, &cache).unwrap();
+    assert!(look(&tree, true).is_none());
+    age_faults(&tree);
+    assert!(look(&tree, true).is_none());
+    let told = left(&tree).faults;
+    assert_eq!(told[0].id, "k3s.images-unpinned");
+    assert!(
+        told[0].what.contains("not repaired automatically"),
+        "{told:?}"
+    );
 }
 
 #[test]

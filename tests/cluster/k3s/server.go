@@ -133,7 +133,6 @@ func (m *machine) start(notify string) error {
 	if err := m.supervise(); err != nil {
 		return err
 	}
-	m.runKubelet()
 	if err := until(5*time.Minute, m.apiIsReady); err != nil {
 		return fmt.Errorf("the API server is not ready: %w", err)
 	}
@@ -164,6 +163,10 @@ func (m *machine) start(notify string) error {
 	m.run("kube-scheduler", "--kubeconfig="+scheduler, elects,
 		"--authentication-kubeconfig="+scheduler, "--authorization-kubeconfig="+scheduler,
 		"--bind-address=127.0.0.1", "--tls-cert-file="+file("kube-scheduler.crt"), "--tls-private-key-file="+file("kube-scheduler.key"))
+	if err := m.importSlowly(notify); err != nil {
+		return err
+	}
+	m.runKubelet()
 	m.run("kube-proxy", "--config="+filepath.Join(m.data, "agent/etc/kube-proxy.yaml"), "--hostname-override="+m.node)
 	if err := until(5*time.Minute, kubeletIsHealthy); err != nil {
 		return fmt.Errorf("the kubelet is not healthy: %w", err)
