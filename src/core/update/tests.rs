@@ -336,3 +336,31 @@ fn what_does_not_prove_itself_goes_and_only_its_own_faults_ban_it() {
         assert_eq!(cause.bans(), cause != Cause::Link);
     }
 }
+
+#[test]
+fn a_link_that_comes_late_bans_no_version() {
+    let linked = |is_linked: fn(u64) -> bool| {
+        move |second| AgentStatus {
+            is_linked: is_linked(second),
+            ..good(second)
+        }
+    };
+    // A network that is back at last, and one that comes and goes.
+    for late in [
+        linked(|second| second >= 250),
+        linked(|second| second % 40 > 0),
+    ] {
+        let by_network = (TrialVerdict::Return(Cause::Link), 300);
+        assert_eq!(judged(true, late), by_network);
+        assert!(matches!(judged(false, late), (TrialVerdict::Keep, 60)));
+    }
+    let in_time = linked(|second| second >= 240);
+    assert_eq!(judged(true, in_time), (TrialVerdict::Keep, 300));
+    // One that starts again and again is at fault, whatever its link does.
+    let crashes = |second| AgentStatus {
+        is_linked: second >= 250,
+        ..good(second % 30)
+    };
+    let by_version = (TrialVerdict::Return(Cause::Silent), 300);
+    assert_eq!(judged(true, crashes), by_version);
+}

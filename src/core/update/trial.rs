@@ -34,7 +34,7 @@ pub enum Cause {
     Silent,
     /// It cannot use its databases.
     Store,
-    /// It has no link, and the previous version had one.
+    /// It has no link, or only just got one, and the previous version had one.
     Link,
     /// The machine went down again and again.
     Restarts,
@@ -56,7 +56,7 @@ impl Cause {
             Self::Silent => "it crashed or did not answer",
             Self::Store => "it could not use its databases",
             Self::Link => {
-                "it did not reach the control plane, which the previous version had reached"
+                "it did not reach the control plane in time, which the previous version had reached"
             }
             Self::Restarts => "the machine kept going down",
         }
@@ -81,7 +81,8 @@ pub struct Trial {
     was_linked: bool,
     within: Duration,
     began: Mono,
-    good_since: Option<Mono>,
+    sound_since: Option<Mono>,
+    linked_since: Option<Mono>,
 }
 
 impl Trial {
@@ -92,7 +93,8 @@ impl Trial {
             was_linked,
             within,
             began: now,
-            good_since: None,
+            sound_since: None,
+            linked_since: None,
         }
     }
 
@@ -102,12 +104,16 @@ impl Trial {
         if answers && agent.is_in_safe_mode {
             return TrialVerdict::Return(Cause::Silent);
         }
-        let is_good = answers && agent.stores && (agent.is_linked || !self.was_linked);
         let soak = SOAK_MAX.min(self.within / 3);
-        self.good_since = is_good.then(|| self.good_since.unwrap_or(now));
-        let held = self.good_since.map(|since| now.since(since));
+        let is_sound = answers && agent.stores;
+        let is_linked = agent.is_linked || !self.was_linked;
+        // A link that comes late or goes away must not hide that the version itself is sound.
+        self.sound_since = is_sound.then(|| self.sound_since.unwrap_or(now));
+        self.linked_since = is_linked.then(|| self.linked_since.unwrap_or(now));
+        let held = |since: Option<Mono>| since.is_some_and(|since| now.since(since) >= soak);
         // A start in between would make its time shorter than ours.
-        if held.is_some_and(|held| held >= soak && agent.up >= soak) {
+        let is_proved = held(self.sound_since) && agent.up >= soak;
+        if is_proved && held(self.linked_since) {
             return TrialVerdict::Keep;
         }
         if now.since(self.began) < self.within {
@@ -117,11 +123,11 @@ impl Trial {
             Cause::Silent
         } else if !agent.stores {
             Cause::Store
-        } else if is_good {
-            // It was not good for long enough: it starts again and again.
-            Cause::Silent
-        } else {
+        } else if is_proved {
             Cause::Link
+        } else {
+            // It was not sound for long enough: it starts again and again.
+            Cause::Silent
         })
     }
 }
