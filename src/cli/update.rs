@@ -21,7 +21,7 @@ use super::{
     view::View,
 };
 use crate::{
-    config::Loaded,
+    config::{self, Loaded},
     core::{
         link::LinkState,
         safe_mode,
@@ -353,7 +353,7 @@ fn previous_package(
         ),
     };
     let get = || {
-        let list = source.list(&releases::trust(&settings, 0, note.keys)?)?;
+        let list = list_of(&source, Some(VERSION), &settings, &note)?;
         let wanted = file_of(&list, Some(kind))?;
         let file = fetch(&source, &wanted, "previous", loaded)?;
         Ok(PreviousPackage {
@@ -472,9 +472,6 @@ impl ReleaseSource {
 
 fn release(args: &Args, loaded: &Loaded, note: &UpdateNote) -> Result<Release> {
     let settings = loaded.update();
-    // Somebody who names a version or a folder may want one that is not the last.
-    let sequence = if args.has("to") { 0 } else { note.sequence };
-    let trust = releases::trust(&settings, sequence, note.keys)?;
     let source = if let Some(folder) = args.path("from") {
         ReleaseSource::Folder(folder)
     } else {
@@ -482,19 +479,33 @@ fn release(args: &Args, loaded: &Loaded, note: &UpdateNote) -> Result<Release> {
         let base = format!("{}/{release}", settings.url.trim_end_matches('/'));
         ReleaseSource::Net(base, releases::way(args)?)
     };
-    let list = source.list(&trust)?;
-    wanted(args, &list)?;
+    let list = list_of(&source, args.text("to"), &settings, note)?;
     Ok(Release { list, source })
 }
 
-/// Refuses a release that is not the one that was named.
-fn wanted(args: &Args, list: &List) -> Result<()> {
-    match args.text("to") {
+/// The list of a release. One that was named may be older than the newest that was seen, and must
+/// be of that version.
+fn list_of(
+    source: &ReleaseSource,
+    named: Option<&str>,
+    settings: &config::Update,
+    note: &UpdateNote,
+) -> Result<List> {
+    let sequence = if named.is_some() { 0 } else { note.sequence };
+    // The release that is installed may have been signed before a change of the key that this
+    // machine saw since. Its list is judged by the key of the program that runs: otherwise there
+    // would be no way back to it, and without that no update to a program that has the new key.
+    // The price: whoever stole the old key, and can answer at the address of the releases, can pass
+    // another package off as the installed version until then. It is used only if the new version,
+    // which the new key signed, fails.
+    let keys = if named == Some(VERSION) { 0 } else { note.keys };
+    let list = source.list(&releases::trust(settings, sequence, keys)?)?;
+    match named {
         Some(version) if version != list.version.to_string() => Err(Error::new(format!(
             "the release is {} and not {version}",
             list.version
         ))),
-        Some(_) | None => Ok(()),
+        Some(_) | None => Ok(list),
     }
 }
 
@@ -539,7 +550,65 @@ impl Watched for Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{core::identity::Identity, wire::state::write_identity};
+    use crate::{
+        core::{
+            identity::Identity,
+            update::tests::{Signer, list},
+        },
+        wire::state::write_identity,
+    };
+
+    /// The release of a version in a folder of that name.
+    fn release_in(folder: &Path, version: &str, head: &str, key: &Signer) -> ReleaseSource {
+        let text = list(head).replace("0.2.0", version);
+        let folder = folder.join(version);
+        files::create_directory(&folder).unwrap();
+        for (name, content) in [
+            (LIST, text.clone().into_bytes()),
+            ("SHA256SUMS.minisig", key.minisig(&text)),
+        ] {
+            files::replace(&folder.join(name), &content, 0o644).unwrap();
+        }
+        ReleaseSource::Folder(folder)
+    }
+
+    fn believing(key: &Signer) -> config::Update {
+        config::Update {
+            key: Some(key.public()),
+            ..config::Update::default()
+        }
+    }
+
+    #[test]
+    fn after_a_change_of_the_key_only_the_installed_version_is_believed_with_the_one_before() {
+        let (old, new) = (Signer::new(1), Signer::new(2));
+        let folder = tempfile::tempdir().unwrap();
+        let settings = believing(&old);
+        let change = old.change(1, &new);
+        let newest = release_in(folder.path(), "9.0.0", &change, &new);
+        let keys = list_of(&newest, None, &settings, &UpdateNote::default());
+        let note = UpdateNote {
+            keys: keys.unwrap().keys,
+            ..UpdateNote::default()
+        };
+        assert_eq!(note.keys, 1);
+        let installed = release_in(folder.path(), VERSION, "", &old);
+        let way_back = list_of(&installed, Some(VERSION), &settings, &note).unwrap();
+        assert_eq!(way_back.version.to_string(), VERSION);
+        // The old key signs no other version any more, whatever it is called.
+        for version in ["8.0.0", "0.0.1"] {
+            let other = release_in(folder.path(), version, "", &old);
+            for named in [None, Some(version), Some(VERSION)] {
+                list_of(&other, named, &settings, &note).unwrap_err();
+            }
+        }
+        // Nor does it for a program that has the new one.
+        let later = config::Update {
+            key: Some(format!("1 {}", new.public())),
+            ..settings
+        };
+        list_of(&installed, Some(VERSION), &later, &note).unwrap_err();
+    }
 
     #[test]
     fn machines_without_an_id_of_their_system_do_not_share_one_place_in_a_rollout() {

@@ -40,7 +40,7 @@ impl Signer {
         format!("untrusted comment: x\n{line}\ntrusted comment: y\nz\n").into_bytes()
     }
 
-    fn change(&self, number: u32, next: &Self) -> String {
+    pub(crate) fn change(&self, number: u32, next: &Self) -> String {
         let key = next.public();
         let signature = self.sign(&format!("pipeops-agent key {number} {key}\n"));
         format!("# key {number} {key} {signature}\n")
