@@ -158,8 +158,8 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     if is_root {
         // A version that somebody names may be signed later than the newest: its list says nothing
         // about the order.
-        let is_newest = !args.has("to");
-        let sequence = if is_newest { release.list.sequence } else { 0 };
+        let is_named = named(args, &loaded.update()).is_some();
+        let sequence = if is_named { 0 } else { release.list.sequence };
         keeper(&loaded, args)?.update_list_seen(sequence, &release.list)?;
     }
     let versions = |texts: &[String]| -> Vec<Version> {
@@ -479,8 +479,15 @@ fn release(args: &Args, loaded: &Loaded, note: &UpdateNote) -> Result<Release> {
         let base = format!("{}/{release}", settings.url.trim_end_matches('/'));
         ReleaseSource::Net(base, releases::way(args)?)
     };
-    let list = list_of(&source, args.text("to"), &settings, note)?;
+    let list = list_of(&source, named(args, &settings).as_deref(), &settings, note)?;
     Ok(Release { list, source })
+}
+
+/// The version that somebody named: on the command line, or as the channel to stay at.
+fn named(args: &Args, settings: &config::Update) -> Option<String> {
+    let channel = Some(settings.channel.as_str())
+        .filter(|it| !args.has("from") && it.parse::<Version>().is_ok());
+    args.text("to").or(channel).map(str::to_owned)
 }
 
 /// The list of a release. One that was named may be older than the newest that was seen, and must
@@ -549,7 +556,12 @@ impl Watched for Agent {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::ffi::OsString;
+
+    use super::{
+        super::args::{self, Invocation},
+        *,
+    };
     use crate::{
         core::{
             identity::Identity,
@@ -576,6 +588,49 @@ mod tests {
         config::Update {
             key: Some(key.public()),
             ..config::Update::default()
+        }
+    }
+
+    #[test]
+    fn a_channel_that_is_a_version_is_that_version_however_old_its_list_is() {
+        let key = Signer::new(1);
+        let folder = tempfile::tempdir().unwrap();
+        // Its list has the number 7.
+        let source = release_in(folder.path(), "0.2.0", "", &key);
+        let note = UpdateNote {
+            sequence: 8,
+            ..UpdateNote::default()
+        };
+        let read = |channel: &str, words: &[&str]| {
+            let settings = config::Update {
+                channel: channel.to_owned(),
+                ..believing(&key)
+            };
+            let words = ["update"].iter().chain(words).map(OsString::from);
+            let Ok(Invocation::Run(args)) = args::parse(words) else {
+                panic!("{channel}");
+            };
+            list_of(
+                &source,
+                named(&args, &settings).as_deref(),
+                &settings,
+                &note,
+            )
+        };
+        for (channel, words) in [("0.2.0", &[][..]), ("latest", &["--to", "0.2.0"])] {
+            let list = read(channel, words).unwrap();
+            assert_eq!(list.version.to_string(), "0.2.0");
+        }
+        // What is at the address of one version must be that version.
+        let other = read("0.1.0", &[]).unwrap_err().sentence();
+        assert!(
+            other.contains("the release is 0.2.0 and not 0.1.0"),
+            "{other}"
+        );
+        // A folder has what it has; the channel does not say how old it may be.
+        for (channel, words) in [("latest", &[][..]), ("0.2.0", &["--from", "/x"])] {
+            let old = read(channel, words).unwrap_err();
+            assert!(old.to_string().contains("--to 0.2.0"), "{old}");
         }
     }
 

@@ -90,13 +90,16 @@ impl Signed {
         if is_test && trust.origin == KeyOrigin::BuiltIn {
             return Err(odd("it is a test release".to_owned()));
         }
-        if list.sequence < trust.sequence || keys < trust.keys {
-            return Err(odd(format!(
-                "it is older than one that was seen before (sequence {} after {})",
-                list.sequence, trust.sequence
-            ))
-            .fix("nothing to do if it is newer tomorrow; otherwise an old list is being served: check the address in the settings, proxies and DNS")
-            .retry(Retry::Later));
+        if keys < trust.keys {
+            return Err(odd(
+                "its key was replaced by another, which this machine has seen".to_owned(),
+            )
+            .fix(
+                "use a list that was signed since: an old one is being served, or kept in a folder",
+            ));
+        }
+        if list.sequence < trust.sequence {
+            return Err(list.is_older(subject, trust.sequence));
         }
         Ok(Self { keys, ..list })
     }
@@ -136,6 +139,22 @@ impl Signed {
             Err(odd(subject, "it has no sequence and expires")
                 .fix("it is of an old form: install by hand, as the documentation says"))
         }
+    }
+
+    /// The error of a list that was signed before one that was seen.
+    fn is_older(&self, subject: &str, than: u64) -> Error {
+        let mut fix = "nothing to do if it is newer tomorrow; otherwise an old list is being served: check the address in the settings, proxies and DNS".to_owned();
+        if let Some(version) = self.facts("version").last() {
+            fix.push_str("; to use this one on purpose: --to ");
+            fix.push_str(version);
+        }
+        let sequence = self.sequence;
+        odd(
+            subject,
+            format!("it is older than one that was seen before (sequence {sequence} after {than})"),
+        )
+        .fix(fix)
+        .retry(Retry::Later)
     }
 
     /// Values of the facts of that name, in order.

@@ -142,7 +142,8 @@ fn changes_of_the_key_are_replayed_in_order_and_never_taken_back() {
         keys: 2,
         ..one.trust()
     };
-    refused(&list(""), &one.minisig(&list("")), &knows);
+    let refusal = refused(&list(""), &one.minisig(&list("")), &knows);
+    assert!(refusal.contains("its key was replaced"), "{refusal}");
     // Somebody else's key, and one that was left out.
     let stolen = list(&three.change(1, two));
     refused(&stolen, &two.minisig(&stolen), &one.trust());
