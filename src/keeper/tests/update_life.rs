@@ -13,7 +13,7 @@ use crate::{
         },
     },
     keeper::update::{NewProgram, PROGRAM, PreviousPackage, Watched, services},
-    wire::keeper::{PackageKind, ServiceFile, UpdateNote},
+    wire::keeper::{PackageKind, ServiceFile, UpdateNote, UpdateStep},
 };
 
 /// Fault of the new program.
@@ -62,7 +62,7 @@ fn tree() -> Tree {
     let tree = Tree::in_memory()
         .program("prev", "echo pipeops-agent 0.1.0")
         .program("next", &next())
-        .program("systemctl", "")
+        .program("systemctl", MANAGER)
         .with("download", "new");
     tree.put("run/systemd/system/any", "", 0o644);
     tree.put("etc/systemd/system/any", "", 0o644);
@@ -77,6 +77,9 @@ fn tree() -> Tree {
     tree
 }
 
+/// A service manager that knows which service a boot starts, and runs none.
+const MANAGER: &str =
+    "case $1 in enable) : > enabled ;; disable) rm -f enabled ;; is-active) exit 3 ;; esac";
 const AGENT: &str = "etc/systemd/system/pipeops-agent.service";
 const SOCKET: &str = "etc/systemd/system/pipeops-keeper.socket";
 const DROPPED: &str = "etc/systemd/system/pipeops-agent-update.service";
@@ -260,18 +263,64 @@ fn a_power_cut_at_any_write_leaves_one_of_the_two_programs_and_the_next_boot_end
             }
             borders += 1;
             // The boot starts the service, where it was made.
-            if tree.read(UNIT).is_some() {
+            if tree.read(UNIT).is_some() && tree.read("enabled").is_some() {
                 tree.keeper().finish_update(&agent(&tree, fault)).unwrap();
                 assert_over(&tree, fault);
             } else if tree.keeper().update_note().unwrap().last.is_some() {
-                assert_over(&tree, fault);
+                tree.keeper().update_under_way().unwrap().map_or_else(
+                    || drop(assert_over(&tree, fault)),
+                    |update| assert!(update.why.is_none() == (fault == Fault::None)),
+                );
             }
             // Nothing is left in the way of another update.
-            if tree.read("usr/bin/pipeops-agent").unwrap() == "old" {
-                tree.keeper().stage_update(&new(&tree)).unwrap();
-            }
+            tree.keeper().stage_update(&new(&tree)).unwrap();
+            let staged = tree.keeper().update_under_way().unwrap().unwrap();
+            assert_eq!((staged.step, staged.starts), (UpdateStep::Staged, 0));
         }
         assert!(borders > 15, "{borders}");
+    }
+}
+
+#[test]
+fn an_update_that_lost_its_service_before_its_last_write_is_ended_by_the_next_one() {
+    let managers = [
+        ("run/systemd/system/any", UNIT),
+        ("run/openrc/any", "etc/init.d/pipeops-update"),
+    ];
+    for (manager, service) in managers {
+        for fault in [Fault::None, Fault::Link] {
+            let tree = tree()
+                .program("rc-update", "")
+                .program("rc-service", "case $2 in status) exit 3 ;; esac");
+            std::fs::remove_dir_all(tree.root().join("run/systemd")).unwrap();
+            tree.put(manager, "", 0o644);
+            tree.put("etc/init.d/any", "", 0o755);
+            tree.keeper().stage_update(&new(&tree)).unwrap();
+            let text = tree.read(service).unwrap();
+            let record = "var/keeper/update/update.json";
+            let kept = tree.read(record).unwrap();
+            tree.keeper().finish_update(&agent(&tree, fault)).unwrap();
+            // Neither the end of the record nor that of the service reached the disk.
+            let step = if fault == Fault::None {
+                "kept"
+            } else {
+                "returned"
+            };
+            tree.put(service, &text, 0o755);
+            tree.put(record, &kept.replace("staged", step), 0o600);
+            // While the service runs, it is for it to end.
+            let running = tree.program("systemctl", "").program("rc-service", "");
+            let refusal = running.keeper().stage_update(&new(&running)).unwrap_err();
+            assert!(refusal.sentence().contains("under way"), "{refusal}");
+            let tree = running
+                .program("systemctl", MANAGER)
+                .program("rc-service", "case $2 in status) exit 3 ;; esac");
+            tree.keeper().stage_update(&new(&tree)).unwrap();
+            let staged = tree.keeper().update_under_way().unwrap().unwrap();
+            assert_eq!((staged.step, staged.starts), (UpdateStep::Staged, 0));
+            let last = tree.keeper().update_note().unwrap().last.unwrap();
+            assert_eq!(last.is_kept, fault == Fault::None);
+        }
     }
 }
 

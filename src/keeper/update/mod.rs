@@ -136,7 +136,9 @@ impl Keeper {
         let _lock = self.open()?;
         // One whose service never began was cut off here.
         let begun = |update: &Update| update.step != UpdateStep::Staged || update.starts > 0;
-        if let Some(update) = self.update_under_way()?.filter(begun) {
+        if let Some(update) = self.update_under_way()?.filter(begun)
+            && !self.end_cut_off(&update)?
+        {
             return Err(Error::new("another update is under way")
                 .why(format!("to {}", update.version))
                 .fix("wait for its end: sudo pipeops-agent update --check"));
@@ -318,6 +320,22 @@ impl Keeper {
             .map_err(|error| files::explain("cannot end the update", &error))
     }
 
+    /// Ends an update that a power cut left with nothing to do but to remove its service, which may
+    /// not start any more. Returns whether it was one.
+    fn end_cut_off(&self, update: &Update) -> Result<bool> {
+        let service: &[&str] = if self.has_systemd() {
+            &["systemctl", "is-active", "pipeops-update"]
+        } else {
+            &["rc-service", "pipeops-update", "status"]
+        };
+        let is_decided = matches!(update.step, UpdateStep::Kept | UpdateStep::Returned);
+        if !is_decided || self.system.run(service).is_ok() {
+            return Ok(false);
+        }
+        self.end_update(update)?;
+        Ok(true)
+    }
+
     /// Puts one of the checked copies into place. It appears whole or not at all.
     fn switch(&self, copy: &str, sha256: &str) -> Result<()> {
         let program = self.system.path(PROGRAM);
@@ -473,6 +491,8 @@ impl Keeper {
             for command in commands {
                 self.system.run(command)?;
             }
+            #[cfg(test)]
+            super::journal::cut::after()?;
             let removed = fs::remove_file(self.system.path(path));
             removed.map_err(|error| files::explain(format!("cannot remove {path}"), &error))?;
         }
