@@ -282,6 +282,24 @@ fn a_power_cut_at_any_write_leaves_one_of_the_two_programs_and_the_next_boot_end
 }
 
 #[test]
+fn a_helper_that_runs_on_gets_the_program_that_stays() {
+    for (manager, restarts) in [("run/systemd/system/any", 0), ("run/openrc/any", 1)] {
+        for fault in [Fault::None, Fault::Link] {
+            let tree = tree().program("rc-update", "").program("rc-service", "");
+            std::fs::remove_dir_all(tree.root().join("run/systemd")).unwrap();
+            tree.put(manager, "", 0o644);
+            tree.put("etc/init.d/any", "", 0o755);
+            tree.keeper().stage_update(&new(&tree)).unwrap();
+            tree.keeper().finish_update(&agent(&tree, fault)).unwrap();
+            let calls = tree.calls();
+            let helper = "rc-service --ifstarted pipeops-keeper restart";
+            assert_eq!(calls.matches(helper).count(), restarts, "{calls}");
+            assert_eq!(calls.contains("systemctl"), restarts == 0, "{calls}");
+        }
+    }
+}
+
+#[test]
 fn an_update_that_lost_its_service_before_its_last_write_is_ended_by_the_next_one() {
     let managers = [
         ("run/systemd/system/any", UNIT),

@@ -236,9 +236,13 @@ impl Keeper {
             }
             UpdateStep::Returned => {
                 self.restart_agent();
+                self.restart_helper();
                 None
             }
-            UpdateStep::Kept => None,
+            UpdateStep::Kept => {
+                self.restart_helper();
+                None
+            }
         })
     }
 
@@ -510,6 +514,18 @@ impl Keeper {
             Ok(()) | Err(_) => {}
         }
         self.ask_for_agent(&["restart", "--no-block"], "restart");
+    }
+
+    /// Restarts the root helper with the program that stays. With systemd it ends by itself a minute
+    /// after its last answer, and the next request starts the program that is in place.
+    fn restart_helper(&self) {
+        if self.has_systemd() {
+            return;
+        }
+        let argv = ["rc-service", "--ifstarted", "pipeops-keeper", "restart"];
+        if let Err(error) = self.system.run(&argv) {
+            log::warn!("{}", error.sentence());
+        }
     }
 
     /// Asks the service manager to stop or restart the agent.
