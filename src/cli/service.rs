@@ -61,6 +61,15 @@ pub(super) fn log_line() -> &'static str {
     }
 }
 
+/// Command that shows the log of the service of an update.
+pub(super) fn log_of_update() -> &'static str {
+    match manager(Path::new("/")) {
+        Some(Manager::Systemd) | None => "journalctl -u pipeops-update",
+        // The one of root's services.
+        Some(Manager::OpenRc) => "tail -n 50 /var/log/pipeops-keeper.log",
+    }
+}
+
 impl Manager {
     /// Starts the agent with the current settings, now and at boot.
     pub(super) fn start(self, root: &Path) -> Result<()> {

@@ -16,7 +16,7 @@ use super::{
     keeper::ROOT,
     load,
     output::{Output, Tone, printable, size},
-    releases, socket,
+    releases, service, socket,
     table::{CONFIG, Command, JSON, Opt, SET, Takes},
     view::View,
 };
@@ -33,6 +33,7 @@ use crate::{
             trial::{AgentStatus, WITHIN},
         },
     },
+    daemon,
     error::{Error, Exit, Result},
     files,
     host::clock,
@@ -138,6 +139,8 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let is_root = geteuid().is_root();
     if args.has("finish") {
+        let stream = std::env::var("JOURNAL_STREAM").ok();
+        daemon::log_of_root(stream.as_deref())?;
         let keeper = keeper(&loaded, args)?;
         keeper.finish_update(&Agent(socket::candidates_of(&loaded)))?;
         return Ok(Exit::Fine);
@@ -427,8 +430,10 @@ fn follow(keeper: &Keeper, within: Duration, agent: &Agent, output: &mut Output)
             }
         }
         if now >= until {
-            return Err(Error::new("the update has not ended yet")
-                .fix("look at its service: journalctl -u pipeops-update; sudo pipeops-agent update --check shows the result"));
+            return Err(Error::new("the update has not ended yet").fix(format!(
+                "look at its log: {}; sudo pipeops-agent update --check shows the result",
+                service::log_of_update()
+            )));
         }
     }
     Ok(())

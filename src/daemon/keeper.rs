@@ -6,17 +6,15 @@ use std::{ffi::OsStr, path::Path, time::Duration};
 use nix::unistd::{User, geteuid};
 use smol::future::FutureExt as _;
 
-use super::{VERSION, log_format};
+use super::{VERSION, log_of_root};
 use crate::{
     config,
     error::{Error, Exit, Result},
     host::{
-        clock,
         notify::Notifier,
         signals::{Signals, Wish},
     },
     keeper::{Allowed, Keeper, Server, trust_all},
-    log,
 };
 
 /// Time without a request after which the helper exits if a service manager holds its socket.
@@ -43,14 +41,7 @@ pub fn run(start: Start<'_>) -> Result<Exit> {
     }
     trust_all(start.files)
         .map_err(|error| error.within("the keeper cannot read its configuration"))?;
-    let format = log_format(config::LogFormat::Auto, start.journal_stream);
-    log::install(
-        log::Form {
-            format,
-            level: ::log::LevelFilter::Info,
-        },
-        || clock::now().wall,
-    )?;
+    log_of_root(start.journal_stream)?;
     smol::block_on(live(start))
 }
 

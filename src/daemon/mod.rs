@@ -125,6 +125,15 @@ fn form(settings: config::Log, surroundings: &Surroundings) -> log::Form {
     }
 }
 
+/// Starts the log of a service of root's, which has no settings of its own for that.
+pub fn log_of_root(journal_stream: Option<&str>) -> Result<()> {
+    let form = log::Form {
+        format: log_format(LogFormat::Auto, journal_stream),
+        level: ::log::LevelFilter::Info,
+    };
+    log::install(form, || clock::now().wall).map(drop)
+}
+
 fn log_format(wanted: LogFormat, journal_stream: Option<&str>) -> log::Format {
     match wanted {
         LogFormat::Auto if log::is_journal(journal_stream) => log::Format::Journal,

@@ -302,6 +302,24 @@ fn root_and_the_agents_user_are_served_and_nobody_else() {
 }
 
 #[test]
+fn the_service_of_an_update_logs_what_became_of_it() {
+    let Some(helper) = helper() else { return };
+    std::fs::create_dir_all(helper.path("state/update")).unwrap();
+    let record = json!({
+        "version": "0.1.1", "sha256": "", "previous": "0.1.0", "previous_sha256": "",
+        "was_linked": true, "within_s": 300, "step": "kept", "starts": 1, "is_banned": false,
+    });
+    put(
+        &helper.path("state/update/update.json"),
+        &record.to_string(),
+    );
+    let (code, told) = helper.cli(ROOT, &["update", "--finish"]);
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("updated to 0.1.1"), "{told}");
+    assert!(!helper.path("state/update/update.json").exists());
+}
+
+#[test]
 fn without_a_helper_root_works_alone_and_others_are_told_how() {
     let Some(helper) = helper() else { return };
     let (code, told) = helper.cli(agent_user(), &["undo", "limits-inotify-1"]);
