@@ -184,10 +184,16 @@ fetch() {
         if [ -t 2 ]; then quiet=--progress-bar; else quiet=--silent; fi
         answer=0
         # shellcheck disable=SC2086  # words
-        curl --fail $quiet --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 1 \
-            --continue-at - --output "$work/$1" "$url/$1" || answer=$?
+        code=$(curl --fail $quiet --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 1 \
+            --continue-at - --output "$work/$1" --write-out '%{http_code}' "$url/$1") || answer=$?
+        case $answer-$code in
+        # It is busy: later it may answer.
+        22-408 | 22-429 | 22-5??) ;;
         # The server knows the file and refuses: another attempt has the same answer.
-        [ "$answer" -ne 22 ] || die "$url/$1 is not there" 'look at the address (PIPEOPS_INSTALL_BASE) and --version'
+        22-*) die "$url/$1 is not there (the server answered $code)" 'look at the address (PIPEOPS_INSTALL_BASE) and --version' ;;
+        # A server that has files only as a whole.
+        33-*) rm -f "$work/$1" ;;
+        esac
         return "$answer"
     elif have wget; then
         if [ -t 2 ]; then quiet=; else quiet=-q; fi
@@ -285,7 +291,7 @@ install_minisign() {
     elif have apk; then
         apk add --quiet minisign
     elif have zypper; then
-        zypper --non-interactive --quiet install minisign </dev/null
+        ZYPP_LOCK_TIMEOUT=$WAIT_S zypper --non-interactive --quiet install minisign </dev/null
     fi
     have minisign || die 'neither minisign nor openssl 3 is here, and minisign could not be installed' 'install one of them by hand, or copy minisign from https://jedisct1.github.io/minisign to /usr/local/bin'
 }
@@ -313,10 +319,17 @@ wait_for_lock() {
 # The version of the package, without its revision; else what the program says of itself.
 installed_version() {
     case $kind in
-    deb) dpkg-query -W -f '${Status} ${Version}\n' pipeops-agent 2>/dev/null | sed -n 's/^install ok installed \(.*\)-[^-]*$/\1/p' ;;
+    deb) dpkg-query -W -f '${Status} ${Version}\n' pipeops-agent 2>/dev/null | sed -n 's/^[a-z]* ok installed \(.*\)-[^-]*$/\1/p' ;;
     rpm) rpm -q --qf '%{VERSION}' pipeops-agent 2>/dev/null | grep -v ' ' || true ;;
     tar) pipeops-agent version 2>/dev/null | awk '{ print $2 }' ;;
     esac
+}
+
+# Somebody said that the package stays as it is. apt would refuse half-way.
+refuse_held() {
+    [ "$kind" = deb ] || return 0
+    ! dpkg-query -W -f '${Status}\n' pipeops-agent 2>/dev/null | grep -q '^hold ok installed$' ||
+        die 'pipeops-agent is held in the package manager' 'let it go: sudo apt-mark unhold pipeops-agent'
 }
 
 # is_newer VERSION THAN: also where there is nothing to be newer than.
@@ -338,7 +351,7 @@ install_package() {
             have "$tool" || continue
             case $tool in
             # The list that was verified has its checksum. Somebody who names an older version wants it.
-            zypper) act zypper --non-interactive install --allow-unsigned-rpm --oldpackage "$work/$file" </dev/null ;;
+            zypper) act env ZYPP_LOCK_TIMEOUT="$WAIT_S" zypper --non-interactive install --allow-unsigned-rpm --oldpackage "$work/$file" </dev/null ;;
             *) act "$tool" install -y --nogpgcheck "$work/$file" </dev/null ;;
             esac
             break
@@ -353,7 +366,7 @@ listed() { awk '{ print $2 }' "$work/SHA256SUMS" | grep -x "$1" | head -n 1; }
 
 has_keyring() {
     case $kind in
-    deb) dpkg-query -W -f '${Status}\n' pipeops-archive-keyring 2>/dev/null | grep -q '^install ok installed' ;;
+    deb) dpkg-query -W -f '${Status}\n' pipeops-archive-keyring 2>/dev/null | grep -q ' ok installed$' ;;
     rpm) rpm -q pipeops-archive-keyring >/dev/null 2>&1 ;;
     tar) false ;;
     esac
@@ -421,7 +434,8 @@ run_install() {
     url=$BASE/${version:-latest}
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    trap 'exit 130' INT TERM
+    # Also where the terminal goes away: the folder may have the token.
+    trap 'exit 130' HUP INT TERM
     verify_list
     case $kind in
     deb) pattern="pipeops-agent_[0-9][0-9A-Za-z.+~-]*_${arch}[.]deb" ;;
@@ -439,6 +453,7 @@ run_install() {
         # Somebody may serve an old release with its good signature.
         [ -n "$version" ] || is_newer "$found" "$there" ||
             die "$url has $found, which is older than the $there that is installed" "to go back on purpose: --version $found"
+        refuse_held
         say "downloading $file"
         verified "$file"
         install_package "$file"
@@ -478,6 +493,7 @@ run_uninstall() {
     case $kind in
     deb)
         if dpkg -s pipeops-agent >/dev/null 2>&1; then
+            refuse_held
             [ -n "$dry_run" ] || wait_for_lock
             # apt waits for the lock as well, where fuser is missing.
             act env DEBIAN_FRONTEND=noninteractive apt-get -o "DPkg::Lock::Timeout=$WAIT_S" -q -y "$([ -n "$purge" ] && echo purge || echo remove)" pipeops-agent </dev/null
@@ -502,7 +518,14 @@ run_uninstall() {
     [ ! -e /usr/share/pipeops-agent/place ] || act sh /usr/share/pipeops-agent/place remove
 }
 
+# wget knows these by their small letters only.
+small_letters() {
+    [ -n "${https_proxy+set}" ] || [ -z "${HTTPS_PROXY-}" ] || export https_proxy="$HTTPS_PROXY"
+    [ -n "${no_proxy+set}" ] || [ -z "${NO_PROXY-}" ] || export no_proxy="$NO_PROXY"
+}
+
 main() {
+    small_letters
     parse "$@"
     "run_$verb"
 }

@@ -1,4 +1,5 @@
-"""A server of releases over TLS that cuts off the first answer for each file half-way, and a proxy that leads every CONNECT to it.
+"""A server of releases over TLS that cuts off the first answer for each file half-way, and a proxy that leads every CONNECT to it. Below
+/whole it knows no Range; below /busy its first answer for each file is that it has no time.
 
 usage: server.py FOLDER CERTIFICATE KEY LOG; one line in LOG for each request: "get PATH FIRST_BYTE" and "connect HOST".
 """
@@ -13,6 +14,7 @@ import threading
 folder, certificate, key, log = sys.argv[1:]
 lock = threading.Lock()
 begun = set()
+busy = set()
 
 
 def write(line):
@@ -27,6 +29,11 @@ class Files(http.server.BaseHTTPRequestHandler):
         path = pathlib.Path(folder, self.path.lstrip("/"))
         first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
         write(f"get {self.path} {first}")
+        if self.path.startswith("/whole/"):
+            first = 0
+        if self.path.startswith("/busy/") and self.path not in busy:
+            busy.add(self.path)
+            return self.send_error((408, 429, 503)[len(busy) % 3])
         if not path.is_file():
             return self.send_error(404)
         body = path.read_bytes()
