@@ -190,7 +190,7 @@ keys! {
         kind: ValueKind::Path,
         default: Some("/var/lib/pipeops-agent"),
         older_names: &["PIPEOPS_STATE_DIR"],
-        doc: "Directory for the identity, the databases and the temporary files of large responses.",
+        doc: "Directory for the identity, the databases and the temporary files of large responses. It has to belong to the agent's user: sudo install -d -m 700 -o pipeops-agent -g pipeops-agent DIRECTORY. systemd lets the agent write to the default alone; for another one: sudo systemctl edit pipeops-agent, with the lines [Service] and ReadWritePaths=DIRECTORY.",
     }
     KUBECONFIG = {
         path: "agent.kubeconfig",
@@ -375,7 +375,7 @@ keys! {
         path: "keeper.state_dir",
         kind: ValueKind::Path,
         default: Some("/var/lib/pipeops-keeper"),
-        doc: "Directory for the root helper's journal and the previous content of changed files; only accessible to root.",
+        doc: "Directory for the root helper's journal and the previous content of changed files; only accessible to root. systemd lets the helper write to the default alone; for another one: sudo systemctl edit pipeops-keeper (and pipeops-agent-update, if it is there), with the lines [Service] and ReadWritePaths=DIRECTORY.",
     }
     KEEPER_USER = {
         path: "keeper.user",
