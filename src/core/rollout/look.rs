@@ -1,7 +1,8 @@
 //! One observation, judged by itself: what is ready, what is missing, what keeps it from being so.
 
 use super::{
-    Finding, Observation, Scope, earlier::Earlier, pods, routes, state::Readiness, workloads,
+    Finding, Object, Observation, Scope, earlier::Earlier, pods, routes, state::Readiness,
+    workloads,
 };
 
 /// Result of looking at one observation.
@@ -32,6 +33,14 @@ impl RolloutProgress {
     pub fn worst(&self) -> Option<Finding> {
         let order = |found: &&Finding| (!found.is_definite, found.cause);
         self.findings.iter().min_by_key(order).cloned()
+    }
+
+    /// Takes what the Pods of the version say.
+    fn hear(&mut self, pods: &[&Object], (seen, earlier): (&Observation, &Earlier)) {
+        for pod in pods {
+            self.restarts = self.restarts.saturating_add(pods::restarts(pod));
+            self.findings.extend(pods::findings(pod, seen, earlier));
+        }
     }
 }
 
@@ -71,10 +80,10 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
             look.behind = target.in_words();
             look.missing = state.missing;
         }
-        look.findings.extend(state.findings);
-        for pod in &state.pods {
-            look.restarts = look.restarts.saturating_add(pods::restarts(pod));
-            look.findings.extend(pods::findings(pod, seen, earlier));
+        // Until its controller has seen the version, all of it is about the one before.
+        if state.is_seen {
+            look.findings.extend(state.findings);
+            look.hear(&state.pods, (seen, earlier));
         }
     }
     if look.is_complete {

@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::json;
 
-use RolloutVerdict::{Good, Progressing, Soaking};
+use RolloutVerdict::{Bad, Good, Progressing, Soaking, Waiting};
 
 fn at(seconds: u64) -> Mono {
     Mono::since_boot(Duration::from_secs(10_000 + seconds))
@@ -615,5 +615,49 @@ fn an_ingress_that_names_a_port_its_service_has_not_leads_nowhere() {
             (found.cause, found.evidence.as_str()),
             (Cause::IngressNoBackend, "ports of the Service: 80 (http)")
         );
+    }
+}
+
+#[test]
+fn a_pod_of_before_says_nothing_until_the_controller_has_seen_the_version() {
+    let message = "exec: \"serve\": executable file not found in $PATH";
+    let cannot_start = json!({"waiting": {"reason": "RunContainerError", "message": message}});
+    let mut old = seen(false, 0, &cannot_start);
+    let mut target = old.get(&key("Deployment", "web")).unwrap().value().clone();
+    target["metadata"]["generation"] = json!(2);
+    old.add(Object::recorded(&target));
+    let mut rollout = rollout();
+    let judged = rollout.observe(Sight::Seen(&old), at(0));
+    assert_eq!((judged.verdict, judged.finding), (Waiting, None));
+    target["status"]["observedGeneration"] = json!(2);
+    old.add(Object::recorded(&target));
+    assert_eq!(rollout.observe(Sight::Seen(&old), at(1)).verdict, Bad);
+}
+
+#[test]
+fn pods_of_a_daemon_set_that_has_none_of_the_new_version_say_nothing_about_it() {
+    let judged = |updated: u64| {
+        let mut seen = Observation::default();
+        seen.add(Object::reduced(
+            "DaemonSet",
+            &json!({"metadata": {"name": "disks", "namespace": "shop", "uid": "s", "generation": 2},
+                "status": {"observedGeneration": 2, "desiredNumberScheduled": 1, "updatedNumberScheduled": updated}}),
+        ));
+        let waiting = json!({"reason": "InvalidImageName"});
+        seen.add(Object::reduced(
+            "Pod",
+            &json!({"metadata": {"name": "disks-1", "namespace": "shop", "uid": "p", "ownerReferences": [{"uid": "s"}]},
+                "status": {"containerStatuses": [{"name": "c", "state": {"waiting": waiting}}]}}),
+        ));
+        standing(&scope_of("DaemonSet", "disks"), Sight::Seen(&seen)).0
+    };
+    assert_eq!([judged(0), judged(1)], [Progressing, Bad]);
+}
+
+fn scope_of(kind: &str, name: &str) -> Scope {
+    Scope {
+        targets: BTreeMap::from([(key(kind, name), 0)]),
+        deadline: DEADLINE,
+        soak: SOAK,
     }
 }

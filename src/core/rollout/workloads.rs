@@ -159,6 +159,8 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
     let is_seen = has_seen(target, generation);
     let newest = owned(target, seen)
         .max_by_key(|pod| pod.text("/metadata/creationTimestamp").to_owned())
+        // Those of before are replaced first, one after the other.
+        .filter(|_| updated > 0)
         .map(|pod| pod.label("controller-revision-hash"));
     let pods: Vec<_> = owned(target, seen)
         .filter(|pod| Some(pod.label("controller-revision-hash")) == newest)
