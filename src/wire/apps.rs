@@ -72,13 +72,29 @@ fn secret(name: &str, namespace: &str, version: &str, data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Secret", "type": "pipeops.io/app", "metadata": metadata, "data": data})
 }
 
+/// An object of the inventory. A Job is never adopted: what does not hold is left out, so that the
+/// largest record fits into a Secret.
+fn entry(entry: &InventoryEntry) -> Value {
+    let mut written = json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid, "nonce": entry.nonce});
+    let revisions = [
+        ("ran", entry.ran_in),
+        ("done", entry.done_in),
+        ("adopted_in", entry.adopted_in),
+    ];
+    if let Value::Object(fields) = &mut written {
+        for (name, revision) in revisions.into_iter().filter(|(_, it)| *it != 0) {
+            fields.insert(name.to_owned(), json!(revision));
+        }
+        if entry.is_adopted {
+            fields.insert("adopted".to_owned(), json!(true));
+        }
+    }
+    written
+}
+
 /// The Secret of a record. `version` is the resource version that was read; empty: it is new.
 pub fn record(app: &App, namespace: &str, version: &str) -> Value {
-    let inventory: Vec<_> = app
-        .inventory
-        .iter()
-        .map(|entry| json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid, "nonce": entry.nonce, "adopted": entry.is_adopted, "ran": entry.ran_in}))
-        .collect();
+    let inventory: Vec<_> = app.inventory.iter().map(entry).collect();
     let revisions: Vec<_> = app.revisions.iter().map(revision).collect();
     let record = json!({
         "format": 1,
@@ -244,6 +260,8 @@ struct EntryShape {
     nonce: String,
     adopted: bool,
     ran_in: u64,
+    done_in: u64,
+    adopted_in: u64,
 }
 fields!(EntryShape {
     api_version,
@@ -252,7 +270,9 @@ fields!(EntryShape {
     uid,
     nonce,
     adopted,
-    ran_in: "ran"
+    ran_in: "ran",
+    done_in: "done",
+    adopted_in
 });
 
 #[derive(Debug, Default)]
@@ -334,6 +354,8 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         nonce: entry.nonce,
         is_adopted: entry.adopted,
         ran_in: entry.ran_in,
+        done_in: entry.done_in,
+        adopted_in: entry.adopted_in,
     };
     let revision = |found: RevisionShape| Revision {
         number: found.number,
@@ -615,6 +637,23 @@ mod tests {
         }
     }
 
+    fn every_entry(of: &InventoryEntry) -> Vec<InventoryEntry> {
+        let job = InventoryEntry {
+            uid: "u".to_owned(),
+            nonce: "n1".to_owned(),
+            ran_in: 2,
+            done_in: 3,
+            ..of.clone()
+        };
+        let adopted = InventoryEntry {
+            name: "b".to_owned(),
+            is_adopted: true,
+            adopted_in: 4,
+            ..of.clone()
+        };
+        vec![job, adopted]
+    }
+
     #[test]
     fn a_record_is_read_back_and_holds_no_values() {
         let mut app = App {
@@ -652,9 +691,7 @@ mod tests {
             Some("shop"),
         )
         .unwrap();
-        app.plan(&manifests, ["n1".to_owned()]);
-        app.own(&InventoryEntry::of(&manifests[0]), "u");
-        app.run(&InventoryEntry::of(&manifests[0]), 2);
+        app.inventory = every_entry(&InventoryEntry::of(&manifests[0]));
         app.revisions.push(Revision {
             number: 2,
             at: Wall::from_millis(5),
@@ -710,7 +747,8 @@ mod tests {
             uid: "u".repeat(36),
             nonce: "n".repeat(32),
             is_adopted: true,
-            ran_in: 999_999,
+            adopted_in: 999_999,
+            ..InventoryEntry::default()
         };
         let image = |number: usize| (format!("{number:0>255}"), format!("sha256:{:0>64}", 1));
         let overlay = Overlay {

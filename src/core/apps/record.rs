@@ -34,6 +34,12 @@ pub struct InventoryEntry {
     /// Revision that has written it, of a Job: it is not run again, however often the rest of the
     /// revision is written. 0: none, or it is no Job.
     pub ran_in: u64,
+    /// Last revision with it in which it has succeeded, of a Job: its TTL may have it deleted. 0:
+    /// none.
+    pub done_in: u64,
+    /// Revision that took it over from others. Going back to an earlier one leaves it as it is. 0:
+    /// it is ours from its creation on.
+    pub adopted_in: u64,
 }
 
 impl InventoryEntry {
@@ -47,6 +53,8 @@ impl InventoryEntry {
             nonce: String::new(),
             is_adopted: false,
             ran_in: 0,
+            done_in: 0,
+            adopted_in: 0,
         }
     }
 
@@ -389,6 +397,10 @@ impl App {
     /// Notes the UID of an object that was written.
     pub fn own(&mut self, entry: &InventoryEntry, uid: &str) {
         if let Some(known) = self.inventory.iter_mut().find(|known| known.is(entry)) {
+            if known.uid != uid {
+                // Another one is in its place, which we created.
+                known.adopted_in = 0;
+            }
             uid.clone_into(&mut known.uid);
             known.is_adopted = false;
         }
@@ -398,7 +410,21 @@ impl App {
     pub fn run(&mut self, job: &InventoryEntry, revision: u64) {
         if let Some(known) = self.inventory.iter_mut().find(|known| known.is(job)) {
             known.ran_in = revision;
+            known.done_in = 0;
         }
+    }
+
+    /// Notes that a Job has succeeded, as this revision has it.
+    pub fn succeed(&mut self, job: &InventoryEntry, revision: u64) {
+        if let Some(known) = self.inventory.iter_mut().find(|known| known.is(job)) {
+            known.done_in = revision;
+        }
+    }
+
+    /// Returns whether a Job has succeeded, as this revision has it.
+    pub fn has_succeeded(&self, job: &InventoryEntry, revision: u64) -> bool {
+        let known = self.planned(job);
+        revision != 0 && known.is_some_and(|known| known.done_in == revision)
     }
 
     /// Returns whether a revision has written a Job.
@@ -407,12 +433,13 @@ impl App {
         known.is_some_and(|known| known.ran_in == revision)
     }
 
-    /// Takes an object of others into the inventory, to be written as ours.
-    pub fn adopt(&mut self, entry: &InventoryEntry, uid: &str) {
+    /// Takes an object of others into the inventory, to be written as ours by this revision.
+    pub fn adopt(&mut self, entry: &InventoryEntry, uid: &str, revision: u64) {
         self.inventory.retain(|known| !known.is(entry));
         self.inventory.push(InventoryEntry {
             uid: uid.to_owned(),
             is_adopted: true,
+            adopted_in: revision,
             ..entry.clone()
         });
     }
@@ -432,6 +459,16 @@ impl App {
     /// Returns whether an object of others is about to become ours.
     pub fn is_adopted(&self, entry: &InventoryEntry) -> bool {
         self.planned(entry).is_some_and(|known| known.is_adopted)
+    }
+
+    /// Forgets objects of others, as far as none of these manifests is about them: those that were
+    /// never written, and those that were taken over after `revision`, to which the app goes back.
+    pub fn give_back(&mut self, manifests: &[Manifest], revision: u64) {
+        let wanted: Vec<_> = manifests.iter().map(InventoryEntry::of).collect();
+        self.inventory.retain(|known| {
+            let is_theirs = known.is_adopted || known.adopted_in > revision;
+            !is_theirs || wanted.iter().any(|entry| entry.is(known))
+        });
     }
 
     /// Objects that are ours, not among these manifests, and hold no data.
@@ -545,6 +582,55 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_succeeded_has_done_so_until_it_is_written_again() {
+        let mut app = App::default();
+        let all = manifests(&["ConfigMap/a"]);
+        let entry = InventoryEntry::of(&all[0]);
+        assert!(!app.has_succeeded(&entry, 0));
+        app.plan(&all, ["n1".to_owned()]);
+        app.run(&entry, 1);
+        assert!(!app.has_succeeded(&entry, 1) && !app.has_succeeded(&entry, 0));
+        app.succeed(&entry, 1);
+        assert!(app.has_succeeded(&entry, 1) && !app.has_succeeded(&entry, 2));
+        app.run(&entry, 2);
+        assert!(!app.has_succeeded(&entry, 1) && !app.has_succeeded(&entry, 2));
+    }
+
+    #[test]
+    fn going_back_gives_back_what_was_taken_over_since_and_nothing_else() {
+        let mut app = App::default();
+        let all = manifests(&["ConfigMap/early", "ConfigMap/late", "ConfigMap/queued"]);
+        let ours = manifests(&["ConfigMap/ours"]);
+        app.plan(&ours, ["n1".to_owned()]);
+        app.own(&InventoryEntry::of(&ours[0]), "u0");
+        for (manifest, revision) in all.iter().zip([2, 3, 4]) {
+            let entry = InventoryEntry::of(manifest);
+            app.adopt(&entry, "u1", revision);
+            if revision < 4 {
+                app.own(&entry, "u1");
+            }
+        }
+        let names = |app: &App| -> Vec<String> {
+            let left = app.inventory.iter();
+            left.map(|entry| entry.name.clone()).collect()
+        };
+        // The version that goes on has them deleted with what else it no longer has.
+        let mut on = app.clone();
+        on.give_back(&[], 5);
+        assert_eq!(names(&on), ["ours", "early", "late"]);
+        let mut same = app.clone();
+        same.give_back(&all, 1);
+        assert_eq!(same.inventory, app.inventory);
+        // What we created in the place of one that somebody deleted is ours.
+        let mut anew = app.clone();
+        anew.own(&InventoryEntry::of(&all[1]), "u2");
+        anew.give_back(&[], 2);
+        assert_eq!(names(&anew), ["ours", "early", "late"]);
+        app.give_back(&[], 2);
+        assert_eq!(names(&app), ["ours", "early"]);
+    }
+
+    #[test]
     fn an_object_is_ours_by_its_uid() {
         let mut app = App::default();
         let all = manifests(&["ConfigMap/a"]);
@@ -560,7 +646,7 @@ mod tests {
         app.settle();
         assert_eq!((app.nonce(&entry), app.uid(&entry)), (None, Some("u1")));
         // What others made is ours as such from its first write on.
-        app.adopt(&entry, "u2");
+        app.adopt(&entry, "u2", 1);
         assert!(app.is_adopted(&entry) && app.inventory.len() == 1);
         assert_eq!(app.adopted()[0].uid, "u2");
         app.own(&entry, "u2");

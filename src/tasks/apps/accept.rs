@@ -200,8 +200,9 @@ impl Apps {
         }
         let (adopted, staged): (Vec<_>, Vec<_>) =
             adopted.into_iter().partition(|entry| entry.is_adopted);
+        let number = read.app.next();
         for entry in &adopted {
-            read.app.adopt(entry, &entry.uid);
+            read.app.adopt(entry, &entry.uid, number);
         }
         read.app.stage(&staged);
         match origin {
@@ -210,7 +211,7 @@ impl Apps {
             Origin::Known => {}
         }
         let revision = Revision {
-            number: read.app.next(),
+            number,
             at: self.now().wall,
             by: asker.by.clone(),
             overlay,
@@ -382,7 +383,8 @@ impl Apps {
                 .why(why.unwrap_or("another change took its place"))
                 .fix("remove it again"));
         }
-        let kept = read.app.inventory.iter().filter(|entry| entry.is_kept());
+        let stays = |entry: &&InventoryEntry| entry.is_kept() || entry.is_adopted;
+        let kept = read.app.inventory.iter().filter(stays);
         let kept: Vec<_> = kept
             .map(|entry| entry.in_words(&read.app.namespace))
             .collect();

@@ -69,6 +69,8 @@ impl Apps {
             };
         }
         if read.app.running != plan.revision {
+            let adopted = read.app.adopted();
+            read.app.forget(&adopted);
             let why = format!("{why} before anything of it was written");
             return self.drop_change((id, plan), (read, &why), asker).await;
         }

@@ -224,7 +224,7 @@ impl Cluster<'_> {
                 )
                 .fix("give it another name in the manifest"));
             }
-            app.adopt(&entry, uid);
+            app.adopt(&entry, uid, app.next());
         }
         Ok(())
     }

@@ -52,7 +52,11 @@ impl Work {
 
     async fn delete_all(&self, app: &App) -> Result<()> {
         let cluster = self.cluster();
-        let goes = || app.inventory.iter().filter(|entry| !entry.is_kept());
+        // What was to be taken over from others, and was never written, is still theirs.
+        let goes = || {
+            let all = app.inventory.iter();
+            all.filter(|entry| !entry.is_kept() && !entry.is_adopted)
+        };
         // What leads to others goes before them.
         for entry in goes().rev() {
             self.patiently(async || cluster.delete(app, entry).await)
@@ -85,6 +89,7 @@ impl Work {
     /// change is over.
     pub(super) async fn prune(&self, version: &Version) -> Result<()> {
         let mut read = self.record().await?;
+        read.app.give_back(&version.manifests, version.number);
         let surplus = read.app.surplus(&version.manifests);
         let cluster = self.cluster();
         // An object that is deleted and still known is found to be gone by the next change.

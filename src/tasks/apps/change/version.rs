@@ -14,6 +14,8 @@ use crate::{
 
 /// A version, with what of it is written.
 pub(super) struct Version {
+    /// Number of the revision.
+    pub(super) number: u64,
     pub(super) manifests: Vec<Manifest>,
     /// The version before, where it is known.
     before: Vec<Manifest>,
@@ -129,6 +131,7 @@ impl Work {
         }
         overlay.lay(&mut manifests);
         Ok(Version {
+            number,
             manifests,
             pinned: overlay.pinned,
             kept: overlay.kept,
@@ -239,6 +242,7 @@ mod tests {
 
     fn version(manifests: Vec<Manifest>, before: Vec<Manifest>, is_back: bool) -> Version {
         Version {
+            number: 1,
             manifests,
             before,
             unfinished: Vec::new(),

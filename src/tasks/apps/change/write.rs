@@ -54,7 +54,7 @@ impl Work {
         let mut read = self.record().await?;
         for entry in adopted {
             if read.app.uid(entry).is_none() {
-                read.app.adopt(entry, &entry.uid);
+                read.app.adopt(entry, &entry.uid, entry.adopted_in);
             }
         }
         self.keep(&mut read).await
