@@ -143,4 +143,6 @@ causes! {
     AccessRefused = "access.refused", Outside, 0;
     /// An object that is being deleted is kept by a finalizer.
     Finalizer = "object.finalizer", Outside, 0;
+    /// The node is still pulling the image.
+    ImagePulling = "image.pulling", Outside, 0;
 }

@@ -285,7 +285,11 @@ impl Rollout {
             self.flaps = self.flaps.saturating_add(1);
         }
         let worst = look.worst();
-        self.found = worst.clone().or_else(|| self.found.take());
+        // A pull is over without a trace, and explains nothing that is late after it.
+        let lasts = |found: &Finding| found.cause != Cause::ImagePulling;
+        if let Some(found) = worst.clone().filter(lasts) {
+            self.found = Some(found);
+        }
         // A definite cause in the app wins over trouble outside: that would not help.
         if let Some(found) = self.definite(&look, now) {
             return (RolloutVerdict::Bad, found.sentence.clone(), Some(found));

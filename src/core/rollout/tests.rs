@@ -654,6 +654,44 @@ fn pods_of_a_daemon_set_that_has_none_of_the_new_version_say_nothing_about_it() 
     assert_eq!([judged(0), judged(1)], [Progressing, Bad]);
 }
 
+/// [`starting`], with these events about its container: reason and time.
+fn with_events(events: &[(&str, &str)]) -> Observation {
+    let mut seen = starting();
+    for (number, (reason, time)) in events.iter().enumerate() {
+        seen.add(Object::reduced(
+            "Event",
+            &json!({"metadata": {"name": format!("e{number}"), "namespace": "shop"}, "reason": reason,
+                "lastTimestamp": format!("2026-01-01T{time}Z"), "message": "m",
+                "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "web-1-a", "uid": "p",
+                    "fieldPath": "spec.containers{c}"}}),
+        ));
+    }
+    seen
+}
+
+#[test]
+fn an_image_that_is_still_being_pulled_waits_for_the_link_and_is_not_late() {
+    let pulls = with_events(&[("Failed", "09:59:58"), ("Pulling", "10:00:00")]);
+    let mut slow = rollout();
+    for second in 0..3600 {
+        let judged = slow.observe(Sight::Seen(&pulls), at(second));
+        assert_eq!(judged.verdict, Waiting, "{second}");
+        assert_eq!(
+            judged.sentence,
+            "the node pulls the image i of container c, since 2026-01-01T10:00:00Z"
+        );
+    }
+    // The time of the pull does not count, and what follows is late for another reason.
+    let pulled = with_events(&[("Pulling", "10:00:00"), ("Pulled", "10:00:00")]);
+    let times = [(3600, Some(pulled.clone())), (4198, Some(pulled.clone()))];
+    assert_eq!(verdicts(&mut slow, &times), [Progressing, Progressing]);
+    let late = slow.observe(Sight::Seen(&pulled), at(4200));
+    assert_eq!(
+        (late.verdict, late.finding.unwrap().cause),
+        (Bad, Cause::Deadline)
+    );
+}
+
 fn scope_of(kind: &str, name: &str) -> Scope {
     Scope {
         targets: BTreeMap::from([(key(kind, name), 0)]),

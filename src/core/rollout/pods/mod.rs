@@ -8,8 +8,8 @@ use super::{
     earlier::Earlier,
     evidence::{Trouble, Words, spoken_of},
     messages::{
-        FOREIGN, config, container_of, evidence, exit_code, newest, node_trouble, platform_of,
-        pull, start, unschedulable,
+        FOREIGN, config, container_of, events_about, evidence, exit_code, newest, node_trouble,
+        platform_of, pull, start, unschedulable,
     },
     object::{list, text},
 };
@@ -44,6 +44,9 @@ pub(super) fn findings(pod: &Object, seen: &Observation, earlier: &Earlier) -> V
     }
     if found.is_empty() {
         found.extend(mounts(pod, seen));
+    }
+    if found.is_empty() {
+        found.extend(statuses(pod).find_map(|(status, _)| pulls(pod, status, seen)));
     }
     found
 }
@@ -427,6 +430,33 @@ fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
         sentence = format!("{sentence}, but for {there}");
     }
     definite(pod, cause, (sentence, evidence("", message), fix))
+}
+
+/// An image that the node is pulling: the newest word on it is that the pull began.
+fn pulls(pod: &Object, status: &Value, seen: &Observation) -> Option<Finding> {
+    let name = text(status, "/name");
+    status.pointer("/state/waiting")?;
+    let is_meant = |event: &Object| {
+        let reason = event.text("/reason");
+        matches!(reason, "Pulling" | "Pulled" | "Failed" | "BackOff") && container_of(event) == name
+    };
+    let event = events_about(pod, seen)
+        .filter(|event| is_meant(event))
+        .max_by_key(|event| (event.moment(), event.text("/reason") != "Pulling"))
+        .filter(|event| event.text("/reason") == "Pulling")?;
+    let since = event.moment().map_or_else(String::new, |since| {
+        let since = since.rfc3339();
+        let seconds = since.split('.').next().unwrap_or_default();
+        format!(", since {seconds}Z")
+    });
+    let image = text(status, "/image");
+    let sentence = format!("the node pulls the image {image} of container {name}{since}");
+    let evidence = evidence("Pulling", event.text("/message"));
+    let fix = "wait: the link of the machine is slow, or the image is large; it goes on by itself";
+    Some(Finding {
+        is_definite: false,
+        ..definite(pod, Cause::ImagePulling, (sentence, evidence, fix))
+    })
 }
 
 /// Sentence and fix of a pull that fails.
