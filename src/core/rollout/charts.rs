@@ -37,6 +37,8 @@ pub(super) fn state<'a>(target: &Object, job: Option<ObjectState<'a>>) -> Object
         ready: u64::from(is_done),
         missing: format!("{} is being installed: {}", target.in_words(), job.missing),
         findings: failed.into_iter().chain(job.findings).collect(),
+        // An installation has the time of every other workload.
+        is_at_work: false,
         ..job
     }
 }

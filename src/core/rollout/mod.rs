@@ -299,6 +299,11 @@ impl Rollout {
                 (self.progressed, self.free_since) = (now, now);
                 (RolloutVerdict::Waiting, found.sentence.clone(), Some(found))
             }
+            // The others may wait for the Job, unless something is wrong with them.
+            None if look.has_open_job => {
+                self.progressed = now;
+                (RolloutVerdict::Progressing, look.missing, None)
+            }
             found if now.since(self.progressed) >= self.scope.deadline => {
                 let found = found.unwrap_or_else(|| self.late(&look));
                 let sentence = format!("{}, for {}", found.sentence, in_words(self.scope.deadline));

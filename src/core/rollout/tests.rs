@@ -692,10 +692,65 @@ fn an_image_that_is_still_being_pulled_waits_for_the_link_and_is_not_late() {
     );
 }
 
+/// A Job that is open, with a Pod in this phase.
+fn open_job(spec: &serde_json::Value, phase: &str) -> Observation {
+    let mut seen = Observation::default();
+    seen.add(Object::reduced(
+        "Job",
+        &json!({"metadata": {"name": "migrate", "namespace": "shop", "uid": "j"},
+            "spec": spec, "status": {"active": 1}}),
+    ));
+    seen.add(Object::reduced(
+        "Pod",
+        &json!({"metadata": {"name": "migrate-1", "namespace": "shop", "uid": "p", "ownerReferences": [{"uid": "j"}]},
+            "status": {"phase": phase}}),
+    ));
+    seen
+}
+
 fn scope_of(kind: &str, name: &str) -> Scope {
     Scope {
         targets: BTreeMap::from([(key(kind, name), 0)]),
         deadline: DEADLINE,
         soak: SOAK,
     }
+}
+
+#[test]
+fn a_job_takes_the_time_that_it_needs_while_its_pod_runs() {
+    let verdict = |spec: &serde_json::Value, phase: &str| {
+        let mut rollout = Rollout::new(scope_of("Job", "migrate"), at(0));
+        let seen = open_job(spec, phase);
+        verdicts(&mut rollout, &[(0, Some(seen.clone())), (7200, Some(seen))])[1]
+    };
+    assert_eq!(verdict(&json!({}), "Running"), Progressing);
+    assert_eq!(verdict(&json!({}), "Pending"), Bad);
+    // Kubernetes ends it.
+    let limited = json!({"activeDeadlineSeconds": 9000});
+    assert_eq!(verdict(&limited, "Pending"), Progressing);
+}
+
+#[test]
+fn a_workload_that_does_not_work_is_late_also_while_a_job_runs() {
+    let mut scope = scope_of("Job", "migrate");
+    scope.targets.insert(key("Deployment", "web"), 1);
+    let mut seen = seen(false, 0, &json!({"running": {}}));
+    for object in open_job(&json!({}), "Running").all() {
+        seen.add(object.clone());
+    }
+    let judged = |seen: &Observation| {
+        let mut rollout = Rollout::new(scope.clone(), at(0));
+        let times = [(0, Some(seen.clone())), (7200, Some(seen.clone()))];
+        verdicts(&mut rollout, &times)[1]
+    };
+    // It may wait for the Job.
+    assert_eq!(judged(&seen), Progressing);
+    seen.add(Object::reduced(
+        "Event",
+        &json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": "Unhealthy",
+            "lastTimestamp": "2026-01-01T10:00:00Z", "message": "Readiness probe failed: no",
+            "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "web-1-a", "uid": "p",
+                "fieldPath": "spec.containers{c}"}}),
+    ));
+    assert_eq!(judged(&seen), Bad);
 }

@@ -79,6 +79,7 @@ fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         is_complete: is_seen && updated >= wanted && total == updated && available >= wanted,
         is_seen,
         is_paused: target.is("/spec/paused") && updated < wanted,
+        is_at_work: false,
         readiness: Readiness::Reported,
         ready,
         wanted,
@@ -127,6 +128,7 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
         is_complete: is_seen && is_rolled && ready >= wanted,
         is_seen,
         is_paused: false,
+        is_at_work: false,
         readiness: Readiness::Reported,
         ready: pods
             .iter()
@@ -177,6 +179,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         is_complete: is_seen && updated >= wanted && available >= wanted,
         is_seen,
         is_paused: false,
+        is_at_work: false,
         readiness: Readiness::Reported,
         ready: updated.min(available),
         wanted,
@@ -256,20 +259,27 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
         Some(failed) => Some(job_failed(target, failed, seen)),
         None => refused_creation(target, seen).filter(|_| lacks_pods),
     };
+    let pods: Vec<_> = if is_done {
+        Vec::new()
+    } else {
+        owned(target, seen).collect()
+    };
+    // Kubernetes ends one with a deadline of its own.
+    let has_time = target.number("/spec/activeDeadlineSeconds").is_some()
+        || pods
+            .iter()
+            .any(|pod| pod.text("/status/phase") == "Running");
     ObjectState {
         is_complete: is_done || is_suspended,
         is_seen: true,
         is_paused: false,
+        is_at_work: job_end(target) == JobEnd::Open && !is_suspended && has_time,
         readiness: Readiness::Reported,
         ready: u64::from(is_done),
         wanted: 1,
         missing: format!("{} has not finished", target.in_words()),
         findings: finding.into_iter().collect(),
-        pods: if is_done {
-            Vec::new()
-        } else {
-            owned(target, seen).collect()
-        },
+        pods,
     }
 }
 
