@@ -40,6 +40,10 @@ pub const SOAK: Duration = Duration::from_secs(60);
 /// default of Kubernetes.
 pub const DEADLINE: Duration = Duration::from_secs(600);
 
+/// Time within which a controller tries again to make a Pod that the quota refused, after refusals
+/// for half a minute: it waits twice as long each time.
+const RETRIED_WITHIN: Duration = Duration::from_secs(60);
+
 /// Time between two looks after which the machine slept, or this process was stopped: nobody knows
 /// what happened meanwhile, and what is seen may be of before. A look that asks for the last lines
 /// of some containers takes 5 s for each at most.
@@ -166,6 +170,8 @@ pub struct Rollout {
     looked: Mono,
     blind_since: Option<Mono>,
     soak: Option<Soak>,
+    /// Last moment at which a Pod was being deleted.
+    left: Option<Mono>,
     /// Number of times that everything was ready and something was not any more.
     flaps: u32,
     /// The last reason that was seen.
@@ -195,6 +201,7 @@ impl Rollout {
             looked: now,
             blind_since: None,
             soak: None,
+            left: None,
             flaps: 0,
             found: None,
             held: BTreeMap::new(),
@@ -222,6 +229,9 @@ impl Rollout {
         let (verdict, sentence, finding) = match sight {
             Sight::Seen(seen) => {
                 self.sees_again(now);
+                if workloads::has_leaving(seen) {
+                    self.left = Some(now);
+                }
                 let earlier = self.earlier.get_or_insert_with(|| Earlier::of(seen));
                 earlier.keep_those_of(seen);
                 let look = look_since(&self.scope, seen, earlier);
@@ -372,8 +382,12 @@ impl Rollout {
 
     /// Worst finding for which waiting has become pointless.
     fn definite(&self, look: &RolloutProgress, now: Mono) -> Option<Finding> {
+        let has_left = self
+            .left
+            .is_some_and(|left| now.since(left) < RETRIED_WITHIN);
         let is_held = |found: &&Finding| {
             found.is_definite
+                && !(has_left && found.cause == Cause::Quota)
                 && found.cause.blame() == Blame::App
                 && self
                     .held

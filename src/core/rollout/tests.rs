@@ -754,3 +754,88 @@ fn a_workload_that_does_not_work_is_late_also_while_a_job_runs() {
     ));
     assert_eq!(judged(&seen), Bad);
 }
+
+/// Adds a Pod of the namespace that is being deleted.
+fn with_leaving(mut seen: Observation) -> Observation {
+    seen.add(Object::reduced(
+        "Pod",
+        &json!({"metadata": {"name": "web-0-a", "namespace": "shop", "uid": "o",
+            "deletionTimestamp": "2026-01-01T10:00:30Z"}}),
+    ));
+    seen
+}
+
+#[test]
+fn a_pod_that_waits_for_the_place_of_one_that_ends_is_not_bad() {
+    for (message, is_held) in [
+        (
+            "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports.",
+            true,
+        ),
+        (
+            "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules.",
+            true,
+        ),
+        (
+            "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
+            false,
+        ),
+    ] {
+        let mut unplaced = seen(false, 0, &json!({}));
+        let mut pod = unplaced
+            .get(&key("Pod", "web-1-a"))
+            .unwrap()
+            .value()
+            .clone();
+        pod["status"]["conditions"] =
+            json!([{"type": "PodScheduled", "status": "False", "message": message}]);
+        unplaced.add(Object::recorded(&pod));
+        let mut rollout = rollout();
+        let times = [
+            (0, Some(with_leaving(unplaced.clone()))),
+            (40, Some(with_leaving(unplaced.clone()))),
+            (41, Some(unplaced.clone())),
+            (61, Some(unplaced)),
+        ];
+        let wanted = if is_held {
+            [Progressing, Progressing, Progressing, Bad]
+        } else {
+            [Progressing, Bad, Bad, Bad]
+        };
+        assert_eq!(verdicts(&mut rollout, &times), wanted, "{message}");
+    }
+}
+
+#[test]
+fn a_quota_that_a_pod_which_ends_still_uses_is_not_exceeded_for_good() {
+    let refused = |kind: &str| {
+        let mut seen = Observation::default();
+        seen.add(Object::reduced(
+            "StatefulSet",
+            &json!({"metadata": {"name": "db", "namespace": "shop", "uid": "s", "generation": 1},
+                "status": {"observedGeneration": 1}}),
+        ));
+        seen.add(Object::reduced(
+            "Event",
+            &json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": kind,
+            "lastTimestamp": "2026-01-01T00:00:00Z", "message": "pods \"db-0\" is forbidden: exceeded quota: one",
+            "involvedObject": {"kind": "StatefulSet", "namespace": "shop", "name": "db", "uid": "s"}}),
+        ));
+        seen
+    };
+    let full = refused("FailedCreate");
+    let mut rollout = Rollout::new(scope_of("StatefulSet", "db"), at(0));
+    let times = [
+        (0, Some(with_leaving(full.clone()))),
+        (40, Some(with_leaving(full.clone()))),
+        // The controller tries again later each time.
+        (41, Some(full.clone())),
+        (99, Some(full.clone())),
+        (101, Some(full.clone())),
+    ];
+    let wanted = [Progressing, Progressing, Progressing, Progressing, Bad];
+    assert_eq!(verdicts(&mut rollout, &times), wanted);
+    let mut alone = Rollout::new(scope_of("StatefulSet", "db"), at(0));
+    let times = [(0, Some(full.clone())), (5, Some(full))];
+    assert_eq!(verdicts(&mut alone, &times), [Progressing, Bad]);
+}

@@ -340,7 +340,7 @@ fn failure_of(target: &Object, set: &Object, seen: &Observation) -> Option<Findi
         .condition("ReplicaFailure")
         .filter(|condition| text(condition, "/status") == "True");
     match condition {
-        Some(condition) => Some(refused(target, text(condition, "/message"))),
+        Some(condition) => Some(refused_now(target, text(condition, "/message"), seen)),
         None if set.count("/status/replicas") < set.count("/spec/replicas") => {
             refused_creation(set, seen).map(|found| Finding {
                 object: target.in_words(),
@@ -359,7 +359,18 @@ fn refused_creation(target: &Object, seen: &Observation) -> Option<Finding> {
     let last = about
         .filter(|event| matches!(event.text("/reason"), "FailedCreate" | "SuccessfulCreate"))
         .max_by_key(|event| (event.moment(), event.text("/reason") == "FailedCreate"))?;
-    (last.text("/reason") == "FailedCreate").then(|| refused(target, last.text("/message")))
+    (last.text("/reason") == "FailedCreate")
+        .then(|| refused_now(target, last.text("/message"), seen))
+}
+
+/// The refusal of a Pod. A Pod that ends still counts towards the quota of its namespace.
+fn refused_now(target: &Object, message: &str, seen: &Observation) -> Finding {
+    let found = refused(target, message);
+    let ends = || pods::leaving(target, seen).next().is_some();
+    Finding {
+        is_definite: found.is_definite && !(found.cause == Cause::Quota && ends()),
+        ..found
+    }
 }
 
 fn has_seen(target: &Object, generation: u64) -> bool {
@@ -372,6 +383,12 @@ fn owned<'a>(owner: &'a Object, seen: &'a Observation) -> impl Iterator<Item = &
     seen.of_kind("Pod").filter(move |pod| {
         pod.is_owned_by(owner.uid()) && pod.text("/metadata/deletionTimestamp").is_empty()
     })
+}
+
+/// Returns whether a Pod is being deleted.
+pub(super) fn has_leaving(seen: &Observation) -> bool {
+    let mut pods = seen.of_kind("Pod");
+    pods.any(|pod| !pod.text("/metadata/deletionTimestamp").is_empty())
 }
 
 /// Pods of earlier versions of a StatefulSet that are not ready: namespace, name and UID. Its

@@ -127,8 +127,33 @@ fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
         evidence: evidence("Unschedulable", message),
         fix: schedule_fix(cause).to_owned(),
         // A claim that waits for its volume says what is wrong with it; what nobody knows may pass.
-        is_definite: is_too_large
-            .unwrap_or_else(|| cause != Cause::Schedule && !message.contains("unbound immediate")),
+        is_definite: is_too_large.unwrap_or_else(|| {
+            cause != Cause::Schedule
+                && !message.contains("unbound immediate")
+                && !gets_room(pod, (cause, message), seen)
+        }),
+    })
+}
+
+/// Returns whether a Pod that ends may still keep the port, or the node, that another one waits
+/// for.
+fn gets_room(pod: &Object, (cause, message): (Cause, &str), seen: &Observation) -> bool {
+    let is_held = cause == Cause::SchedulePorts
+        || ["pod affinity", "pod anti-affinity", "topology spread"]
+            .iter()
+            .any(|word| message.contains(word));
+    is_held && leaving(pod, seen).next().is_some()
+}
+
+/// Pods of the namespace of an object that are being deleted.
+pub(super) fn leaving<'a>(
+    object: &'a Object,
+    seen: &'a Observation,
+) -> impl Iterator<Item = &'a Object> {
+    let namespace = object.text("/metadata/namespace");
+    seen.of_kind("Pod").filter(move |pod| {
+        pod.text("/metadata/namespace") == namespace
+            && !pod.text("/metadata/deletionTimestamp").is_empty()
     })
 }
 
