@@ -20,7 +20,10 @@ mod routes;
 mod state;
 mod workloads;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 pub use cause::{Blame, Cause};
 pub use evidence::LAST_LINES;
@@ -178,6 +181,8 @@ pub struct Rollout {
     found: Option<Finding>,
     /// Causes that are seen, with their first moment.
     held: BTreeMap<Cause, Mono>,
+    /// Jobs that were seen to be done. One with a TTL is deleted soon after.
+    done: BTreeSet<Key>,
     /// Ends of containers from before the first look, or the first one after blindness.
     earlier: Option<Earlier>,
     last: Option<JudgedRollout>,
@@ -205,9 +210,20 @@ impl Rollout {
             flaps: 0,
             found: None,
             held: BTreeMap::new(),
+            done: BTreeSet::new(),
             earlier: None,
             last: None,
         }
+    }
+
+    /// Knows from before which Jobs are done.
+    pub fn knows_done(&mut self, jobs: impl IntoIterator<Item = Key>) {
+        self.done.extend(jobs);
+    }
+
+    /// Jobs that were seen to be done.
+    pub const fn done(&self) -> &BTreeSet<Key> {
+        &self.done
     }
 
     /// Time that it took until everything was ready, without what held it up from outside before
@@ -234,6 +250,7 @@ impl Rollout {
                 }
                 let earlier = self.earlier.get_or_insert_with(|| Earlier::of(seen));
                 earlier.keep_those_of(seen);
+                note_done(&mut self.done, &mut self.scope, seen);
                 let look = look_since(&self.scope, seen, earlier);
                 self.judge(look, now)
             }
@@ -419,6 +436,19 @@ impl Rollout {
         }
         late
     }
+}
+
+/// Notes which Jobs are done, and looks for none of them any more once it is gone.
+fn note_done(done: &mut BTreeSet<Key>, scope: &mut Scope, seen: &Observation) {
+    scope.targets.retain(|key, _| match seen.get(key) {
+        Some(target) => {
+            if key.kind == "Job" && job_end(target) == JobEnd::Done {
+                done.insert(key.clone());
+            }
+            true
+        }
+        None => !done.contains(key),
+    });
 }
 
 /// Verdict on a cluster that cannot be seen.

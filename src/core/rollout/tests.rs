@@ -839,3 +839,21 @@ fn a_quota_that_a_pod_which_ends_still_uses_is_not_exceeded_for_good() {
     let times = [(0, Some(full.clone())), (5, Some(full))];
     assert_eq!(verdicts(&mut alone, &times), [Progressing, Bad]);
 }
+
+#[test]
+fn a_job_that_was_done_and_is_gone_by_its_ttl_is_still_done() {
+    let mut scope = scope_of("Job", "migrate");
+    scope.targets.insert(key("Deployment", "web"), 1);
+    let mut done = ready();
+    done.add(Object::reduced(
+        "Job",
+        &json!({"metadata": {"name": "migrate", "namespace": "shop", "uid": "j"},
+            "status": {"conditions": [{"type": "Complete", "status": "True"}]}}),
+    ));
+    let mut rollout = Rollout::new(scope.clone(), at(0));
+    let times = [(0, Some(done)), (30, Some(ready())), (60, Some(ready()))];
+    assert_eq!(verdicts(&mut rollout, &times), [Soaking, Soaking, Good]);
+    let mut rollout = Rollout::new(scope, at(0));
+    let never = rollout.observe(Sight::Seen(&ready()), at(0));
+    assert_eq!(never.verdict, Waiting);
+}

@@ -12,7 +12,7 @@ use crate::{
     core::{
         apps::{Kind, NODE, Owner, read_for},
         backoff::Backoff,
-        rollout::{Key, LAST_LINES, Object, Observation, Sight},
+        rollout::{JobEnd, Key, LAST_LINES, Object, Observation, Sight, job_end},
     },
     error::{Error, Retry},
     host::clock,
@@ -136,8 +136,14 @@ impl State {
                 seen.add(object);
             }
             Event::Deleted(whole) => {
-                let key = Object::reduced(kind, &whole).key();
+                let object = Object::reduced(kind, &whole);
+                let key = object.key();
                 let is_known = seen.get(&key).is_some();
+                // Its TTL may have it deleted as soon as it is done, between two looks.
+                if is_known && kind == "Job" && job_end(&object) == JobEnd::Done {
+                    seen.add(object);
+                    return;
+                }
                 part.count = part.count.saturating_sub(usize::from(is_known));
                 seen.remove(&key);
             }
@@ -259,6 +265,30 @@ mod tests {
         let many = (0..OBJECTS_MAX + 9).map(|number| Event::Added(pod(&number.to_string())));
         take(many.collect());
         assert_eq!(state.seen.all().count(), OBJECTS_MAX);
+    }
+
+    #[test]
+    fn a_job_that_goes_once_it_is_done_is_still_seen_to_be_done() {
+        let job = |name: &str, kind: &str| json!({"metadata": {"name": name}, "status": {"conditions": [{"type": kind, "status": "True"}]}});
+        let mut state = State::default();
+        for event in [
+            Event::Restarted,
+            Event::Added(pod("done")),
+            Event::Added(pod("failed")),
+            Event::Synced,
+            Event::Deleted(job("done", "Complete")),
+            Event::Deleted(job("failed", "Failed")),
+            Event::Deleted(job("unknown", "Complete")),
+        ] {
+            state.take("Job", event);
+        }
+        assert_eq!(names(&state), ["done"]);
+        assert!(state.seen.all().all(|job| job_end(job) == JobEnd::Done));
+        // Until the list says otherwise.
+        state.take("Job", Event::Restarted);
+        state.take("Job", Event::Synced);
+        assert_eq!(names(&state), Vec::<&str>::new());
+        assert_eq!(state.part("Job").count, 0);
     }
 
     #[test]

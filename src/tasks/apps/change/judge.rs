@@ -1,13 +1,13 @@
 //! Judging of a version: watches it until it is good or bad.
 
-use std::rc::Rc;
+use std::{collections::BTreeSet, rc::Rc};
 
 use litemap::LiteMap;
 use smol::Timer;
 
 use super::{
     super::{
-        cluster::Cluster,
+        cluster::{Cluster, key},
         verdict::{kinds, scope_within},
         watched::Watched,
     },
@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{Manifest, digests},
+        apps::{InventoryEntry, Manifest, digests},
         rollout::{
-            DEADLINE, JobEnd, JudgedRollout, LOOK_EVERY, Rollout, Scope, Sight, job_end, stuck,
+            DEADLINE, JobEnd, JudgedRollout, Key, LOOK_EVERY, Rollout, Scope, Sight, job_end, stuck,
         },
     },
     error::Result,
@@ -68,6 +68,8 @@ impl Work {
         let scope = scope_within(&judged, read.app.patience(DEADLINE));
         let cluster = self.cluster();
         let mut rollout = Rollout::new(scope.clone(), self.apps.now().mono);
+        rollout.knows_done(version.jobs(|job| read.app.has_succeeded(job, version.number)));
+        let mut noted = rollout.done().len();
         let watched = Rc::new(Watched::new(
             &self.apps,
             (&read.app.namespace, self.plan.owner),
@@ -91,6 +93,10 @@ impl Work {
                 let of = (version, read.app.namespace.as_str());
                 self.veil(of, &mut judgement, &mut lines).await;
                 self.apps.show(&self.plan.app, &judgement);
+                if rollout.done().len() > noted {
+                    noted = rollout.done().len();
+                    self.note_done(version, rollout.done()).await?;
+                }
                 let is_over = part == Part::First
                     && watched.look(|sight| are_done(&scope, sight)) == Some(true);
                 if judgement.verdict.is_final() || is_over {
@@ -110,6 +116,23 @@ impl Work {
         self.apps.may_stop(&self.plan.app, false);
         self.apps.stops_to_watch(&self.plan.app);
         Ok(judged)
+    }
+
+    /// Notes Jobs that have succeeded: with a TTL they are gone soon, and would be run again.
+    async fn note_done(&self, version: &Version, done: &BTreeSet<Key>) -> Result<()> {
+        if version.is_back {
+            return Ok(());
+        }
+        self.apps.may_stop(&self.plan.app, false);
+        let mut read = self.record().await?;
+        for job in &version.manifests {
+            if done.contains(&key(job)) {
+                read.app.succeed(&InventoryEntry::of(job), version.number);
+            }
+        }
+        self.keep(&mut read).await?;
+        self.apps.may_stop(&self.plan.app, true);
+        Ok(())
     }
 
     /// The controller of a StatefulSet waits for a Pod of the bad version for ever: it is deleted,

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, JOB, Manifest, Overlay, Owner, digests, unpinned, workload},
+        apps::{App, InventoryEntry, JOB, Manifest, Overlay, Owner, digests, unpinned, workload},
         rollout::{JobEnd, Key, RolloutVerdict, job_end},
     },
     error::{Error, Result},
@@ -70,6 +70,21 @@ impl Version {
         manifest.kind.name != "Job"
             || self.is_written(manifest)
             || self.end(manifest) == Some(JobEnd::Open)
+    }
+
+    /// Keys of the Jobs for which this holds.
+    pub(super) fn jobs(&self, holds: impl Fn(&InventoryEntry) -> bool) -> Vec<Key> {
+        let jobs = self.manifests.iter().filter(|it| it.kind.name == "Job");
+        let jobs = jobs.filter(|job| holds(&InventoryEntry::of(job)));
+        jobs.map(key).collect()
+    }
+
+    /// Jobs that are not run for this version, because they have succeeded in the one before.
+    pub(super) fn succeeded(&self) -> impl Iterator<Item = &Manifest> {
+        let is_done = |manifest: &&Manifest| {
+            !self.is_back && manifest.kind.name == "Job" && !self.is_judged(manifest)
+        };
+        self.manifests.iter().filter(is_done)
     }
 
     /// Reason why only a person replaces this version by an earlier one; `None`: it goes back by
@@ -204,10 +219,7 @@ impl Work {
             let found = app.revision(number);
             found.is_none_or(|found| found.outcome.verdict == RolloutVerdict::Good.as_str())
         };
-        let jobs = manifests
-            .iter()
-            .filter(|manifest| manifest.kind.name == "Job");
-        let jobs: Vec<_> = jobs.collect();
+        let jobs = open_jobs(app, number, manifests);
         if jobs.is_empty() || was_good(number) {
             return Ok(Vec::new());
         }
@@ -226,10 +238,38 @@ impl Work {
     }
 }
 
+/// Jobs of a revision of which nobody has seen that they succeeded. One that did may be gone by its
+/// TTL.
+fn open_jobs<'a>(app: &App, number: u64, manifests: &'a [Manifest]) -> Vec<&'a Manifest> {
+    let is_open = |manifest: &&Manifest| {
+        manifest.kind.name == "Job" && !app.has_succeeded(&InventoryEntry::of(manifest), number)
+    };
+    manifests.iter().filter(is_open).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::core::apps::parse;
+
+    #[test]
+    fn a_job_that_succeeded_is_not_asked_after_again() {
+        let all = manifests("one", "x");
+        let job = InventoryEntry::of(&all[1]);
+        let mut app = App::default();
+        app.plan(&all, std::iter::repeat(String::new()));
+        app.run(&job, 1);
+        assert_eq!(open_jobs(&app, 1, &all), [&all[1]]);
+        app.succeed(&job, 1);
+        assert_eq!(open_jobs(&app, 1, &all), Vec::<&Manifest>::new());
+        // The next version has the same one.
+        let next = version(all.clone(), all.clone(), false);
+        assert_eq!(next.succeeded().collect::<Vec<_>>(), [&all[1]]);
+        let changed = version(manifests("one", "y"), all.clone(), false);
+        assert_eq!(changed.succeeded().count(), 0);
+        let back = version(all.clone(), all, true);
+        assert_eq!(back.succeeded().count(), 0);
+    }
 
     fn manifests(key: &str, script: &str) -> Vec<Manifest> {
         let text = format!(

@@ -82,6 +82,9 @@ impl Work {
         let nonces = version.manifests.iter().map(|_| random::hex::<16>());
         read.app
             .plan(&version.manifests, nonces.collect::<Result<Vec<_>>>()?);
+        for job in version.succeeded() {
+            read.app.succeed(&InventoryEntry::of(job), number);
+        }
         read.app.running = number;
         if let Some(revision) = read.app.revision_mut(number) {
             revision.overlay.pinned.clone_from(&version.pinned);
