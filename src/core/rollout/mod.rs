@@ -32,7 +32,7 @@ use look::look_since;
 pub use look::{RolloutProgress, look};
 pub use object::{Key, Object, Observation};
 pub use related::{EventLine, PodLine, events_of, images_of, owned, pods_of};
-pub use workloads::{JobEnd, job_end};
+pub use workloads::{JobEnd, is_watched, job_end};
 
 use self::earlier::Earlier;
 use super::time::{Mono, in_words};

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Returns whether a kind has a state of its own to wait for.
-pub(super) fn is_watched(kind: &str) -> bool {
+pub fn is_watched(kind: &str) -> bool {
     matches!(
         kind,
         "Deployment" | "StatefulSet" | "DaemonSet" | "Job" | "HelmChart"

@@ -14,6 +14,7 @@ use crate::{
         apps::{Kind, Manifest, Outcome as Concluded},
         rollout::{
             Cause, DEADLINE, Finding, JudgedRollout, Observation, RolloutVerdict, Scope, Sight,
+            is_watched,
         },
         time::{Mono, Now},
     },
@@ -98,21 +99,57 @@ pub(super) fn scope(manifests: &[&Manifest]) -> Scope {
     scope_within(manifests, DEADLINE)
 }
 
-/// The same, with the deadline for manifests that give none.
+/// The same, with the deadline for workloads that give none.
 pub(super) fn scope_within(manifests: &[&Manifest], otherwise: Duration) -> Scope {
     let mut targets = Targets::new();
-    let mut deadline = None;
+    let (mut deadline, mut gives_none) = (None, false);
     for manifest in manifests {
-        targets.insert(key(manifest), 0);
+        let key = key(manifest);
+        let is_watched = is_watched(&key.kind);
+        targets.insert(key, 0);
         let given = manifest
             .object
             .pointer("/spec/progressDeadlineSeconds")
             .and_then(Value::as_u64);
+        gives_none |= given.is_none() && is_watched;
         deadline = deadline.max(given.map(Duration::from_secs));
+    }
+    if gives_none {
+        deadline = deadline.max(Some(otherwise));
     }
     Scope {
         targets,
         deadline: deadline.unwrap_or(otherwise),
         soak: cut::soak(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::apps::parse;
+
+    #[test]
+    fn the_deadline_of_one_workload_does_not_bind_those_that_give_none() {
+        let deadline = |text: &str| {
+            let manifests = parse(text, Some("shop")).unwrap();
+            let all: Vec<_> = manifests.iter().collect();
+            scope_within(&all, Duration::from_secs(600))
+                .deadline
+                .as_secs()
+        };
+        let of = |kind: &str, name: &str, spec: &str| {
+            format!(
+                "apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n---\n"
+            )
+        };
+        let short = of("Deployment", "web", "progressDeadlineSeconds: 60");
+        let long = of("Deployment", "db", "progressDeadlineSeconds: 900");
+        let none = of("StatefulSet", "queue", "");
+        let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";
+        assert_eq!(deadline(&format!("{short}{service}")), 60);
+        assert_eq!(deadline(&format!("{short}{none}")), 600);
+        assert_eq!(deadline(&format!("{short}{long}{none}")), 900);
+        assert_eq!(deadline(service), 600);
     }
 }
