@@ -442,11 +442,14 @@ impl Apps {
     ) -> Result<Accepted> {
         let id = self.begin(&plan, asker).await?;
         read.app.change = Some(plan.last_change(&id, &asker.by));
+        let mut gone = Vec::new();
         let kept = async {
             if let Some((revision, manifests)) = content {
                 let number = revision.number;
                 self.ledger.keep(&plan.app, number, manifests).await?;
                 read.app.revisions.push(revision);
+                // Also where none becomes good.
+                gone = read.app.prune();
             }
             self.note_change(&id, &mut read).await
         };
@@ -457,6 +460,16 @@ impl Apps {
                 log::warn!("how the change {id} ended is not on disk: {failure}");
             }
             return Err(error);
+        }
+        for number in gone {
+            // The record has no longer any of them.
+            if let Err(error) = self.ledger.drop_revision(&plan.app, number).await {
+                log::warn!(
+                    "app {}: revision {number} is still kept: {}",
+                    plan.app,
+                    error.sentence()
+                );
+            }
         }
         self.remember(&read.app);
         Ok(Accepted { id, plan, read })
