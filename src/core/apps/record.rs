@@ -480,10 +480,11 @@ impl App {
         self.inventory.iter().filter(is_surplus).cloned().collect()
     }
 
-    /// Returns whether more than half of what is ours would go.
+    /// Returns whether more than half of what is ours and may be deleted would go.
     pub fn loses_most(&self, manifests: &[Manifest]) -> bool {
         let surplus = self.surplus(manifests).len();
-        surplus > 1 && surplus.saturating_mul(2) > self.inventory.len()
+        let prunable = self.inventory.iter().filter(|known| !known.is_kept());
+        surplus > 1 && surplus.saturating_mul(2) > prunable.count()
     }
 
     /// Forgets objects that are gone.
@@ -545,6 +546,17 @@ mod tests {
         assert!(app.loses_most(&manifests(&["ConfigMap/x"])));
         app.forget(&surplus);
         assert_eq!(app.inventory.len(), 3);
+    }
+
+    #[test]
+    fn what_is_never_deleted_does_not_count_where_most_would_go() {
+        let mut app = App::default();
+        let claims = ["a", "b", "c"].map(|name| format!("PersistentVolumeClaim/{name}"));
+        let all: Vec<_> = claims.iter().map(String::as_str).collect();
+        let all = [all, vec!["ConfigMap/a", "Service/b", "Secret/c"]].concat();
+        app.plan(&manifests(&all), std::iter::repeat(String::new()));
+        assert!(app.loses_most(&manifests(&["Secret/c"])));
+        assert!(!app.loses_most(&manifests(&["Secret/c", "Service/b"])));
     }
 
     #[test]
