@@ -654,6 +654,22 @@ fn pods_of_a_daemon_set_that_has_none_of_the_new_version_say_nothing_about_it() 
     assert_eq!([judged(0), judged(1)], [Progressing, Bad]);
 }
 
+#[test]
+fn a_daemon_set_whose_pods_a_person_deletes_is_good_once_all_are_available() {
+    let judged = |strategy: &str| {
+        let mut seen = Observation::default();
+        seen.add(Object::reduced(
+            "DaemonSet",
+            &json!({"metadata": {"name": "disks", "namespace": "shop", "uid": "s", "generation": 2},
+                "spec": {"updateStrategy": {"type": strategy}},
+                "status": {"observedGeneration": 2, "desiredNumberScheduled": 2, "numberAvailable": 2}}),
+        ));
+        standing(&scope_of("DaemonSet", "disks"), Sight::Seen(&seen)).0
+    };
+    assert_eq!(judged("OnDelete"), Good);
+    assert_eq!(judged("RollingUpdate"), Progressing);
+}
+
 /// [`starting`], with these events about its container: reason and time.
 fn with_events(events: &[(&str, &str)]) -> Observation {
     let mut seen = starting();

@@ -159,6 +159,8 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
     let updated = target.count("/status/updatedNumberScheduled");
     let available = target.count("/status/numberAvailable");
     let is_seen = has_seen(target, generation);
+    // Otherwise a person deletes the Pods of before.
+    let is_rolled = target.text("/spec/updateStrategy/type") == "OnDelete" || updated >= wanted;
     let newest = owned(target, seen)
         .max_by_key(|pod| pod.text("/metadata/creationTimestamp").to_owned())
         // Those of before are replaced first, one after the other.
@@ -176,7 +178,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         waits(target)
     };
     ObjectState {
-        is_complete: is_seen && updated >= wanted && available >= wanted,
+        is_complete: is_seen && is_rolled && available >= wanted,
         is_seen,
         is_paused: false,
         is_at_work: false,
@@ -185,7 +187,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         wanted,
         missing,
         findings: refused_creation(target, seen)
-            .filter(|_| updated < wanted)
+            .filter(|_| !is_rolled)
             .into_iter()
             .collect(),
         pods,
