@@ -5,7 +5,7 @@ use std::time::Duration;
 use smol::Timer;
 
 use super::{
-    super::cluster::Cluster,
+    super::{cluster::Cluster, ledger::Read},
     Work,
     judge::Part,
     patience::{AGAIN, AGAIN_MAX},
@@ -100,7 +100,7 @@ impl Work {
             .filter(|manifest| part == Part::Whole || Version::is_early(manifest))
         {
             let of_version = (manifest, version.manifests.as_slice());
-            if let Err(error) = self.write_one(&cluster, &mut read.app, of_version).await {
+            if let Err(error) = self.write_one(&cluster, &mut read, of_version).await {
                 written = Err(error);
                 unsure = self.unsure(&cluster, &mut read.app, manifest).await;
                 break;
@@ -151,26 +151,42 @@ impl Work {
     async fn write_one(
         &self,
         cluster: &Cluster<'_>,
-        app: &mut App,
+        read: &mut Read,
         (manifest, all): (&Manifest, &[Manifest]),
     ) -> Result<()> {
         let entry = InventoryEntry::of(manifest);
         let is_job = manifest.kind.name == "Job";
-        if is_job && app.has_run(&entry, self.plan.revision) {
+        if is_job && read.app.has_run(&entry, self.plan.revision) {
             // A later object could not be written, and all of them are written again.
             return Ok(());
         }
-        if is_job && app.uid(&entry).is_some() {
-            self.remove_job(cluster, app, &entry).await?;
+        if is_job && read.app.uid(&entry).is_some() {
+            self.remove_job(cluster, &mut read.app, &entry).await?;
         }
-        let shown = &*app;
-        let uid = self
-            .while_silent(async || cluster.write(shown, (manifest, all)).await)
-            .await?;
-        app.own(&entry, &uid);
+        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        let uid = loop {
+            match cluster.write(&read.app, (manifest, all)).await {
+                Err(error) if error.retry == Retry::Soon => {
+                    self.unsure(cluster, &mut read.app, manifest).await;
+                    self.pauses(read, &error, &mut backoff).await?;
+                }
+                written => break written?,
+            }
+        };
+        read.app.own(&entry, &uid);
         if is_job {
-            app.run(&entry, self.plan.revision);
+            read.app.run(&entry, self.plan.revision);
         }
+        Ok(())
+    }
+
+    /// Waits before a write is repeated. Another change may take the place of this one meanwhile:
+    /// what was written is kept.
+    async fn pauses(&self, read: &mut Read, error: &Error, backoff: &mut Backoff) -> Result<()> {
+        self.keep(read).await?;
+        self.apps.may_stop(&self.plan.app, true);
+        self.waits(error, backoff).await;
+        self.apps.may_stop(&self.plan.app, false);
         Ok(())
     }
 
