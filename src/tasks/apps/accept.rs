@@ -14,6 +14,7 @@ use super::{
     cut,
     ledger::{Read, of_api},
     named, of_problem,
+    source::still_follows,
 };
 use crate::{
     core::{
@@ -208,6 +209,10 @@ impl Apps {
         match origin {
             Origin::Manifests => read.app.source = None,
             Origin::Source(source) => read.app.source = Some(source),
+            Origin::Update(source, reason) => {
+                still_follows(&read.app, &source, reason)?;
+                read.app.source = Some(source);
+            }
             Origin::Known => {}
         }
         let revision = Revision {

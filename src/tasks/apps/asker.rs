@@ -1,6 +1,6 @@
 //! Requesters of changes, and whose apps they may change.
 
-use super::ledger::Read;
+use super::{ledger::Read, source::Trigger};
 use crate::{
     core::{
         apps::{Owner, Source},
@@ -37,6 +37,9 @@ pub(super) enum Origin {
     Manifests,
     /// A source, which the app has from then on.
     Source(Source),
+    /// The source that the app has, which has something new: why it was asked. Not taken any more
+    /// where it was changed while it answered.
+    Update(Source, Trigger),
     /// A version that there is: the app keeps the source that it has.
     Known,
 }

@@ -23,7 +23,9 @@ impl Requester<'_> {
     fn is_of_root(&self) -> bool {
         match &self.origin {
             Origin::Manifests | Origin::Known => self.asker.is_root,
-            Origin::Source(source) => matches!(source.upstream, Upstream::Folder(_)),
+            Origin::Source(source) | Origin::Update(source, _) => {
+                matches!(source.upstream, Upstream::Folder(_))
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use smol::Timer;
 
 use super::{
     Apps,
-    asker::Asker,
+    asker::{Asker, Origin},
     source::{Refusal, Trigger, nothing_to_pull},
 };
 use crate::{
@@ -170,6 +170,7 @@ impl Apps {
                 return Ok(None);
             }
         }
+        let has_it = known.as_ref().is_some_and(|read| is_from_folder(&read.app));
         let wish = ApplyWish {
             app: app.to_owned(),
             namespace: known.map(|read| read.app.namespace).unwrap_or_default(),
@@ -184,7 +185,12 @@ impl Apps {
         if reason == Trigger::ByTime && self.is_still_bad(&wish, &source).await {
             return Ok(None);
         }
-        let taken = self.taken(&wish, source, asker).await;
+        let origin = if has_it {
+            Origin::Update(source, reason)
+        } else {
+            Origin::Source(source)
+        };
+        let taken = self.taken(&wish, origin, asker).await;
         let refused = |error: Error| Refusal::of(format!("{place} is not deployed"), error);
         taken.map(Some).map_err(refused)
     }

@@ -132,6 +132,26 @@ impl Refusal {
     }
 }
 
+/// Refuses what a source gave whose app was paused, or has another source, since it was asked.
+pub(super) fn still_follows(app: &App, source: &Source, reason: Trigger) -> Result<()> {
+    let is_its = |its: &Source| match (&its.upstream, &source.upstream) {
+        // Its file may have become a sub-folder.
+        (Upstream::Folder(_), Upstream::Folder(_)) => true,
+        (its, of_it) => its == of_it,
+    };
+    let why = if !app.source.as_ref().is_some_and(is_its) {
+        "its source was changed meanwhile"
+    } else if app.is_paused && reason == Trigger::ByTime {
+        "it was paused meanwhile"
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(format!("{} is not deployed", app.name))
+        .why(why)
+        .fix(format!("pipeops-agent apps why {}", app.name))
+        .retry(Retry::Soon))
+}
+
 impl Sources {
     pub(super) fn new(
         git: Git,
@@ -262,7 +282,8 @@ impl Apps {
             upstream: Upstream::Git(repository),
             taken: content.commit,
         };
-        let accepted = Rc::clone(&self).taken(&wish, source, asker).await?;
+        let origin = Origin::Source(source);
+        let accepted = Rc::clone(&self).taken(&wish, origin, asker).await?;
         self.works(app);
         Ok(accepted)
     }
@@ -372,6 +393,11 @@ impl Apps {
             let due = |app: &&App| app.source.is_some() && !app.is_paused;
             let apps: Vec<_> = self.known.borrow().values().filter(due).cloned().collect();
             for app in apps {
+                // The question about the one before may have taken its time.
+                let app = self.known.borrow().get(&app.name).filter(due).cloned();
+                let Some(app) = app else {
+                    continue;
+                };
                 // A folder is looked at more often, by its own task.
                 if let Some(Source {
                     upstream: Upstream::Git(repository),
@@ -444,7 +470,8 @@ impl Apps {
         }
         let by = format!("{by} at {commit:.COMMIT_CHARS$}");
         let asker = Asker::repository(&by, app.owner);
-        let taken = self.taken(&wish, source, &asker).await;
+        let origin = Origin::Update(source, reason);
+        let taken = self.taken(&wish, origin, &asker).await;
         let what = format!("commit {commit:.COMMIT_CHARS$} is not deployed");
         let refused = |error: Error| Refusal::of(what, error).with_commit(&commit);
         taken.map(Some).map_err(refused)
@@ -462,6 +489,7 @@ impl Apps {
             let Some(last) = read.app.revisions.last().filter(is_bad) else {
                 return Ok(false);
             };
+            still_follows(&read.app, source, Trigger::ByTime)?;
             let (manifests, _, _) = Box::pin(self.read(wish, None)).await?;
             let kept = self.ledger().manifests(app, last.number).await;
             if kept.map_err(of_api)?.as_deref() != Some(manifests.as_slice()) {
@@ -482,13 +510,10 @@ impl Apps {
     pub(super) async fn taken(
         self: Rc<Self>,
         wish: &ApplyWish,
-        source: Source,
+        origin: Origin,
         asker: &Asker,
     ) -> Result<Value> {
-        let requester = Requester {
-            asker,
-            origin: Origin::Source(source),
-        };
+        let requester = Requester { asker, origin };
         Box::pin(self.deploy_manifests(wish, requester)).await
     }
 
@@ -620,4 +645,46 @@ pub(super) fn nothing_to_pull(app: &str, source: Option<&Source>) -> Error {
         .fix(format!(
             "put it back, or: sudo pipeops-agent apps remove {app}"
         ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_source_gave_is_not_taken_once_the_app_is_paused_or_has_another_source() {
+        let git = |url: &str| Source {
+            upstream: Upstream::Git(Repository {
+                url: url.to_owned(),
+                ..Repository::default()
+            }),
+            taken: String::new(),
+        };
+        let folder = |place: &str| Source {
+            upstream: Upstream::Folder(place.to_owned()),
+            taken: String::new(),
+        };
+        let app = |source: Option<Source>, is_paused: bool| App {
+            name: "web".to_owned(),
+            source,
+            is_paused,
+            ..App::default()
+        };
+        let by_person = Trigger::ByPerson { prune_most: false };
+        let (one, other) = (git("https://one.example"), git("https://other.example"));
+        for reason in [Trigger::ByTime, by_person] {
+            let same = app(Some(one.clone()), false);
+            assert_eq!(still_follows(&same, &one, reason), Ok(()));
+            for source in [None, Some(other.clone()), Some(folder("web.yaml"))] {
+                let error = still_follows(&app(source, false), &one, reason).unwrap_err();
+                assert!(error.sentence().contains("source was changed"), "{error:?}");
+                assert_eq!(error.retry, Retry::Soon);
+            }
+            let moved = app(Some(folder("web.yaml")), false);
+            assert_eq!(still_follows(&moved, &folder("web"), reason), Ok(()));
+        }
+        let paused = app(Some(one.clone()), true);
+        assert!(still_follows(&paused, &one, Trigger::ByTime).is_err());
+        assert_eq!(still_follows(&paused, &one, by_person), Ok(()));
+    }
 }
