@@ -14,6 +14,7 @@ mod folder;
 mod forge;
 mod git;
 mod half_written;
+mod kept;
 mod last_lines;
 mod pins;
 mod place;

@@ -38,7 +38,7 @@ pub(super) fn refuse(bench: &Bench, name: &str, (done, unless): (&str, &str)) {
 }
 
 /// Returns whether a ConfigMap of the namespace can be changed.
-fn is_changed(bench: &Bench) -> bool {
+pub(super) fn is_changed(bench: &Bench) -> bool {
     let patch = json!({"data": {"at": fastrand::u64(..).to_string()}}).to_string();
     let tried = command(variable("KUBECTL"))
         .arg("--kubeconfig")
