@@ -38,7 +38,7 @@ pub(super) fn state<'a>(target: &Object, job: Option<ObjectState<'a>>) -> Object
         missing: format!("{} is being installed: {}", target.in_words(), job.missing),
         findings: failed.into_iter().chain(job.findings).collect(),
         // An installation has the time of every other workload.
-        is_at_work: false,
+        open_jobs: 0,
         ..job
     }
 }

@@ -14,8 +14,8 @@ pub struct RolloutProgress {
     pub is_seen: bool,
     /// True if a person has paused the rollout.
     pub is_paused: bool,
-    /// True while a Job of the version runs, whose time only it knows.
-    pub has_open_job: bool,
+    /// Number of Jobs of the version that run, whose time only they know.
+    pub open_jobs: u64,
     /// Number of Pods and Jobs of the version that are ready or done.
     pub ready: u64,
     /// Restarts of the version's containers.
@@ -76,7 +76,7 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
             unknown.push(target.in_words());
         }
         look.is_paused |= state.is_paused;
-        look.has_open_job |= state.is_at_work;
+        look.open_jobs = look.open_jobs.saturating_add(state.open_jobs);
         look.is_seen &= state.is_seen;
         if !state.is_complete {
             look.is_complete = false;

@@ -327,7 +327,7 @@ impl Rollout {
                 (RolloutVerdict::Waiting, found.sentence.clone(), Some(found))
             }
             // The others may wait for the Job, unless something is wrong with them.
-            None if look.has_open_job => {
+            None if look.open_jobs > 0 => {
                 self.progressed = now;
                 (RolloutVerdict::Progressing, look.missing, None)
             }

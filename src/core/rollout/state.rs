@@ -8,8 +8,8 @@ pub(super) struct ObjectState<'a> {
     pub(super) is_complete: bool,
     pub(super) is_seen: bool,
     pub(super) is_paused: bool,
-    /// True while it does work whose time only it knows.
-    pub(super) is_at_work: bool,
+    /// 1 while it is a Job that runs, whose time only it knows.
+    pub(super) open_jobs: u64,
     pub(super) readiness: Readiness,
     pub(super) ready: u64,
     pub(super) wanted: u64,

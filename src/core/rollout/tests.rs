@@ -134,7 +134,7 @@ fn flapping_is_never_good_and_bad_at_the_deadline() {
         last = rollout.observe(Sight::Seen(&seen), at(second)).verdict;
         assert_ne!(last, Good);
     }
-    assert_eq!(last, RolloutVerdict::Bad);
+    assert_eq!(last, Bad);
 }
 
 #[test]
@@ -170,13 +170,10 @@ fn a_missing_image_is_bad_after_a_minute_not_at_once() {
     ];
     assert_eq!(
         verdicts(&mut rollout, &times),
-        [Progressing, Progressing, RolloutVerdict::Bad]
+        [Progressing, Progressing, Bad]
     );
     // It stays so, whatever comes later.
-    assert_eq!(
-        rollout.observe(Sight::Seen(&ready()), at(61)).verdict,
-        RolloutVerdict::Bad
-    );
+    assert_eq!(rollout.observe(Sight::Seen(&ready()), at(61)).verdict, Bad);
 }
 
 #[test]
@@ -186,7 +183,7 @@ fn a_registry_that_is_away_for_an_hour_makes_nothing_bad() {
     for second in 0..3600 {
         assert_eq!(
             rollout.observe(Sight::Seen(&away), at(second)).verdict,
-            RolloutVerdict::Waiting
+            Waiting
         );
     }
     let times = [(3600, Some(ready())), (3660, Some(ready()))];
@@ -204,10 +201,10 @@ fn a_node_that_makes_no_containers_for_an_hour_makes_nothing_bad() {
         let (away, lost) = (seen(false, 0, &state), restarted(9, &state, ("Error", 1)));
         for second in 0..3600 {
             let judged = rollout.observe(Sight::Seen(&away), at(second));
-            assert_eq!(judged.verdict, RolloutVerdict::Waiting, "{message}");
+            assert_eq!(judged.verdict, Waiting, "{message}");
         }
         let judged = rollout.observe(Sight::Seen(&lost), at(3600));
-        assert_eq!(judged.verdict, RolloutVerdict::Waiting, "{message}");
+        assert_eq!(judged.verdict, Waiting, "{message}");
     }
     // What nobody knows is left to the deadline.
     let mut rollout = rollout();
@@ -219,7 +216,7 @@ fn a_node_that_makes_no_containers_for_an_hour_makes_nothing_bad() {
     let late = rollout.observe(Sight::Seen(&seen(false, 0, &state)), at(600));
     assert_eq!(
         (late.verdict, late.finding.unwrap().cause),
-        (RolloutVerdict::Bad, Cause::ContainerStart)
+        (Bad, Cause::ContainerStart)
     );
 }
 
@@ -238,7 +235,7 @@ fn a_blind_hour_does_not_count_against_the_deadline() {
     let late = rollout.observe(Sight::Seen(&starting()), at(4200));
     assert_eq!(
         (late.verdict, late.finding.unwrap().cause),
-        (RolloutVerdict::Bad, Cause::Deadline)
+        (Bad, Cause::Deadline)
     );
 }
 
@@ -287,7 +284,7 @@ fn three_restarts_are_a_loop_and_two_are_not() {
         Progressing
     );
     let bad = rollout.observe(Sight::Seen(&crashed(3)), at(2));
-    assert_eq!(bad.verdict, RolloutVerdict::Bad);
+    assert_eq!(bad.verdict, Bad);
     assert_eq!(
         bad.sentence,
         "container c keeps exiting, last with exit code 3 (a failure of the program)"
@@ -320,28 +317,20 @@ fn restarts_from_before_the_change_count_neither_as_a_loop_nor_as_lack_of_memory
             at(102),
         );
         let is_lost = reason == "Unknown";
-        assert_eq!(last.verdict == RolloutVerdict::Bad, !is_lost, "{reason}");
+        assert_eq!(last.verdict == Bad, !is_lost, "{reason}");
     }
 }
 
 #[test]
 fn a_program_that_lacks_dns_or_disk_waits_and_one_that_asks_for_a_wrong_name_is_bad() {
     for (line, wanted, cause) in [
-        (
-            "EAI_AGAIN db",
-            RolloutVerdict::Waiting,
-            Cause::DnsUnavailable,
-        ),
+        ("EAI_AGAIN db", Waiting, Cause::DnsUnavailable),
         (
             "write /x: no space left on device",
-            RolloutVerdict::Waiting,
+            Waiting,
             Cause::NodePressure,
         ),
-        (
-            "lookup db: no such host",
-            RolloutVerdict::Bad,
-            Cause::CrashLoop,
-        ),
+        ("lookup db: no such host", Bad, Cause::CrashLoop),
     ] {
         let mut rollout = rollout();
         rollout.observe(Sight::Seen(&starting()), at(0));
@@ -375,7 +364,7 @@ fn a_container_that_waits_after_an_end_of_before_shows_it_and_is_not_bad() {
     }
     let crashed = restarted(13, &backs_off(), ("Error", 1));
     let judged = rollout.observe(Sight::Seen(&crashed), at(4));
-    assert_eq!(judged.verdict, RolloutVerdict::Bad);
+    assert_eq!(judged.verdict, Bad);
 }
 
 #[test]
@@ -390,7 +379,7 @@ fn what_ended_while_nothing_was_seen_proves_nothing() {
         Sight::Seen(&restarted(7, &backs_off(), ("Error", 1))),
         at(3),
     );
-    assert_eq!(judged.verdict, RolloutVerdict::Bad);
+    assert_eq!(judged.verdict, Bad);
 }
 
 #[test]
@@ -417,7 +406,7 @@ fn a_pod_that_takes_the_place_of_an_earlier_one_has_no_earlier_ends() {
 fn a_version_whose_controller_has_not_seen_it_waits() {
     let mut rollout = rollout();
     let first = rollout.observe(Sight::Seen(&Observation::default()), at(0));
-    assert_eq!(first.verdict, RolloutVerdict::Waiting);
+    assert_eq!(first.verdict, Waiting);
     assert_eq!(first.sentence, "Deployment shop/web is not there yet");
 }
 
@@ -450,15 +439,12 @@ fn a_refused_look_says_so_and_stops_deadlines_and_the_soak() {
     };
     for second in 1..3600 {
         let judged = rollout.observe(Sight::Refused(&refused), at(second));
-        assert_eq!(judged.verdict, RolloutVerdict::Waiting);
+        assert_eq!(judged.verdict, Waiting);
         assert_eq!(judged.finding.as_ref(), Some(&refused));
     }
     let scope = &rollout.scope;
     let (verdict, sentence, _) = standing(scope, Sight::Refused(&refused));
-    assert_eq!(
-        (verdict, sentence),
-        (RolloutVerdict::Waiting, refused.sentence)
-    );
+    assert_eq!((verdict, sentence), (Waiting, refused.sentence));
     assert_eq!(
         rollout.observe(Sight::Seen(&ready()), at(3600)).verdict,
         Soaking
@@ -498,7 +484,7 @@ fn a_service_of_a_workload_that_is_scaled_to_nothing_is_good() {
     let bad = rollout.observe(Sight::Seen(&seen), at(20));
     assert_eq!(
         (bad.verdict, bad.finding.unwrap().cause),
-        (RolloutVerdict::Bad, Cause::ServiceNoEndpoints)
+        (Bad, Cause::ServiceNoEndpoints)
     );
 }
 
@@ -573,7 +559,7 @@ fn a_refused_pod_that_is_not_wanted_any_more_says_nothing() {
     let done = json!({"conditions": [{"type": "Complete", "status": "True"}]});
     assert_eq!([of_set(2), of_daemons(2), of_job(&done)], [Good; 3]);
     assert_eq!(of_job(&json!({"active": 1})), Progressing);
-    let bad = RolloutVerdict::Bad;
+    let bad = Bad;
     assert_eq!([of_set(3), of_daemons(3), of_job(&json!({}))], [bad; 3]);
 }
 
@@ -605,7 +591,7 @@ fn an_ingress_that_names_a_port_its_service_has_not_leads_nowhere() {
         (json!({"name": "web"}), "named \"web\""),
     ] {
         let (verdict, sentence, found) = judged(&port);
-        assert_eq!(verdict, RolloutVerdict::Bad, "{port}");
+        assert_eq!(verdict, Bad, "{port}");
         assert_eq!(
             sentence,
             format!("Ingress shop/worker has no backend: the Service worker has no port {wanted}")

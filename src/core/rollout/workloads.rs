@@ -79,7 +79,7 @@ fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         is_complete: is_seen && updated >= wanted && total == updated && available >= wanted,
         is_seen,
         is_paused: target.is("/spec/paused") && updated < wanted,
-        is_at_work: false,
+        open_jobs: 0,
         readiness: Readiness::Reported,
         ready,
         wanted,
@@ -128,7 +128,7 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
         is_complete: is_seen && is_rolled && ready >= wanted,
         is_seen,
         is_paused: false,
-        is_at_work: false,
+        open_jobs: 0,
         readiness: Readiness::Reported,
         ready: pods
             .iter()
@@ -181,7 +181,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         is_complete: is_seen && is_rolled && available >= wanted,
         is_seen,
         is_paused: false,
-        is_at_work: false,
+        open_jobs: 0,
         readiness: Readiness::Reported,
         ready: updated.min(available),
         wanted,
@@ -266,6 +266,7 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
     } else {
         owned(target, seen).collect()
     };
+    let is_open = job_end(target) == JobEnd::Open;
     // Kubernetes ends one with a deadline of its own.
     let has_time = target.number("/spec/activeDeadlineSeconds").is_some()
         || pods
@@ -275,7 +276,7 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
         is_complete: is_done || is_suspended,
         is_seen: true,
         is_paused: false,
-        is_at_work: job_end(target) == JobEnd::Open && !is_suspended && has_time,
+        open_jobs: u64::from(is_open && !is_suspended && has_time),
         readiness: Readiness::Reported,
         ready: u64::from(is_done),
         wanted: 1,

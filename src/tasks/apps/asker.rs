@@ -1,10 +1,11 @@
 //! Requesters of changes, and whose apps they may change.
 
-use super::{ledger::Read, source::Trigger};
+use super::ledger::Read;
 use crate::{
     core::{
-        apps::{Owner, Source},
+        apps::{App, Owner, Source},
         command::Command,
+        rollout::RolloutVerdict,
     },
     error::{Error, Result},
 };
@@ -42,6 +43,26 @@ pub(super) enum Origin {
     Update(Source, Trigger),
     /// A version that there is: the app keeps the source that it has.
     Known,
+}
+
+/// Trigger of a poll.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Trigger {
+    /// A person's request: what failed is tried again.
+    ByPerson { prune_most: bool },
+    /// Time has passed.
+    ByTime,
+}
+
+impl Trigger {
+    /// Returns whether what was taken last is tried again: a person asks, and it does not run,
+    /// because it was bad or somebody went back.
+    pub(super) fn is_again(self, app: &App) -> bool {
+        let is_unsettled = app.revisions.last().is_none_or(|last| {
+            last.number != app.running || last.outcome.verdict == RolloutVerdict::Bad.as_str()
+        });
+        self != Self::ByTime && is_unsettled
+    }
 }
 
 impl Asker {

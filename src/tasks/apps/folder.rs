@@ -14,8 +14,8 @@ use smol::Timer;
 
 use super::{
     Apps,
-    asker::{Asker, Origin},
-    source::{Refusal, Trigger, nothing_to_pull},
+    asker::{Asker, Origin, Trigger},
+    source::{Refusal, nothing_to_pull},
 };
 use crate::{
     core::{

@@ -9,7 +9,7 @@ use smol::{Timer, lock::Mutex};
 
 use super::{
     Apps,
-    asker::{Asker, Origin, Requester},
+    asker::{Asker, Origin, Requester, Trigger},
     ledger::{Read, of_api},
     named, of_problem,
 };
@@ -63,26 +63,6 @@ struct Failed {
     cause: &'static str,
     error: Error,
     since: Wall,
-}
-
-/// Trigger of a poll.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Trigger {
-    /// A person's request: what failed is tried again.
-    ByPerson { prune_most: bool },
-    /// Time has passed.
-    ByTime,
-}
-
-impl Trigger {
-    /// Returns whether what was taken last is tried again: a person asks, and it does not run,
-    /// because it was bad or somebody went back.
-    pub(super) fn is_again(self, app: &App) -> bool {
-        let is_unsettled = app.revisions.last().is_none_or(|last| {
-            last.number != app.running || last.outcome.verdict == RolloutVerdict::Bad.as_str()
-        });
-        self != Self::ByTime && is_unsettled
-    }
 }
 
 /// Reason why a source gave nothing: the commit that was seen, the cause and the sentence.
