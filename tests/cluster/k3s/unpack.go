@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // The file ends with the payload (a tar), its SHA-256 and its length in eight bytes.
@@ -41,15 +42,24 @@ func unpack(dataDir string) (string, error) {
 	if err := os.MkdirAll(data, 0o755); err != nil {
 		return "", err
 	}
-	work, err := os.MkdirTemp(data, "unpacking-")
+	lock, err := os.OpenFile(filepath.Join(data, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(work)
-	if err := os.Chmod(work, 0o755); err != nil {
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", err
 	}
-	if err := os.Mkdir(filepath.Join(work, "bin"), 0o755); err != nil {
+	if _, err := os.Stat(bin); err == nil {
+		return bin, nil
+	}
+	// What a power cut left there, as k3s does.
+	work := home + "-tmp"
+	if err := os.RemoveAll(work); err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
+	if err := os.MkdirAll(filepath.Join(work, "bin"), 0o755); err != nil {
 		return "", err
 	}
 	archive := tar.NewReader(io.NewSectionReader(self, end-length, length))
@@ -73,7 +83,7 @@ func unpack(dataDir string) (string, error) {
 			}
 		}
 	}
-	if err := os.Rename(work, home); err != nil && !os.IsExist(err) {
+	if err := os.Rename(work, home); err != nil {
 		return "", err
 	}
 	current := filepath.Join(data, "current")
