@@ -189,7 +189,7 @@ mod tests {
         stop_for_k3s(root.path());
         assert_eq!(
             said(root.path()),
-            "rc-update add pipeops-agent default\nrc-service pipeops-agent restart\nrc-service pipeops-k3s-watch stop\n"
+            "rc-update add pipeops-agent default\nrc-service pipeops-agent restart\nrc-service pipeops-k3s-watch stop\nrc-service pipeops-k3s-connect stop\n"
         );
     }
 

@@ -304,7 +304,13 @@ fn root_and_the_agents_user_are_served_and_nobody_else() {
 #[test]
 fn the_service_of_an_update_logs_what_became_of_it() {
     let Some(helper) = helper() else { return };
+    // As long as it is there, the update is not over.
+    helper.place("etc/systemd/system/pipeops-update.service", "");
     std::fs::create_dir_all(helper.path("state/update")).unwrap();
+    for folder in ["state", "state/update"] {
+        let private = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(helper.path(folder), private).unwrap();
+    }
     let record = json!({
         "version": "0.1.1", "sha256": "", "previous": "0.1.0", "previous_sha256": "",
         "was_linked": true, "within_s": 300, "step": "kept", "starts": 1, "is_banned": false,

@@ -348,9 +348,11 @@ mod tests {
         let inits = [Init::Systemd, Init::OpenRc];
         let made = inits.map(|init| [watch::made(init), connect::made(init)].concat());
         let resume = inits.map(plan::no_resume).concat();
-        let resume = resume.iter().filter_map(|step| match step {
-            Step::Gone { path, .. } => Some(path.as_str()),
-            _ => None,
+        let resume = resume.iter().filter_map(|step| {
+            let Step::Gone { path, .. } = step else {
+                return None;
+            };
+            Some(path.as_str())
         });
         for path in made.concat().into_iter().chain(resume) {
             let path = path.trim_start_matches('/');

@@ -215,8 +215,8 @@ impl Sight {
         let Some((node, age_s)) = node(self).zip(self.age_s()) else {
             return false;
         };
-        let age_ms = i64::try_from(age_s.saturating_mul(1000)).unwrap_or(i64::MAX);
-        let started_ms = self.wall.millis().saturating_sub(age_ms);
+        let since_start = i64::try_from(age_s.saturating_mul(1000)).unwrap_or(i64::MAX);
+        let started_ms = self.wall.millis().saturating_sub(since_start);
         let has_reported = node.reported.is_some_and(|at| at.millis() >= started_ms);
         age_s < COMES_UP_S && !has_reported
     }

@@ -404,7 +404,7 @@ impl Keeper {
         let _telling = self.system.begin_telling(&does);
         if done.outcome == Outcome::Done.as_str() {
             let came = self.system.wait_ready(&note.node, None, READY_WITHIN);
-            let came = came.and_then(|_| self.has_helped(order, note, sight));
+            let came = came.and_then(|()| self.has_helped(order, note, sight));
             if has_lease {
                 self.leave_lease(&note.node);
             }
