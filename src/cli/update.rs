@@ -139,8 +139,8 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let is_root = geteuid().is_root();
     if args.has("finish") {
-        let stream = std::env::var("JOURNAL_STREAM").ok();
-        daemon::log_of_root(stream.as_deref())?;
+        let stream = std::env::var_os("JOURNAL_STREAM");
+        daemon::log_of_root(stream.as_deref().and_then(|stream| stream.to_str()))?;
         let keeper = keeper(&loaded, args)?;
         keeper.finish_update(&Agent(socket::candidates_of(&loaded)))?;
         return Ok(Exit::Fine);
@@ -272,6 +272,11 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
         return Err(Error::new("an update needs root").fix("sudo pipeops-agent update"));
     }
     let keeper = keeper(&loaded, args)?;
+    let agent = Agent(socket::candidates_of(&loaded));
+    let seen = agent.seen();
+    if seen.version.is_none() && keeper.agent_is_stopped() {
+        return not_running(args, output);
+    }
     let kind = keeper.package_kind();
     let wanted = file_of(&release.list, kind)?;
     // First of all: without the way back nothing begins.
@@ -286,13 +291,12 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
         .map(Duration::from_secs)
         .ok_or_else(|| Error::new("--within cannot be used").fix("give 10 to 300 seconds"))?;
     let file = fetch(&release.source, &wanted, "program", &loaded)?;
-    let agent = Agent(socket::candidates_of(&loaded));
     let new = NewProgram {
         file,
         sha256: wanted.sha256,
         version: version.to_string(),
         previous: VERSION.to_owned(),
-        was_linked: agent.seen().is_linked,
+        was_linked: seen.is_linked,
         within,
         package: previous,
     };
@@ -317,6 +321,18 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
     } else {
         Exit::Problem
     })
+}
+
+/// Leaves an agent alone that was never set up, or that somebody stopped: an update would start it,
+/// and there is nothing to compare the new version with.
+fn not_running(args: &Args, output: &mut Output) -> Result<Exit> {
+    if args.has("automatic") {
+        output.line("no automatic update: the agent does not run");
+        return Ok(Exit::Fine);
+    }
+    Err(Error::new("a new version is tried by running it")
+        .why("the agent does not run: it was never set up, or somebody stopped it")
+        .fix(service::start_line()))
 }
 
 /// The file that an update of this machine installs: the program, or a package of that kind.
@@ -668,6 +684,53 @@ mod tests {
             ..settings
         };
         list_of(&installed, Some(VERSION), &later, &note).unwrap_err();
+    }
+
+    #[test]
+    fn an_agent_that_nobody_runs_is_left_alone() {
+        if !geteuid().is_root() {
+            println!("skipped: an update needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        let key = Signer::new(1);
+        release_in(folder.path(), "9.0.0", "", &key);
+        let settings = format!(
+            "[update]\nkey = \"{}\"\n[keeper]\nstate_dir = \"{}\"\n[dashboard]\nsocket = \"{}\"\n",
+            key.public(),
+            at("keeper").display(),
+            at("no.sock").display()
+        );
+        let systemctl = at("tree/usr/sbin/systemctl");
+        for path in ["tree/run/systemd/system", "tree/usr/sbin"] {
+            std::fs::create_dir_all(at(path)).unwrap();
+        }
+        files::replace(&at("config.toml"), settings.as_bytes(), 0o644).unwrap();
+        let run = |state: &str, more: &[&str]| {
+            let script = format!("#!/bin/sh\necho {state}\n");
+            files::replace(&systemctl, script.as_bytes(), 0o755).unwrap();
+            let named = [
+                ("--root", "tree"),
+                ("--config", "config.toml"),
+                ("--from", "9.0.0"),
+            ];
+            let named = named.map(|(option, path)| [option.into(), at(path).into_os_string()]);
+            let words = ["update"].iter().chain(more).map(OsString::from);
+            let Ok(Invocation::Run(args)) = args::parse(words.chain(named.into_iter().flatten()))
+            else {
+                panic!("{more:?}");
+            };
+            update(&args, &mut Output::plain())
+        };
+        assert_eq!(run("inactive", &["--automatic"]).unwrap(), Exit::Fine);
+        let refused = |state: &str, more: &[&str]| run(state, more).unwrap_err().to_string();
+        let by_hand = refused("inactive", &[]);
+        assert!(by_hand.contains("the agent does not run"), "{by_hand}");
+        assert!(by_hand.contains("sudo pipeops-agent up"), "{by_hand}");
+        // One that crashes may need the update: this goes on, to a program that is not there.
+        let crashed = refused("activating", &["--automatic"]);
+        assert!(!crashed.contains("does not run"), "{crashed}");
     }
 
     #[test]

@@ -371,6 +371,32 @@ fn a_machine_that_goes_down_again_and_again_gets_its_old_version() {
 }
 
 #[test]
+fn an_agent_runs_while_its_previous_version_cannot_be_put_back() {
+    let tree = tree();
+    tree.keeper().stage_update(&new(&tree)).unwrap();
+    let prev = "var/keeper/update/prev";
+    let program = tree.read(prev).unwrap();
+    tree.put(prev, "damaged", 0o755);
+    let error = tree
+        .keeper()
+        .finish_update(&agent(&tree, Fault::Store))
+        .unwrap_err();
+    assert!(error.sentence().contains("SHA-256"), "{error}");
+    assert_eq!(tree.read("usr/bin/pipeops-agent").unwrap(), "new");
+    let calls = tree.calls();
+    let (_, since_stop) = calls.rsplit_once("stop pipeops-agent\n").unwrap();
+    assert!(
+        since_stop.ends_with("restart --no-block pipeops-agent\n"),
+        "{calls}"
+    );
+    tree.put(prev, &program, 0o755);
+    tree.keeper()
+        .finish_update(&agent(&tree, Fault::Store))
+        .unwrap();
+    assert_over(&tree, Fault::Store);
+}
+
+#[test]
 fn what_is_not_the_program_of_the_list_or_does_not_run_changes_nothing() {
     let tree = tree();
     let refused = |tree: &Tree, new: &NewProgram| {
@@ -555,4 +581,24 @@ fn a_package_manager_that_refuses_leaves_the_previous_version_and_says_why() {
         !tree.calls().contains("dpkg --install"),
         "nothing was changed"
     );
+}
+
+#[test]
+fn an_agent_is_stopped_if_nobody_starts_it_again() {
+    for (state, is_stopped) in [
+        ("inactive", true),
+        ("active", false),
+        ("activating", false),
+        ("failed", false),
+    ] {
+        let tree = tree().program("systemctl", &format!("echo {state}"));
+        assert_eq!(tree.keeper().agent_is_stopped(), is_stopped, "{state}");
+    }
+    let tree = tree();
+    std::fs::remove_dir_all(tree.root().join("run/systemd")).unwrap();
+    assert!(!tree.keeper().agent_is_stopped(), "nobody knows");
+    tree.put("run/openrc/softlevel", "default", 0o644);
+    assert!(tree.keeper().agent_is_stopped());
+    tree.put("run/openrc/started/pipeops-agent", "", 0o644);
+    assert!(!tree.keeper().agent_is_stopped());
 }

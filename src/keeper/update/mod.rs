@@ -47,9 +47,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// and the files of a package.
 const RESERVE_BYTES: u64 = 1 << 20;
 
+/// Time between two attempts to put the previous version back.
+const RETURN_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The agent's runtime directory.
 const RUNTIME_DIRECTORY: &str = "/run/pipeops-agent";
 const SYSTEMD_UNIT: &str = "/etc/systemd/system/pipeops-update.service";
+/// Directory of OpenRC's states, with a link for each service in one.
+const OPENRC: &str = "/run/openrc";
 const OPENRC_SCRIPT: &str = "/etc/init.d/pipeops-update";
 
 /// A program, or a package of it, that was downloaded or came by hand.
@@ -128,6 +132,23 @@ impl Keeper {
         };
         let update: Option<Update> = read(&self.record())?;
         Ok(update.filter(|update| !ended(update)))
+    }
+
+    /// Returns whether the service manager neither runs the agent nor starts it again: it was never
+    /// set up, or somebody stopped it.
+    pub fn agent_is_stopped(&self) -> bool {
+        if self.has_systemd() {
+            let property = "--property=ActiveState";
+            let argv = ["systemctl", "show", property, "--value", "pipeops-agent"];
+            let said = self.system.run(&argv);
+            return said.is_ok_and(|said| said.output.trim() == "inactive");
+        }
+        let is = |state: &str| {
+            self.system
+                .is_there(&format!("{OPENRC}/{state}/pipeops-agent"))
+        };
+        // It is started there also while it crashes.
+        self.system.is_there(OPENRC) && !is("started") && !is("starting")
     }
 
     /// Checks a new program in root's own directory, and has the service of the update carry it
@@ -226,12 +247,18 @@ impl Keeper {
                 Some(cause) => {
                     update.why = Some(cause.as_str().to_owned());
                     update.is_banned = cause.bans();
-                    self.make_room(update.package);
                     UpdateStep::Returning
                 }
             }),
             UpdateStep::Returning => {
-                self.go_back(update, watched)?;
+                self.make_room(update.package);
+                self.go_back(update, watched).inspect_err(|error| {
+                    // Until the next attempt a bad version is better than none.
+                    self.restart_agent();
+                    let sentence = format!("{} cannot be put back: {error}", update.previous);
+                    (self.system.watch)(&sentence);
+                    watched.wait(RETURN_AGAIN_AFTER);
+                })?;
                 Some(UpdateStep::Returned)
             }
             UpdateStep::Returned => {
@@ -462,7 +489,7 @@ impl Keeper {
         let (path, mode, text, commands) = if self.has_systemd() {
             let text = include_str!("pipeops-update.service");
             (SYSTEMD_UNIT, 0o644, text, systemd)
-        } else if self.system.is_there("/run/openrc") {
+        } else if self.system.is_there(OPENRC) {
             let text = include_str!("pipeops-update.openrc");
             (OPENRC_SCRIPT, 0o755, text, openrc)
         } else {
@@ -516,8 +543,8 @@ impl Keeper {
         self.ask_for_agent(&["restart", "--no-block"], "restart");
     }
 
-    /// Restarts the root helper with the program that stays. With systemd it ends by itself a minute
-    /// after its last answer, and the next request starts the program that is in place.
+    /// Restarts the root helper with the program that stays. With systemd it ends by itself a
+    /// minute after its last answer, and the next request starts the program that is in place.
     fn restart_helper(&self) {
         if self.has_systemd() {
             return;
