@@ -51,6 +51,8 @@ const PEER_DEADLINE: Duration = Duration::from_secs(5);
 const SOCKET_MODE: u32 = 0o660;
 /// Changes that fit into a line.
 const CHANGES_MAX: usize = 100;
+/// Longest refusal, in characters.
+const REFUSAL_CHARS_MAX: usize = 1_000;
 
 /// Users that may ask, besides root.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -383,8 +385,10 @@ fn json(answer: &impl Serialize) -> Result<String> {
 }
 
 fn refusal(error: &Error) -> String {
+    // It may repeat what the peer said.
+    let sentence = error.sentence();
     let refusal = ErrorBody {
-        error: error.sentence(),
+        error: sentence.chars().take(REFUSAL_CHARS_MAX).collect(),
         fix: error.fix.clone(),
     };
     serde_json::to_string(&refusal).unwrap_or_default()

@@ -14,9 +14,14 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, User, geteuid},
+};
+use proptest::{
+    collection::vec, option, prelude::*, sample::select, strategy::ValueTree as _,
+    test_runner::TestRunner,
 };
 use serde_json::{Value, json};
 
@@ -426,6 +431,146 @@ fn who_says_nothing_too_much_or_nonsense_holds_nobody_up_for_long() {
         .collect();
     drop(crowd);
     assert!(helper.ask(r#"{"verb":"changes"}"#).is_some());
+}
+
+/// Asks for each line of its input, as the user that it runs as: the kernel tells the helper who.
+const ASK_AS: &str = r#"
+import base64, socket, sys
+for line in sys.stdin:
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(60)
+        peer.connect(sys.argv[1])
+        peer.sendall(base64.b64decode(line) + b"\n")
+        print(base64.b64encode(peer.makefile("rb").readline()).decode(), flush=True)
+"#;
+/// Names that mean something to the helper, and what somebody tries who wants more.
+const WORDS: &[&str] = &[
+    "inspect",
+    "plan",
+    "fix",
+    "undo",
+    "changes",
+    "pin",
+    "install",
+    "k3s.install",
+    "limits.inotify",
+    "limits-inotify-1",
+    "limits-inotify-999999999999999999999",
+    "k3s.images",
+    "clock.wrong",
+    "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "sha256:",
+    "",
+    ".",
+    "../../etc/hostname",
+    "/etc/hostname",
+    "limits.inotify/../../x",
+    "$(touch /tmp/x)",
+    "; touch x",
+    "--root=/",
+    "limits.inotify\0",
+];
+
+/// A request as nobody's program writes it: members of other types, names of other things, cut off
+/// or with a byte changed.
+fn mangled() -> impl Strategy<Value = Vec<u8>> {
+    let text = prop_oneof![
+        6 => select(WORDS).prop_map(str::to_owned),
+        2 => ".{0,40}",
+        1 => "[a-z.:-]{60,300}",
+        1 => (9_000_usize..10_500).prop_map(|length| "\u{1}".repeat(length)),
+    ];
+    let text = text.boxed();
+    let other = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        vec(text.clone(), 0..3).prop_map(|texts| json!({ "a": texts })),
+        vec(select(WORDS), 0..300).prop_map(Value::from),
+    ];
+    let value = prop_oneof![8 => text.prop_map(Value::from), 2 => other].boxed();
+    let verb = prop_oneof![8 => select(&WORDS[..6]).prop_map(Value::from), 1 => value.clone()];
+    let members = (
+        option::weighted(0.95, verb),
+        option::of(value.clone()),
+        option::of(value.clone()),
+        option::of(value),
+    );
+    let damage = option::weighted(0.2, (any::<prop::sample::Index>(), any::<u8>()));
+    (members, damage, any::<bool>()).prop_map(|((verb, check, change, images), damage, is_cut)| {
+        let all = [
+            ("verb", verb),
+            ("check", check),
+            ("change", change),
+            ("images", images),
+        ];
+        let given = all
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let mut line = Value::Object(given.collect()).to_string().into_bytes();
+        if let Some((at, byte)) = damage {
+            let at = at.index(line.len());
+            if is_cut {
+                line.truncate(at);
+            } else {
+                line[at] = byte;
+            }
+        }
+        line
+    })
+}
+
+#[test]
+fn whatever_the_agents_user_asks_for_is_answered_and_can_be_undone() {
+    let Some(mut helper) = helper() else { return };
+    let before = helper.tree();
+    helper.start();
+    let mut runner = TestRunner::deterministic();
+    let request = mangled();
+    let asked = (0..1_000).map(|_| request.new_tree(&mut runner).unwrap().current());
+    let asked: Vec<_> = asked.filter(|line| line.len() < 60_000).collect();
+    let (uid, gid) = agent_user();
+    let mut peer = command("python3")
+        .args(["-c", ASK_AS])
+        .arg(helper.path("run/keeper.sock"))
+        .uid(uid)
+        .gid(gid)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut to, from) = (peer.stdin.take().unwrap(), peer.stdout.take().unwrap());
+    let mut answers = BufReader::new(from).lines();
+    let (mut refused, mut served) = (0, 0);
+    for line in &asked {
+        writeln!(to, "{}", STANDARD.encode(line)).unwrap();
+        let answer = STANDARD.decode(answers.next().unwrap().unwrap()).unwrap();
+        let shown = String::from_utf8_lossy(line);
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_else(|error| {
+            panic!("{shown}: {error}: {}", String::from_utf8_lossy(&answer))
+        });
+        match answer["error"].as_str() {
+            Some(error) => {
+                assert!(!error.is_empty() && error.len() < 4_096, "{shown}: {error}");
+                refused += 1;
+            }
+            None => served += 1,
+        }
+    }
+    drop(to);
+    assert!(peer.wait().unwrap().success());
+    println!("{refused} refused, {served} served");
+    assert!(refused > 500 && served > 50, "{refused} and {served}");
+    // The one fix that this machine has may have been among them, again and again.
+    let changes = helper.ask(r#"{"verb":"changes"}"#).unwrap();
+    for change in changes["changes"].as_array().unwrap() {
+        assert_eq!(change["check"], "limits.inotify", "{change}");
+        if change["undo"]["possible"] == true {
+            let (code, told) = helper.cli(ROOT, &["undo", change["id"].as_str().unwrap()]);
+            assert_eq!(code, 0, "{told}");
+        }
+    }
+    assert_eq!(helper.tree(), before);
 }
 
 #[test]
