@@ -19,6 +19,7 @@ use crate::{
 
 /// Longest list, and longest signature file.
 pub const BYTES_MAX: usize = 64 * 1024;
+const DAY_MS: i64 = 24 * 3600 * 1000;
 
 /// Trust before a list is read.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -98,7 +99,8 @@ impl Signed {
                 "use a list that was signed since: an old one is being served, or kept in a folder",
             ));
         }
-        if list.sequence < trust.sequence {
+        // A new key begins a new order: whoever had the one before may have signed any number.
+        if keys == trust.keys && list.sequence < trust.sequence {
             return Err(list.is_older(subject, trust.sequence));
         }
         Ok(Self { keys, ..list })
@@ -173,6 +175,14 @@ impl Signed {
     }
 }
 
+/// The sequence number to remember of a list that was accepted: its own, and at most that of a list
+/// signed a day from now. `packaging/sign` numbers lists by the second in which it signs them. One
+/// from far ahead, by a wrong clock or a stolen key, would make all later ones older for ever.
+pub fn remembered(sequence: u64, now: Wall) -> u64 {
+    let tomorrow = now.millis().saturating_add(DAY_MS) / 1000;
+    sequence.min(u64::try_from(tomorrow).unwrap_or(0))
+}
+
 /// The error of a list that cannot be used.
 pub(super) fn odd(subject: &str, why: impl Into<String>) -> Error {
     Error::new(format!("{subject} cannot be used")).why(why)
@@ -192,7 +202,7 @@ fn only<T: Clone>(all: &[(String, T)], name: &str) -> Option<T> {
 
 /// The key that follows from the trusted one by the changes that the list replays, and their
 /// number. A line that is not signed by the key before it ends nothing: what precedes a built-in
-/// key cannot be verified any more.
+/// key cannot be verified any more. Numbers follow each other, so that none uses up all others.
 fn last_key(text: &str, trust: &Trust) -> (PublicKey, u32) {
     let mut last = (trust.key.clone(), trust.number);
     for line in text.lines() {
@@ -208,7 +218,8 @@ fn last_key(text: &str, trust: &Trust) -> (PublicKey, u32) {
             continue;
         };
         let message = format!("pipeops-agent key {number} {key}\n");
-        if count > last.1 && last.0.has_signed(message.as_bytes(), signature) {
+        if last.1.checked_add(1) == Some(count) && last.0.has_signed(message.as_bytes(), signature)
+        {
             last = (next, count);
         }
     }

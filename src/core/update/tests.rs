@@ -9,7 +9,7 @@ use super::{
     Version,
     list::{Choice, List, Machine, Trigger},
     signature::PublicKey,
-    signed::{KeyOrigin, Trust},
+    signed::{KeyOrigin, Trust, remembered},
     trial::{AgentStatus, Cause, Trial, TrialVerdict},
 };
 use crate::core::time::{Mono, Wall};
@@ -103,6 +103,39 @@ fn no_list_is_used_that_is_older_than_one_before() {
     };
     let refusal = refused(&text, &key.minisig(&text), &trust);
     assert!(refusal.contains("sequence 7 after 8"), "{refusal}");
+}
+
+#[test]
+fn a_number_from_far_ahead_is_remembered_as_one_of_tomorrow() {
+    let now = Wall::parse_rfc3339("2026-06-01T00:00:00Z").unwrap();
+    let tomorrow = 1_780_358_400;
+    assert_eq!(remembered(u64::MAX, now), tomorrow);
+    assert_eq!(remembered(tomorrow - 1, now), tomorrow - 1);
+    assert_eq!(remembered(7, Wall::from_millis(i64::MIN)), 0);
+}
+
+#[test]
+fn a_new_key_begins_a_new_order_of_lists() {
+    let [one, two] = &[1, 2].map(Signer::new);
+    let text = list(&one.change(1, two));
+    // The first key was stolen, and signed the highest number that there is.
+    let passed = Trust {
+        sequence: u64::MAX,
+        ..one.trust()
+    };
+    let good = List::verified(text.as_bytes(), &two.minisig(&text), &passed).unwrap();
+    assert_eq!((good.keys, good.sequence), (1, 7));
+    // From then on the numbers of the second one count.
+    let seen = Trust {
+        sequence: 8,
+        keys: 1,
+        ..one.trust()
+    };
+    let refusal = refused(&text, &two.minisig(&text), &seen);
+    assert!(refusal.contains("sequence 7 after 8"), "{refusal}");
+    // Nor are the numbers of keys used up.
+    let last = list(&one.change(u32::MAX, two));
+    refused(&last, &two.minisig(&last), &one.trust());
 }
 
 #[test]

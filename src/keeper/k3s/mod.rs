@@ -52,6 +52,7 @@ use crate::{
             texts::{self, DropIn, Init, Wishes},
         },
         time::Wall,
+        update::signed::remembered,
         url::Url,
     },
     error::{Error, Result},
@@ -288,6 +289,10 @@ impl Keeper {
     /// Takes down that this index was seen: an older one is refused from now on.
     pub fn k3s_index_seen(&self, note: IndexNote) -> Result<()> {
         let _lock = self.open()?;
+        let note = IndexNote {
+            sequence: remembered(note.sequence, now()),
+            ..note
+        };
         let text = serde_json::to_vec(&note).map_err(|error| {
             Error::new("cannot write down which index of k3s was seen").because(&error)
         })?;

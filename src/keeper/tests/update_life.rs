@@ -13,7 +13,7 @@ use crate::{
         },
     },
     keeper::update::{NewProgram, PROGRAM, PreviousPackage, Watched, services},
-    wire::keeper::{PackageKind, ServiceFile, UpdateNote, UpdateStep},
+    wire::keeper::{IndexNote, PackageKind, ServiceFile, UpdateNote, UpdateStep},
 };
 
 /// Fault of the new program.
@@ -236,15 +236,42 @@ fn the_newest_list_is_remembered_and_what_it_withdrew() {
     };
     let known = || vec!["0.1.1".to_owned()];
     assert_eq!(see(7, &list(7, 0, &["0.1.1"])), (7, 0, known()));
-    // An older one with a key that is newer, one that was named, and one that forgets.
-    assert_eq!(see(5, &list(5, 1, &[])), (7, 1, known()));
-    assert_eq!(see(0, &list(9, 0, &[])), (7, 1, known()));
+    // An older one, one that was named, and one that forgets.
+    assert_eq!(see(5, &list(5, 0, &[])), (7, 0, known()));
+    assert_eq!(see(0, &list(9, 0, &[])), (7, 0, known()));
     tree.keeper().stage_update(&new(&tree)).unwrap();
     tree.keeper()
         .finish_update(&agent(&tree, Fault::Link))
         .unwrap();
-    assert_eq!(see(7, &list(7, 1, &[])), (7, 1, known()));
-    assert_eq!(see(8, &list(8, 1, &[])), (8, 1, Vec::new()), "taken back");
+    assert_eq!(see(7, &list(7, 0, &[])), (7, 0, known()));
+    assert_eq!(see(8, &list(8, 0, &[])), (8, 0, Vec::new()), "taken back");
+}
+
+#[test]
+fn a_list_from_far_ahead_blocks_later_ones_for_a_day_and_none_of_a_new_key() {
+    let tree = tree();
+    let keeper = tree.keeper();
+    let see = |sequence, keys| {
+        let mut list = List::default();
+        list.sequence = sequence;
+        list.keys = keys;
+        keeper.update_list_seen(sequence, &list).unwrap();
+        keeper.update_note().unwrap().sequence
+    };
+    let seconds = || u64::try_from(now().millis()).unwrap() / 1000;
+    let (before, seen, after) = (seconds(), see(u64::MAX, 0), seconds());
+    let day = 86_400;
+    assert!((before + day..=after + day).contains(&seen), "{seen}");
+    assert_eq!(see(5, 1), 5, "another key");
+    assert_eq!(see(0, 2), 0, "and another, in a list that was named");
+    let note = IndexNote {
+        sequence: u64::MAX,
+        keys: 1,
+    };
+    keeper.k3s_index_seen(note).unwrap();
+    let index = keeper.k3s_index().unwrap();
+    assert!(index.sequence <= seconds() + day, "{index:?}");
+    assert_eq!(index.keys, 1);
 }
 
 #[test]

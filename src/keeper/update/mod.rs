@@ -22,6 +22,7 @@ use crate::{
         update::{
             Version,
             list::{List, PROGRAM_BYTES_MAX},
+            signed,
             trial::{AgentStatus, Cause, STARTS_MAX, Trial, TrialVerdict},
         },
     },
@@ -94,14 +95,18 @@ impl Keeper {
     /// withdraws stays withdrawn. `sequence` is 0 where the list says nothing about the order.
     pub fn update_list_seen(&self, sequence: u64, list: &List) -> Result<()> {
         let mut note = self.update_note()?;
+        let sequence = signed::remembered(sequence, now());
         if sequence <= note.sequence && list.keys <= note.keys {
             return Ok(());
+        }
+        if list.keys > note.keys {
+            note.keys = list.keys;
+            note.sequence = 0;
         }
         if sequence > note.sequence {
             note.sequence = sequence;
             note.withdrawn = list.withdrawn.iter().map(ToString::to_string).collect();
         }
-        note.keys = note.keys.max(list.keys);
         self.note(&note)
     }
 
