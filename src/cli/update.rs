@@ -272,6 +272,8 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
         return Err(Error::new("an update needs root").fix("sudo pipeops-agent update"));
     }
     let keeper = keeper(&loaded, args)?;
+    // Until the end is known.
+    let _lock = keeper.lock_updates()?;
     let agent = Agent(socket::candidates_of(&loaded));
     let seen = agent.seen();
     if seen.version.is_none() && keeper.agent_is_stopped() {
@@ -686,51 +688,96 @@ mod tests {
         list_of(&installed, Some(VERSION), &later, &note).unwrap_err();
     }
 
-    #[test]
-    fn an_agent_that_nobody_runs_is_left_alone() {
-        if !geteuid().is_root() {
-            println!("skipped: an update needs root");
-            return;
+    /// A machine with systemd, and a release of 9.0.0 in a folder.
+    struct TestMachine(tempfile::TempDir);
+
+    impl TestMachine {
+        /// `None` where this test is not root, which an update needs.
+        fn new() -> Option<Self> {
+            if !geteuid().is_root() {
+                println!("skipped: an update needs root");
+                return None;
+            }
+            let made = Self(tempfile::tempdir().unwrap());
+            let key = Signer::new(1);
+            release_in(made.0.path(), "9.0.0", "", &key);
+            let settings = format!(
+                "[update]\nkey = \"{}\"\n[keeper]\nstate_dir = \"{}\"\n[dashboard]\nsocket = \"{}\"\n",
+                key.public(),
+                made.at("keeper").display(),
+                made.at("no.sock").display()
+            );
+            for path in ["tree/run/systemd/system", "tree/usr/sbin"] {
+                std::fs::create_dir_all(made.at(path)).unwrap();
+            }
+            files::replace(&made.at("config.toml"), settings.as_bytes(), 0o644).unwrap();
+            Some(made)
         }
-        let folder = tempfile::tempdir().unwrap();
-        let at = |path: &str| folder.path().join(path);
-        let key = Signer::new(1);
-        release_in(folder.path(), "9.0.0", "", &key);
-        let settings = format!(
-            "[update]\nkey = \"{}\"\n[keeper]\nstate_dir = \"{}\"\n[dashboard]\nsocket = \"{}\"\n",
-            key.public(),
-            at("keeper").display(),
-            at("no.sock").display()
-        );
-        let systemctl = at("tree/usr/sbin/systemctl");
-        for path in ["tree/run/systemd/system", "tree/usr/sbin"] {
-            std::fs::create_dir_all(at(path)).unwrap();
+
+        fn at(&self, path: &str) -> PathBuf {
+            self.0.path().join(path)
         }
-        files::replace(&at("config.toml"), settings.as_bytes(), 0o644).unwrap();
-        let run = |state: &str, more: &[&str]| {
+
+        /// Runs `update` while systemd says that of the agent.
+        fn update(&self, state: &str, more: &[&str]) -> Result<Exit> {
             let script = format!("#!/bin/sh\necho {state}\n");
-            files::replace(&systemctl, script.as_bytes(), 0o755).unwrap();
+            let systemctl = self.at("tree/usr/sbin/systemctl");
+            files::replace(&systemctl, script.as_bytes(), 0o755)?;
             let named = [
                 ("--root", "tree"),
                 ("--config", "config.toml"),
                 ("--from", "9.0.0"),
             ];
-            let named = named.map(|(option, path)| [option.into(), at(path).into_os_string()]);
+            let named = named.map(|(option, path)| [option.into(), self.at(path).into_os_string()]);
             let words = ["update"].iter().chain(more).map(OsString::from);
             let Ok(Invocation::Run(args)) = args::parse(words.chain(named.into_iter().flatten()))
             else {
                 panic!("{more:?}");
             };
             update(&args, &mut Output::plain())
+        }
+    }
+
+    #[test]
+    fn an_agent_that_nobody_runs_is_left_alone() {
+        let Some(machine) = TestMachine::new() else {
+            return;
         };
-        assert_eq!(run("inactive", &["--automatic"]).unwrap(), Exit::Fine);
-        let refused = |state: &str, more: &[&str]| run(state, more).unwrap_err().to_string();
-        let by_hand = refused("inactive", &[]);
+        let automatic = machine.update("inactive", &["--automatic"]);
+        assert_eq!(automatic.unwrap(), Exit::Fine);
+        let refused = |state: &str, more: &[&str]| machine.update(state, more).unwrap_err();
+        let by_hand = refused("inactive", &[]).to_string();
         assert!(by_hand.contains("the agent does not run"), "{by_hand}");
         assert!(by_hand.contains("sudo pipeops-agent up"), "{by_hand}");
         // One that crashes may need the update: this goes on, to a program that is not there.
-        let crashed = refused("activating", &["--automatic"]);
+        let crashed = refused("activating", &["--automatic"]).to_string();
         assert!(!crashed.contains("does not run"), "{crashed}");
+    }
+
+    #[test]
+    fn one_command_at_a_time_updates_this_machine() {
+        let Some(machine) = TestMachine::new() else {
+            return;
+        };
+        let first = Keeper::new(&machine.at("tree"), &machine.at("keeper"));
+        let lock = first.lock_updates().unwrap();
+        for more in [&[][..], &["--automatic"]] {
+            let second = machine.update("active", more).unwrap_err().to_string();
+            assert!(
+                second.contains("another update is under way: by another command on this machine"),
+                "{second}"
+            );
+            assert!(second.contains("update --check"), "{second}");
+        }
+        // Who only looks is not held up.
+        assert_eq!(
+            machine.update("active", &["--check"]).unwrap(),
+            Exit::Problem
+        );
+        // As the end of its process does it, whatever the reason.
+        drop(lock);
+        let next = machine.update("active", &[]).unwrap_err().to_string();
+        assert!(!next.contains("under way"), "{next}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::{
     ffi::OsString,
-    fs::{DirBuilder, File, Metadata, OpenOptions},
+    fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError},
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -149,6 +149,18 @@ fn put(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Res
         drop(std::fs::remove_file(&new));
         explain(what(), &error)
     })
+}
+
+/// Takes a lock on a directory, which ends with this process at the latest; `None`: another process
+/// has it.
+pub fn lock_directory(directory: &Path) -> Result<Option<File>> {
+    let what = || format!("cannot lock {}", directory.display());
+    let file = File::open(directory).map_err(|error| explain(what(), &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(explain(what(), &error)),
+    }
 }
 
 /// Removes what an interrupted [`replace`] of the files in `directory` left behind. Call it before

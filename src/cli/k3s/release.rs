@@ -1,11 +1,7 @@
 //! The release of k3s that a command line means: files in a folder, or a download that the signed
 //! index or `--sha256` vouches for.
 
-use std::{
-    cell::OnceCell,
-    fs::{File, TryLockError},
-    path::Path,
-};
+use std::{cell::OnceCell, fs::File, path::Path};
 
 use super::text_of;
 use crate::{
@@ -205,16 +201,12 @@ fn online(
 
 /// A lock on the directory of downloads: two commands would write into one file.
 fn alone(folder: &Path) -> Result<File> {
-    let what = || format!("cannot download to {}", folder.display());
-    let file = File::open(folder).map_err(|error| files::explain(what(), &error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::new(what())
+    files::lock_directory(folder)?.ok_or_else(|| {
+        Error::new(format!("cannot download to {}", folder.display()))
             .why("another command on this machine downloads k3s, or installs what it downloaded")
             .fix("wait until it has ended, then try again")
-            .retry(Retry::Soon)),
-        Err(TryLockError::Error(error)) => Err(files::explain(what(), &error)),
-    }
+            .retry(Retry::Soon)
+    })
 }
 
 /// The signed index, verified.

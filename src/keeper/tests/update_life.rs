@@ -369,6 +369,19 @@ fn an_update_that_lost_its_service_before_its_last_write_is_ended_by_the_next_on
     }
 }
 
+#[test]
+fn an_update_whose_service_just_began_is_not_replaced_by_another() {
+    let tree = tree();
+    tree.keeper().stage_update(&new(&tree)).unwrap();
+    // It has written nothing down yet.
+    let running = tree.program("systemctl", "");
+    let refusal = running.keeper().stage_update(&new(&running)).unwrap_err();
+    assert!(refusal.sentence().contains("under way"), "{refusal}");
+    // Cut off before it began.
+    let tree = running.program("systemctl", MANAGER);
+    tree.keeper().stage_update(&new(&tree)).unwrap();
+}
+
 /// The power fails at the first look.
 struct Cut;
 impl Watched for Cut {

@@ -156,18 +156,27 @@ impl Keeper {
         self.system.is_there(OPENRC) && !is("started") && !is("starting")
     }
 
+    /// Takes the lock of updates, which ends with this process at the latest: two commands would
+    /// download into one file, and one would replace what the other has checked.
+    pub fn lock_updates(&self) -> Result<fs::File> {
+        Journal::open(&self.directory)?;
+        files::create_directory(&self.folder())?;
+        files::lock_directory(&self.folder())?
+            .ok_or_else(|| is_under_way("by another command on this machine"))
+    }
+
     /// Checks a new program in root's own directory, and has the service of the update carry it
-    /// out.
+    /// out. The caller has the lock of updates.
     pub fn stage_update(&self, new: &NewProgram) -> Result<()> {
         let _lock = self.open()?;
         // One whose service never began was cut off here.
-        let begun = |update: &Update| update.step != UpdateStep::Staged || update.starts > 0;
+        let begun = |update: &Update| {
+            update.step != UpdateStep::Staged || update.starts > 0 || self.service_runs()
+        };
         if let Some(update) = self.update_under_way()?.filter(begun)
             && !self.end_cut_off(&update)?
         {
-            return Err(Error::new("another update is under way")
-                .why(format!("to {}", update.version))
-                .fix("wait for its end: sudo pipeops-agent update --check"));
+            return Err(is_under_way(format!("to {}", update.version)));
         }
         self.system.guard(PROGRAM)?;
         files::create_directory(&self.folder())?;
@@ -359,17 +368,22 @@ impl Keeper {
     /// Ends an update that a power cut left with nothing to do but to remove its service, which may
     /// not start any more. Returns whether it was one.
     fn end_cut_off(&self, update: &Update) -> Result<bool> {
+        let is_decided = matches!(update.step, UpdateStep::Kept | UpdateStep::Returned);
+        if !is_decided || self.service_runs() {
+            return Ok(false);
+        }
+        self.end_update(update)?;
+        Ok(true)
+    }
+
+    /// Returns whether the service of an update runs.
+    fn service_runs(&self) -> bool {
         let service: &[&str] = if self.has_systemd() {
             &["systemctl", "is-active", "pipeops-update"]
         } else {
             &["rc-service", "pipeops-update", "status"]
         };
-        let is_decided = matches!(update.step, UpdateStep::Kept | UpdateStep::Returned);
-        if !is_decided || self.system.run(service).is_ok() {
-            return Ok(false);
-        }
-        self.end_update(update)?;
-        Ok(true)
+        self.system.run(service).is_ok()
     }
 
     /// Puts one of the checked copies into place. It appears whole or not at all.
@@ -571,6 +585,14 @@ impl Keeper {
             log::warn!("{}", error.sentence());
         }
     }
+}
+
+/// The error of an update beside another one.
+fn is_under_way(why: impl Into<String>) -> Error {
+    Error::new("another update is under way")
+        .why(why)
+        .fix("wait for its end: sudo pipeops-agent update --check")
+        .retry(Retry::Soon)
 }
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
