@@ -9,13 +9,16 @@ use std::{
 };
 
 use litemap::LiteMap;
-use rustix::fs::{XattrFlags, fsetxattr, lgetxattr, llistxattr};
+use rustix::fs::{XattrFlags, fsetxattr, lgetxattr, llistxattr, lsetxattr};
 
 /// Maximum size of the list of names and of each value: the kernel's own limit for both.
 const BYTES_MAX: usize = 64 * 1024;
 /// Attributes that the kernel computes from the content. A copy of them would be wrong for another
 /// content.
 const OF_CONTENT: [&str; 2] = ["security.ima", "security.evm"];
+
+/// Label of SELinux.
+const LABEL: &str = "security.selinux";
 
 /// Attributes of one file.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -61,6 +64,14 @@ impl Attributes {
         }
         Ok(())
     }
+}
+
+/// Gives the file at `to` the label of SELinux that the one at `from` has.
+pub fn copy_label(from: &Path, to: &Path) -> io::Result<()> {
+    let mut label = vec![0; BYTES_MAX];
+    let length = lgetxattr(from, LABEL, label.as_mut_slice())?;
+    label.truncate(length);
+    Ok(lsetxattr(to, LABEL, &label, XattrFlags::empty())?)
 }
 
 fn extended(path: &Path) -> io::Result<LiteMap<String, Vec<u8>>> {

@@ -25,7 +25,7 @@ mod jobs;
 mod spool;
 pub mod tar;
 
-pub use attributes::Attributes;
+pub use attributes::{Attributes, copy_label};
 pub use copy::{Sum, copy, pass, sum};
 pub use jobs::{GivenUp, Jobs};
 pub use spool::{SPOOLED_BYTES_MAX, SPOOLED_FILE_BYTES_MAX, Spool, SpoolFailure, SpoolFile};

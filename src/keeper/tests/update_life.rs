@@ -437,6 +437,34 @@ fn an_agent_runs_while_its_previous_version_cannot_be_put_back() {
 }
 
 #[test]
+fn where_selinux_is_in_use_the_copy_that_runs_the_update_has_the_label_of_the_program() {
+    const LABEL: &str = "security.selinux";
+    let tree = tree();
+    let path = |name: &str| tree.root().join(name);
+    let program = path("usr/bin/pipeops-agent");
+    let flags = rustix::fs::XattrFlags::empty();
+    if let Err(error) = rustix::fs::lsetxattr(&program, LABEL, b"bin", flags) {
+        println!("impossible here: a label of SELinux: {error}");
+        return;
+    }
+    let label = |name: &str| {
+        let mut label = [0; 16];
+        let length = rustix::fs::lgetxattr(path(name), LABEL, &mut label);
+        length.map(|length| label[..length].to_vec())
+    };
+    tree.keeper().stage_update(&new(&tree)).unwrap();
+    let copy = "var/keeper/update/prev";
+    label(copy).unwrap_err();
+    tree.put("sys/fs/selinux/enforce", "1", 0o644);
+    tree.keeper().stage_update(&new(&tree)).unwrap();
+    assert_eq!(label(copy).unwrap(), b"bin");
+    // Without a label to copy the service would not start: nothing begins.
+    rustix::fs::lremovexattr(&program, LABEL).unwrap();
+    let refusal = tree.keeper().stage_update(&new(&tree)).unwrap_err();
+    assert!(refusal.sentence().contains("for SELinux"), "{refusal}");
+}
+
+#[test]
 fn what_is_not_the_program_of_the_list_or_does_not_run_changes_nothing() {
     let tree = tree();
     let refused = |tree: &Tree, new: &NewProgram| {

@@ -50,6 +50,8 @@ const RESERVE_BYTES: u64 = 1 << 20;
 
 /// Time between two attempts to put the previous version back.
 const RETURN_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// There where SELinux is in use.
+const SELINUX: &str = "/sys/fs/selinux/enforce";
 /// The agent's runtime directory.
 const RUNTIME_DIRECTORY: &str = "/run/pipeops-agent";
 const SYSTEMD_UNIT: &str = "/etc/systemd/system/pipeops-update.service";
@@ -189,6 +191,7 @@ impl Keeper {
             files::copy(from, to, 0o755, sha256, limits)
         };
         let previous = copy(&self.system.path(PROGRAM), &prev, None)?;
+        self.label(&prev)?;
         // That both run here: another processor, or a disk that may not hold programs, is noticed
         // now.
         self.try_program(&prev, &new.previous)?;
@@ -399,6 +402,21 @@ impl Keeper {
         #[cfg(test)]
         super::journal::cut::after()?;
         Ok(())
+    }
+
+    /// Labels a copy of the program as the program is, where SELinux is in use: of its label as
+    /// data in `/var/lib` the service manager may start nothing.
+    fn label(&self, copy: &Path) -> Result<()> {
+        if !self.system.is_there(SELINUX) {
+            return Ok(());
+        }
+        files::copy_label(&self.system.path(PROGRAM), copy).map_err(|error| {
+            let path = copy.display();
+            files::explain(
+                format!("cannot label {path} for SELinux, so nothing was changed"),
+                &error,
+            )
+        })
     }
 
     fn try_program(&self, file: &Path, version: &str) -> Result<()> {
