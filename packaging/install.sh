@@ -396,6 +396,8 @@ set_up_repository() {
         fi
         verified "$ring"
         install_package "$ring"
+        # Without systemd its script cannot do that.
+        [ "$kind" != rpm ] || act rpm --import /etc/pki/rpm-gpg/RPM-GPG-KEY-pipeops
     fi
     case $repository in
     '' | none) ;;
