@@ -99,3 +99,36 @@ pub(super) fn progress() -> Progress {
         Output::of_process().note(&format!("{} of {}{rate}", size(bytes), size(all)));
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::update::tests::Signer;
+
+    #[test]
+    fn a_program_without_a_key_believes_no_list_until_one_is_set() {
+        if built_in_key().is_some() {
+            println!("impossible here: this program was built with a key");
+            return;
+        }
+        let refusal = trust(&Update::default(), 0, 0).unwrap_err().to_string();
+        assert!(refusal.contains("built without their key"), "{refusal}");
+        assert!(refusal.contains("set update.key"), "{refusal}");
+        let set = |key: &str| Update {
+            key: Some(key.to_owned()),
+            ..Update::default()
+        };
+        let key = Signer::new(1).public();
+        let trusted = trust(&set(&key), 7, 0).unwrap();
+        assert_eq!(
+            trusted,
+            Trust {
+                sequence: 7,
+                origin: KeyOrigin::Settings,
+                ..Signer::new(1).trust()
+            }
+        );
+        assert_eq!(trust(&set(&format!("2 {key}")), 0, 0).unwrap().number, 2);
+        trust(&set("RWnonsense"), 0, 0).unwrap_err();
+    }
+}

@@ -5,7 +5,10 @@ use std::{fs, path::Path};
 
 use plane::{Options, Plane};
 
-use crate::agent::{Agent, command};
+use crate::{
+    agent::{Agent, command},
+    tidy::rust_files,
+};
 
 /// Texts with commands for people.
 const PAGES: &[&str] = &[
@@ -130,4 +133,35 @@ fn commands_of_the_documentation_that_only_look_answer() {
         tried += 1;
     }
     assert!(tried > 12, "{tried} commands");
+}
+
+#[test]
+fn every_attack_that_the_documentation_names_has_a_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources: String = ["src", "tests/it"]
+        .iter()
+        .flat_map(|folder| rust_files(&root.join(folder)))
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    let page = fs::read_to_string(root.join("docs/update.md")).unwrap();
+    let (_, table) = page.split_once("| Attack | Answer | Test |\n").unwrap();
+    let rows: Vec<&str> = table
+        .lines()
+        .skip(1)
+        .take_while(|line| line.starts_with('|'))
+        .collect();
+    assert!(rows.len() > 8, "{rows:#?}");
+    for row in rows {
+        let cell = row.trim_end_matches(['|', ' ']).rsplit('|').next();
+        let tests: Vec<&str> = cell.unwrap().split('`').skip(1).step_by(2).collect();
+        assert!(!tests.is_empty(), "no test: {row}");
+        for test in tests {
+            let head = format!("#[test]\nfn {test}()");
+            let nested = format!("#[test]\n    fn {test}()");
+            assert!(
+                sources.contains(&head) || sources.contains(&nested),
+                "there is no test {test}, for {row}"
+            );
+        }
+    }
 }

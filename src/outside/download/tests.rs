@@ -6,7 +6,7 @@ use ring::digest::digest;
 use smol::{
     future::or,
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
 };
 
 use super::*;
@@ -116,14 +116,11 @@ fn what_is_cut_goes_on_where_it_ended_if_it_is_still_the_same() {
     assert!(heads.is_empty(), "it was there");
 }
 
-#[test]
-fn a_server_that_sends_a_byte_now_and_then_is_given_up() {
+/// Downloads from a server that says what `serve` does after its head, until it is given up;
+/// returns the number of attempts.
+fn given_up(limits: Limits, serve: &impl AsyncFn(&mut TcpStream)) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let asked = Cell::new(0);
-    let limits = Limits {
-        body: Some(Duration::from_millis(300)),
-        read: Some(Duration::from_secs(30)),
-    };
     let progress: Progress = Arc::new(|_, _| {});
     let done = smol::block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -135,24 +132,48 @@ fn a_server_that_sends_a_byte_now_and_then_is_given_up() {
             sha256: String::new(),
             redirects: Redirects::Refused,
         };
-        let dripping = async {
+        let serving = async {
             loop {
                 let (mut peer, _) = listener.accept().await.unwrap();
                 asked.set(asked.get() + 1);
                 let read = peer.read(&mut [0; 4096]).await.unwrap();
                 assert!(read > 0);
                 let head = b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n";
-                let mut sent = peer.write_all(head).await;
-                while sent.is_ok() {
-                    Timer::after(Duration::from_millis(20)).await;
-                    sent = peer.write_all(b"0").await;
-                }
+                peer.write_all(head).await.unwrap();
+                serve(&mut peer).await;
             }
         };
-        or(file_within(&way(), &wanted, &progress, limits), dripping).await
+        or(file_within(&way(), &wanted, &progress, limits), serving).await
     });
     assert_eq!(done.unwrap_err().retry, Retry::Soon);
-    assert_eq!(asked.get(), 4);
+    asked.get()
+}
+
+#[test]
+fn a_server_that_sends_a_byte_now_and_then_is_given_up() {
+    let limits = Limits {
+        body: Some(Duration::from_millis(300)),
+        read: Some(Duration::from_secs(30)),
+    };
+    let attempts = given_up(limits, &async |peer: &mut TcpStream| {
+        while peer.write_all(b"0").await.is_ok() {
+            Timer::after(Duration::from_millis(20)).await;
+        }
+    });
+    assert_eq!(attempts, 4);
+}
+
+#[test]
+fn a_server_that_falls_silent_is_given_up() {
+    let limits = Limits {
+        body: None,
+        read: Some(Duration::from_millis(200)),
+    };
+    // Until the other side closes the connection.
+    let attempts = given_up(limits, &async |peer: &mut TcpStream| {
+        let _end = peer.read(&mut [0; 16]).await;
+    });
+    assert_eq!(attempts, 4);
 }
 
 #[test]
