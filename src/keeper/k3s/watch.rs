@@ -8,7 +8,7 @@ use super::{
         Keeper, end,
         inspect::all_duplicates,
         journal::{Journal, LockedJournal},
-        now, summary,
+        next, now, summary,
         system::System,
         with_fix,
     },
@@ -16,11 +16,11 @@ use super::{
     backup::DOES as DOES_BACKUP,
     connect::open_to,
     datastore::{self, CHECKED_BYTES_MAX},
-    describe,
+    describe, guards,
 };
 use crate::{
     core::{
-        journal::Outcome,
+        journal::{Next, Outcome},
         k3s::{
             self, Role, backup,
             clock::{ClockFacts, is_tracked},
@@ -28,7 +28,7 @@ use crate::{
             faults::{
                 self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
             },
-            images,
+            images, plan,
             servers::Datastore,
             shutdown,
             step::{Step, run},
@@ -141,7 +141,7 @@ impl Keeper {
         };
         let is_running = Journal::open(&self.directory)?.lock().is_err();
         if !is_running && self.unfinished()?.is_some() {
-            self.finish_repairs()?;
+            self.finish_unguarded()?;
         }
         let unfinished = self.unfinished()?;
         if is_running || unfinished.is_some() {
@@ -189,15 +189,25 @@ impl Keeper {
         Ok(repaired)
     }
 
-    /// Finishes repairs that a look left behind which was killed, or that a power cut interrupted:
-    /// no unit goes on with them.
-    fn finish_repairs(&self) -> Result<()> {
+    /// Ends changes that were stopped by a kill or a power cut, and that no service goes on with:
+    /// repairs of the watch, and those that had not put their own service in place, or had removed
+    /// it already.
+    fn finish_unguarded(&self) -> Result<()> {
         let Ok(journal) = Journal::open(&self.directory)?.lock() else {
             return Ok(());
         };
         let open = journal.records()?.into_iter();
-        let open = open.filter(|record| record.outcome.is_none() && record.who == WHO);
-        for record in open {
+        for mut record in open.filter(|record| record.outcome.is_none()) {
+            let is_guarded = guards(&record).any(|act| match act {
+                Act::Link { path, .. } => self.system.is_there(path),
+                _ => false,
+            });
+            match left_to_do(&record) {
+                _ if record.who == WHO => {}
+                Rest::All if !is_guarded => record.undone_by = Some(WHO.to_owned()),
+                Rest::Guard if !is_guarded => {}
+                Rest::All | Rest::Guard | Rest::Some => continue,
+            }
             self.go_on(&journal, record)?;
         }
         Ok(())
@@ -571,6 +581,36 @@ fn commands(repair: Repair, init: Init, role: Role) -> Vec<String> {
         (Init::OpenRc, Repair::Restart | Repair::Import) => {
             vec![format!("rc-service {name} restart")]
         }
+    }
+}
+
+/// What is left to do of a change with a service that goes on after a power cut.
+enum Rest {
+    /// Everything but to put the service in place.
+    All,
+    /// Nothing but to remove the service.
+    Guard,
+    /// Something else, or it has no such service.
+    Some,
+}
+
+fn left_to_do(record: &Record) -> Rest {
+    let are_guards = |acts: Option<&[Act]>| {
+        acts.unwrap_or_default().iter().all(|act| {
+            matches!(act, Act::File { path, .. } | Act::Link { path, .. } | Act::Gone { path, .. }
+                if plan::is_resume(path))
+        })
+    };
+    if guards(record).next().is_none() {
+        return Rest::Some;
+    }
+    let at = |position: u32| usize::try_from(position).unwrap_or(usize::MAX);
+    match next(record) {
+        Next::Forward(first) if are_guards(record.acts.get(at(first)..)) => Rest::Guard,
+        Next::Forward(_) if are_guards(record.acts.get(..record.steps.len())) => Rest::All,
+        Next::Undo(last) if are_guards(record.acts.get(..=at(last))) => Rest::Guard,
+        Next::AllUndone => Rest::Guard,
+        Next::Forward(_) | Next::Undo(_) | Next::Over => Rest::Some,
     }
 }
 

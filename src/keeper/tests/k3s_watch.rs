@@ -1,5 +1,7 @@
 //! The watch over k3s, on trees that stand for machines.
 
+use serde_json::Value;
+
 use super::{
     super::{journal::cut, k3s::Look},
     k3s_life::{VERSION, borders, good, install, wanted},
@@ -254,17 +256,56 @@ fn what_a_person_did_and_what_root_forbids_is_left_alone() {
     }
 }
 
+/// Opens the record of the installation again, as a power cut leaves it after some of its steps.
+fn interrupt(tree: &Tree, steps: impl Fn(usize) -> usize) {
+    let name = "var/keeper/0001-k3s-install.json";
+    let mut record: Value = serde_json::from_str(&tree.read(name).unwrap()).unwrap();
+    let acts = record["acts"].as_array().unwrap().len();
+    record["outcome"] = Value::Null;
+    record["undone_by"] = Value::Null;
+    record["steps"] = vec!["done"; steps(acts)].into();
+    tree.put(name, &record.to_string(), 0o600);
+}
+
+#[test]
+fn a_change_that_no_service_goes_on_with_is_ended_by_the_watch() {
+    let tree = machine(HEALTHY);
+    tree.put("mended", "", 0o644);
+    look(&tree, true);
+    let outcome = || {
+        look(&tree, true);
+        let changes = tree.keeper().changes().unwrap();
+        changes.last().unwrap().outcome.clone()
+    };
+    let link = "etc/systemd/system/multi-user.target.wants/pipeops-k3s-resume.service";
+    for left in 0..=1 {
+        interrupt(&tree, |acts| acts - left);
+        assert_eq!(outcome(), "done", "{left} steps are left");
+    }
+    for begun in 0..=1 {
+        interrupt(&tree, |_| begun);
+        assert_eq!(outcome(), "undone", "{begun} steps were begun");
+    }
+    // What the next boot goes on with is left to it, and what else was begun to a person.
+    tree.put(link, "", 0o644);
+    for steps in [2, 3] {
+        interrupt(&tree, |_| steps);
+        assert_eq!(outcome(), "running", "{steps} steps were begun");
+    }
+    interrupt(&tree, |acts| acts - 2);
+    assert_eq!(outcome(), "running");
+    std::fs::remove_file(tree.root().join(link)).unwrap();
+    interrupt(&tree, |_| 3);
+    assert_eq!(outcome(), "running");
+}
+
 #[test]
 fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
     let tree = machine(GIVEN_UP);
     let lock = tree.keeper().open().unwrap();
     assert!(look(&tree, true).is_none());
     drop(lock);
-    let path = tree.root().join("var/keeper/0001-k3s-install.json");
-    let record = std::fs::read_to_string(&path).unwrap();
-    let open = record.replace("\"outcome\": \"done\"", "\"outcome\": null");
-    assert_ne!(open, record);
-    crate::files::replace(&path, open.as_bytes(), 0o600).unwrap();
+    interrupt(&tree, |acts| acts - 3);
     assert!(look(&tree, true).is_none());
     assert_eq!(faults(&tree), "");
     // As if it had stood still for six minutes.
@@ -399,10 +440,7 @@ fn a_change_that_was_interrupted_is_told_as_that_and_its_step_goes() {
     assert!(look(&tree, true).is_none());
     assert!(tree.read(doing).is_some());
     drop(lock);
-    let path = tree.root().join("var/keeper/0001-k3s-install.json");
-    let record = std::fs::read_to_string(&path).unwrap();
-    let open = record.replace("\"outcome\": \"done\"", "\"outcome\": null");
-    crate::files::replace(&path, open.as_bytes(), 0o600).unwrap();
+    interrupt(&tree, |acts| acts - 3);
     look(&tree, true);
     assert_eq!(tree.read(doing), None);
     assert_eq!(left(&tree).unfinished.as_deref(), Some("k3s-install-1"));
