@@ -198,10 +198,8 @@ impl Keeper {
         };
         let open = journal.records()?.into_iter();
         for mut record in open.filter(|record| record.outcome.is_none()) {
-            let is_guarded = guards(&record).any(|act| match act {
-                Act::Link { path, .. } => self.system.is_there(path),
-                _ => false,
-            });
+            let is_guarded = guards(&record)
+                .any(|act| matches!(act, Act::Link { path, .. } if self.system.is_there(path)));
             match left_to_do(&record) {
                 _ if record.who == WHO => {}
                 Rest::All if !is_guarded => record.undone_by = Some(WHO.to_owned()),
