@@ -656,6 +656,61 @@ fn a_daemon_set_whose_pods_a_person_deletes_is_good_once_all_are_available() {
     assert_eq!(judged("RollingUpdate"), Progressing);
 }
 
+/// A controller of two Pods, of which the second one is on a node that is lost: the version of this
+/// Pod, and whether it is being deleted.
+fn half_lost(kind: &str, (hash, is_leaving): (&str, bool)) -> Observation {
+    let mut seen = Observation::default();
+    let metadata = json!({"name": "db", "namespace": "shop", "uid": "s", "generation": 1});
+    let status = match kind {
+        "StatefulSet" => {
+            json!({"observedGeneration": 1, "replicas": 2, "readyReplicas": 1, "updatedReplicas": 1, "updateRevision": "new"})
+        }
+        _ => {
+            json!({"observedGeneration": 1, "desiredNumberScheduled": 2, "numberAvailable": 1, "updatedNumberScheduled": 1})
+        }
+    };
+    let whole = json!({"metadata": metadata, "spec": {"replicas": 2}, "status": status});
+    seen.add(Object::reduced(kind, &whole));
+    let mut add = |(name, hash): (&str, &str), node: &str, (ready, gone): (&str, &Value)| {
+        let metadata = json!({"name": name, "namespace": "shop", "uid": name, "ownerReferences": [{"uid": "s"}],
+            "labels": {"controller-revision-hash": hash}, "creationTimestamp": "2026-01-01T10:00:00Z", "deletionTimestamp": gone});
+        let containers = json!([{"name": "c", "ready": false, "restartCount": 0, "state": {"running": {}}}]);
+        let pod = json!({"metadata": metadata, "spec": {"nodeName": node, "restartPolicy": "Always"},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}], "containerStatuses": containers}});
+        seen.add(Object::reduced("Pod", &pod));
+        let conditions = json!([{"type": "Ready", "status": if ready == "True" { "True" } else { "Unknown" }}]);
+        let whole = json!({"metadata": {"name": node}, "status": {"conditions": conditions}});
+        seen.add(Object::reduced("Node", &whole));
+    };
+    let gone = is_leaving.then_some("2026-01-01T11:00:00Z");
+    add(("db-0", "new"), "here", ("True", &Value::Null));
+    add(("db-1", hash), "lost", ("False", &json!(gone)));
+    let event = json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": "Unhealthy", "message": "Readiness probe failed",
+        "lastTimestamp": "2026-01-01T10:30:00Z",
+        "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "db-1", "uid": "db-1", "fieldPath": "spec.containers{c}"}});
+    seen.add(Object::reduced("Event", &event));
+    seen
+}
+
+#[test]
+fn a_pod_that_waits_for_its_lost_node_makes_nothing_bad() {
+    for kind in ["StatefulSet", "DaemonSet"] {
+        for pod in [("old", true), ("new", true), ("old", false), ("new", false)] {
+            let seen = half_lost(kind, pod);
+            let mut rollout = Rollout::new(scope_of(kind, "db"), at(0));
+            for second in 0..1200 {
+                let judged = rollout.observe(Sight::Seen(&seen), at(second));
+                let cause = judged.finding.map(|found| found.cause);
+                assert_eq!(
+                    (judged.verdict, cause),
+                    (Waiting, Some(Cause::NodeNotReady)),
+                    "{kind} {pod:?}"
+                );
+            }
+        }
+    }
+}
+
 /// [`starting`], with these events about its container: reason and time.
 fn with_events(events: &[(&str, &str)]) -> Observation {
     let mut seen = starting();

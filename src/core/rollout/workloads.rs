@@ -141,6 +141,7 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
         findings: refused_creation(target, seen)
             .filter(|_| target.count("/status/replicas") < wanted)
             .into_iter()
+            .chain(on_lost_node(target, seen))
             .collect(),
         pods,
     }
@@ -189,6 +190,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         findings: refused_creation(target, seen)
             .filter(|_| !is_rolled)
             .into_iter()
+            .chain(on_lost_node(target, seen))
             .collect(),
         pods,
     }
@@ -374,6 +376,15 @@ fn refused_now(target: &Object, message: &str, seen: &Observation) -> Finding {
         is_definite: found.is_definite && !(found.cause == Cause::Quota && ends()),
         ..found
     }
+}
+
+/// Trouble of the node of a Pod of any version. A controller whose Pods are bound to their names or
+/// nodes replaces one on a lost node only once that node is back, and until then the Pod is being
+/// deleted.
+fn on_lost_node(target: &Object, seen: &Observation) -> Option<Finding> {
+    let pods = seen.of_kind("Pod");
+    pods.filter(|pod| pod.is_owned_by(target.uid()) && !is_ready(pod))
+        .find_map(|pod| pods::on_lost_node(pod, seen))
 }
 
 fn has_seen(target: &Object, generation: u64) -> bool {

@@ -37,10 +37,14 @@ pub(super) fn findings(pod: &Object, seen: &Observation, earlier: &Earlier) -> V
     }
     let mut found: Vec<_> = evicted(pod).into_iter().collect();
     found.extend(scheduling(pod, seen));
-    found.extend(node(pod, seen));
     for (status, part) in statuses(pod) {
         let before = earlier.ends(pod, text(status, "/name"));
         found.extend(container(pod, (status, part), before, seen));
+    }
+    if let Some(lost) = on_lost_node(pod, seen) {
+        // What may pass is said of the time before, and nothing passes until the node is back.
+        found.retain(|found| found.is_definite);
+        found.push(lost);
     }
     if found.is_empty() {
         found.extend(mounts(pod, seen));
@@ -313,7 +317,8 @@ fn quantity(amount: &Value, resource: &str) -> u64 {
         .saturating_add((milli % 1000).saturating_mul(factor / 1000))
 }
 
-fn node(pod: &Object, seen: &Observation) -> Option<Finding> {
+/// Trouble of the node of a Pod.
+pub(super) fn on_lost_node(pod: &Object, seen: &Observation) -> Option<Finding> {
     let name = pod.text("/spec/nodeName");
     let key = Key {
         kind: "Node".to_owned(),
