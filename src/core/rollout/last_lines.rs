@@ -108,20 +108,9 @@ pub fn died(scope: &Scope, seen: &Observation) -> Vec<Died> {
     most.into_values().map(|(_, died)| died).collect()
 }
 
-/// Lines as they are shown: without what commands a terminal, without secrets, and not too long.
-/// `is_whole` is false where the text was cut off at its end: a piece of a line may be a piece of a
-/// secret, which nobody recognises.
+/// The last lines of a log, and not too long.
 pub fn last_lines(bytes: &[u8], is_whole: bool, known: &[Secret]) -> Vec<String> {
-    let mut raw = String::from_utf8_lossy(bytes).into_owned();
-    if !is_whole {
-        raw.truncate(raw.rfind('\n').map_or(0, |at| at.saturating_add(1)));
-    }
-    // Before lines are cut, and once more: a control character may stand in the middle of a value.
-    let raw = without(&raw, known);
-    let (mut lines, mut clean) = (Lines::default(), String::new());
-    lines.take(raw.as_bytes(), &mut clean);
-    lines.finish(&mut clean);
-    let clean = without(&clean, known);
+    let clean = shown_log(bytes, is_whole, known);
     let mut last: Vec<_> = clean
         .lines()
         .map(str::trim_end)
@@ -132,6 +121,22 @@ pub fn last_lines(bytes: &[u8], is_whole: bool, known: &[Secret]) -> Vec<String>
         .collect();
     last.reverse();
     last
+}
+
+/// A log as it is shown: without what commands a terminal, and without secrets. `is_whole` is false
+/// where the text was cut off at its end: a piece of a line may be a piece of a secret, which nobody
+/// recognises.
+pub fn shown_log(bytes: &[u8], is_whole: bool, known: &[Secret]) -> String {
+    let mut raw = String::from_utf8_lossy(bytes).into_owned();
+    if !is_whole {
+        raw.truncate(raw.rfind('\n').map_or(0, |at| at.saturating_add(1)));
+    }
+    // Before lines are cut, and once more: a control character may stand in the middle of a value.
+    let raw = without(&raw, known);
+    let (mut lines, mut clean) = (Lines::default(), String::new());
+    lines.take(raw.as_bytes(), &mut clean);
+    lines.finish(&mut clean);
+    without(&clean, known)
 }
 
 fn shortened(line: &str) -> String {

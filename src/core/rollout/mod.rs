@@ -27,7 +27,7 @@ use std::{
 
 pub use cause::{Blame, Cause};
 pub use evidence::LAST_LINES;
-pub use last_lines::{Died, LINES_MAX, died, last_lines};
+pub use last_lines::{Died, LINES_MAX, died, last_lines, shown_log};
 use look::look_since;
 pub use look::{RolloutProgress, look};
 pub use object::{Key, Object, Observation};

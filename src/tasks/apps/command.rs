@@ -1,20 +1,27 @@
 //! Commands of the control plane, on the one path of every change.
 
-use std::rc::Rc;
+use std::{collections::BTreeSet, rc::Rc};
 
 use serde_json::Value;
 
-use super::{Apps, Asker, Care, cancel::CANCELLED};
+use super::{
+    Apps, Asker, Care,
+    cancel::CANCELLED,
+    ledger::of_api,
+    veil::{WITHIN, secrets},
+};
 use crate::{
     core::{
-        apps::Owner,
+        apps::{App, Owner},
         command::{Command, Verb},
         journal::{ChangeStep, Intent, Journal, Outcome, StepState},
-        lines::Lines,
+        rollout::shown_log,
+        secret::Secret,
         time::Wall,
     },
-    error::{Error, Result},
+    error::{Error, Result, Retry},
     kube::query_escaped,
+    net::deadline,
     store::CommandHistory,
     wire::{
         apps::{AppArgs, ApplyWish, GitArgs, GitPlace, LogWish, RollbackWish, SourceWish},
@@ -183,15 +190,33 @@ impl Apps {
             wish.previous
         );
         let place = (pod.namespace.as_str(), pod.name.as_str());
+        let hidden = self.hidden_in_logs(&read.app).await?;
         let bytes = self.cluster(read.app.owner).log(place, &query).await?;
-        let (mut lines, mut text) = (Lines::default(), String::new());
-        lines.take(&bytes, &mut text);
-        lines.finish(&mut text);
+        let text = shown_log(&bytes, bytes.len() < READ_BYTES_MAX, &hidden);
         // The end says most.
         let from = text.ceil_char_boundary(text.len().saturating_sub(LOG_BYTES_MAX));
-        let text = text.split_off(from);
+        let text = text.get(from..).unwrap_or_default().to_owned();
         let name = format!("log of Pod {}/{}, {container}", pod.namespace, pod.name);
         Ok((name, text))
+    }
+
+    /// Values of the Secrets that the Pods of an app may have written into their logs.
+    async fn hidden_in_logs(&self, app: &App) -> Result<Vec<Secret>> {
+        let mut manifests = Vec::new();
+        // Until a version is good, its Pods may be those of the one before.
+        for number in BTreeSet::from([app.running, app.good]) {
+            let kept = self.ledger().manifests(&app.name, number).await;
+            manifests.extend(kept.map_err(of_api)?.unwrap_or_default());
+        }
+        let cluster = self.cluster(app.owner);
+        let reading = secrets(&cluster, (&manifests, &app.namespace));
+        let known = deadline(WITHIN, Box::pin(reading)).await;
+        known
+            .unwrap_or_else(|_elapsed| {
+                let what = "the Secrets that it may hold could not be read in time";
+                Err(Error::new(what).retry(Retry::Soon))
+            })
+            .map_err(|error| error.within(format!("the log of {} is not shown", app.name)))
     }
 }
 

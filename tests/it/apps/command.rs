@@ -6,7 +6,7 @@ use std::time::Duration;
 use plane::{Cut, Options, Plane, Sessions};
 use serde_json::{Value, json};
 
-use super::{IMAGE, SOON, deployment};
+use super::{IMAGE, SEED, SOON, deployment};
 use crate::{
     accounts::{Accounts, Reach},
     agent::{Agent, put, until_every},
@@ -255,10 +255,13 @@ fn an_app_of_the_control_plane_is_operated_by_commands_until_the_level_is_tighte
     let Some(bench) = Bench::new("managed") else {
         return;
     };
-    let web = bench.apply(
-        "web",
-        &deployment("web", ", command: [sh, -c, \"echo it is up; sleep 900\"]"),
+    let key = ", env: [{name: KEY, valueFrom: {secretKeyRef: {name: keys, key: key}}}]";
+    let script = ", command: [sh, -c, \"echo it is up with $KEY; sleep 900\"]";
+    let secret = format!(
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: keys}}\nstringData: {{key: {SEED}}}\n"
     );
+    let manifests = deployment("web", &(key.to_owned() + script)) + &secret;
+    let web = bench.apply("web", &manifests);
     bench.accepted("c-1", "app.apply", &web);
     bench.until_verdict("web", "soaking");
     bench.accepted("c-2", "app.logs", &json!({"app": "web"}));
@@ -268,7 +271,7 @@ fn an_app_of_the_control_plane_is_operated_by_commands_until_the_level_is_tighte
         log["name"].as_str().unwrap().starts_with("log of Pod "),
         "{outcome:#}"
     );
-    assert_eq!(log["detail"], "it is up\n", "{outcome:#}");
+    assert_eq!(log["detail"], "it is up with (hidden)\n", "{outcome:#}");
     bench.accepted("c-3", "app.pause", &json!({"app": "web"}));
     assert_eq!(bench.outcome("c-3")["state"], "done");
     assert!(bench.apps(&["list"]).1.contains("paused"));
