@@ -1,5 +1,5 @@
 use super::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use RolloutVerdict::{Bad, Good, Progressing, Soaking, Waiting};
 
@@ -25,7 +25,7 @@ fn rollout() -> Rollout {
 }
 
 /// A Deployment of one Pod with this container status.
-fn seen(ready: bool, restarts: u64, state: &serde_json::Value) -> Observation {
+fn seen(ready: bool, restarts: u64, state: &Value) -> Observation {
     let mut seen = Observation::default();
     let revision = json!({"deployment.kubernetes.io/revision": "1"});
     let available = u64::from(ready);
@@ -261,7 +261,7 @@ fn a_night_in_which_the_machine_slept_counts_neither_as_a_deadline_nor_as_a_soak
 }
 
 /// A container in this state that was restarted so often, and ended last in this way.
-fn restarted(restarts: u64, state: &serde_json::Value, (reason, code): (&str, u64)) -> Observation {
+fn restarted(restarts: u64, state: &Value, (reason, code): (&str, u64)) -> Observation {
     let mut seen = seen(false, restarts, state);
     let mut pod = seen.get(&key("Pod", "web-1-a")).unwrap().value().clone();
     pod["status"]["containerStatuses"][0]["lastState"] =
@@ -270,7 +270,7 @@ fn restarted(restarts: u64, state: &serde_json::Value, (reason, code): (&str, u6
     seen
 }
 
-fn backs_off() -> serde_json::Value {
+fn backs_off() -> Value {
     json!({"waiting": {"reason": "CrashLoopBackOff"}})
 }
 
@@ -517,11 +517,7 @@ fn a_daemon_set_that_fits_no_node_is_good_with_a_doubt() {
 }
 
 /// An object of this kind whose newest event says that the quota refuses a Pod.
-fn without_room(
-    kind: &str,
-    spec: &serde_json::Value,
-    status: &serde_json::Value,
-) -> RolloutVerdict {
+fn without_room(kind: &str, spec: &Value, status: &Value) -> RolloutVerdict {
     let mut seen = Observation::default();
     seen.add(Object::reduced(
         kind,
@@ -555,7 +551,7 @@ fn a_refused_pod_that_is_not_wanted_any_more_says_nothing() {
             "updatedNumberScheduled": 2, "numberAvailable": 2});
         without_room("DaemonSet", &json!({}), &status)
     };
-    let of_job = |status: &serde_json::Value| without_room("Job", &json!({}), status);
+    let of_job = |status: &Value| without_room("Job", &json!({}), status);
     let done = json!({"conditions": [{"type": "Complete", "status": "True"}]});
     assert_eq!([of_set(2), of_daemons(2), of_job(&done)], [Good; 3]);
     assert_eq!(of_job(&json!({"active": 1})), Progressing);
@@ -565,7 +561,7 @@ fn a_refused_pod_that_is_not_wanted_any_more_says_nothing() {
 
 #[test]
 fn an_ingress_that_names_a_port_its_service_has_not_leads_nowhere() {
-    let judged = |port: &serde_json::Value| {
+    let judged = |port: &Value| {
         let (mut scope, mut seen) = with_service(0, "worker");
         seen.add(Object::reduced(
             "Service",
@@ -674,11 +670,13 @@ fn half_lost(kind: &str, (hash, is_leaving): (&str, bool)) -> Observation {
     let mut add = |(name, hash): (&str, &str), node: &str, (ready, gone): (&str, &Value)| {
         let metadata = json!({"name": name, "namespace": "shop", "uid": name, "ownerReferences": [{"uid": "s"}],
             "labels": {"controller-revision-hash": hash}, "creationTimestamp": "2026-01-01T10:00:00Z", "deletionTimestamp": gone});
-        let containers = json!([{"name": "c", "ready": false, "restartCount": 0, "state": {"running": {}}}]);
+        let containers =
+            json!([{"name": "c", "ready": false, "restartCount": 0, "state": {"running": {}}}]);
         let pod = json!({"metadata": metadata, "spec": {"nodeName": node, "restartPolicy": "Always"},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}], "containerStatuses": containers}});
         seen.add(Object::reduced("Pod", &pod));
-        let conditions = json!([{"type": "Ready", "status": if ready == "True" { "True" } else { "Unknown" }}]);
+        let conditions =
+            json!([{"type": "Ready", "status": if ready == "True" { "True" } else { "Unknown" }}]);
         let whole = json!({"metadata": {"name": node}, "status": {"conditions": conditions}});
         seen.add(Object::reduced("Node", &whole));
     };
@@ -750,7 +748,7 @@ fn an_image_that_is_still_being_pulled_waits_for_the_link_and_is_not_late() {
 }
 
 /// A Job that is open, with a Pod in this phase.
-fn open_job(spec: &serde_json::Value, phase: &str) -> Observation {
+fn open_job(spec: &Value, phase: &str) -> Observation {
     let mut seen = Observation::default();
     seen.add(Object::reduced(
         "Job",
@@ -775,7 +773,7 @@ fn scope_of(kind: &str, name: &str) -> Scope {
 
 #[test]
 fn a_job_takes_the_time_that_it_needs_while_its_pod_runs() {
-    let verdict = |spec: &serde_json::Value, phase: &str| {
+    let verdict = |spec: &Value, phase: &str| {
         let mut rollout = Rollout::new(scope_of("Job", "migrate"), at(0));
         let seen = open_job(spec, phase);
         verdicts(&mut rollout, &[(0, Some(seen.clone())), (7200, Some(seen))])[1]
