@@ -124,8 +124,8 @@ pub fn last_lines(bytes: &[u8], is_whole: bool, known: &[Secret]) -> Vec<String>
 }
 
 /// A log as it is shown: without what commands a terminal, and without secrets. `is_whole` is false
-/// where the text was cut off at its end: a piece of a line may be a piece of a secret, which nobody
-/// recognises.
+/// where the text was cut off at its end: a piece of a line may be a piece of a secret, which
+/// nobody recognises.
 pub fn shown_log(bytes: &[u8], is_whole: bool, known: &[Secret]) -> String {
     let mut raw = String::from_utf8_lossy(bytes).into_owned();
     if !is_whole {
