@@ -93,6 +93,8 @@ snapshot() {
 ready() { [[ $(pipeops-agent k3s status --json) == *'"is_ready": true'* ]]; }
 # The image of the Pods in the tests: in the archive of the stand-in, and in none of a release.
 give_image() { [[ ! -e /test/images.tar ]] || k3s ctr --namespace k8s.io images import /test/images.tar; }
+# The stand-in has two files beside the directories of k3s, which k3s does not have: what k3s did not make stays.
+remove_others() { rm -f "$DATA/kubeconfig.yaml" "$DATA/kubeconfig-next-ca.yaml"; }
 shims() { pgrep -c containerd-shim || true; }
 # What a container in a test lacks and a machine has: the doctor is right about it.
 # shellcheck disable=SC2034

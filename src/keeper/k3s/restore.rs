@@ -465,6 +465,12 @@ impl System {
 
 /// An undo of a change of k3s is resumed at the next start of the machine, as the change was.
 pub(in super::super) fn guards(record: &Record) -> impl Iterator<Item = &Act> {
-    let is_guard = |act: &&Act| matches!(act, Act::File { path, .. } | Act::Link { path, .. } if plan::is_resume(path));
-    record.acts.iter().filter(is_guard)
+    let is_made = |act: &&Act| is_of_guard(act) && !matches!(act, Act::Gone { .. });
+    record.acts.iter().filter(is_made)
+}
+
+/// Returns whether an act makes or removes the service that goes on after a power cut.
+pub(super) fn is_of_guard(act: &Act) -> bool {
+    matches!(act, Act::File { path, .. } | Act::Link { path, .. } | Act::Gone { path, .. }
+        if plan::is_resume(path))
 }

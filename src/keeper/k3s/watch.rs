@@ -17,6 +17,7 @@ use super::{
     connect::open_to,
     datastore::{self, CHECKED_BYTES_MAX},
     describe, guards,
+    restore::is_of_guard,
 };
 use crate::{
     core::{
@@ -28,7 +29,7 @@ use crate::{
             faults::{
                 self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
             },
-            images, plan,
+            images,
             servers::Datastore,
             shutdown,
             step::{Step, run},
@@ -582,23 +583,18 @@ fn commands(repair: Repair, init: Init, role: Role) -> Vec<String> {
     }
 }
 
-/// What is left to do of a change with a service that goes on after a power cut.
+/// Remainder of a change that was stopped.
 enum Rest {
-    /// Everything but to put the service in place.
+    /// All of it: at most the service was begun that goes on after a power cut.
     All,
-    /// Nothing but to remove the service.
+    /// The removal of that service.
     Guard,
     /// Something else, or it has no such service.
     Some,
 }
 
 fn left_to_do(record: &Record) -> Rest {
-    let are_guards = |acts: Option<&[Act]>| {
-        acts.unwrap_or_default().iter().all(|act| {
-            matches!(act, Act::File { path, .. } | Act::Link { path, .. } | Act::Gone { path, .. }
-                if plan::is_resume(path))
-        })
-    };
+    let are_guards = |acts: Option<&[Act]>| acts.unwrap_or_default().iter().all(is_of_guard);
     if guards(record).next().is_none() {
         return Rest::Some;
     }
