@@ -13,6 +13,7 @@ use smol::Timer;
 use smol::future::FutureExt as _;
 
 use super::error::Error;
+use super::heard::Heard;
 use super::kubeconfig::{self, Cluster, Source};
 use super::pool::Pool;
 use crate::core::secret::Secret;
@@ -113,19 +114,23 @@ pub(super) struct Updater {
     clock: Clock,
     now: fn() -> Now,
     jobs: Jobs,
+    heard: Rc<Heard>,
     slot: RefCell<Slot>,
     /// One look at a time; the others wait for its result.
     looking: smol::lock::Mutex<()>,
 }
 
 impl Updater {
-    pub(super) fn new(settings: &Settings) -> Self {
+    /// Reads nothing yet. `heard` is told of each new access: who was refused by the one before, or
+    /// had none, is to try again.
+    pub(super) fn new(settings: &Settings, heard: Rc<Heard>) -> Self {
         Self {
             source: settings.source.clone(),
             proxies: settings.proxies.clone(),
             clock: settings.clock,
             now: settings.now,
             jobs: settings.jobs.clone(),
+            heard,
             slot: RefCell::default(),
             looking: smol::lock::Mutex::new(()),
         }
@@ -179,6 +184,7 @@ impl Updater {
                     agent_pool: make_pool(),
                     foreign_pool: make_pool(),
                 }));
+                self.heard.try_again();
             }
             Err(error) => {
                 let sentence = error.sentence();

@@ -90,14 +90,15 @@ impl Client {
         let open = Rc::default();
         // What services answer says nothing of the API server.
         let unheard = Heard::new(settings.now);
+        let heard = Heard::new(settings.now);
         Self {
             shared: Rc::new(Shared {
-                door: Updater::new(settings),
+                door: Updater::new(settings, Rc::clone(&heard)),
                 dialer,
                 single: Pool::new(Rc::clone(&executor), Rc::clone(&open), unheard),
                 executor,
                 open,
-                heard: Heard::new(settings.now),
+                heard,
                 clock: settings.clock,
                 service_tls: OnceCell::new(),
                 now: settings.now,

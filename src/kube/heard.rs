@@ -15,8 +15,8 @@ pub struct Heard {
     silence: RefCell<Option<Error>>,
     /// Calls that got no answer.
     failures: Cell<u64>,
-    /// Grows when trying again makes sense: the API server answers again, or its rights have
-    /// changed.
+    /// Grows when trying again makes sense: the API server answers again, or the agent's access or
+    /// its rights have changed.
     chances: Cell<u64>,
     wakers: RefCell<Vec<Waker>>,
 }

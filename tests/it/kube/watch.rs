@@ -4,8 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use pipeops_agent::kube::Client;
 use pipeops_agent::kube::watch::{Event, Watch};
 use pipeops_agent::wire::kube::HeadOnly;
+use smol::Task;
 
 use super::certificates::Authority;
 use super::server::{Reply, Server, Then, json};
@@ -171,6 +173,44 @@ fn a_refused_watch_is_tried_again_from_where_it_was() {
     });
 }
 
+/// Watches Pods; counts the failures, and says when the list was complete.
+fn watched(executor: &Executor, client: Client) -> (Rc<Cell<u32>>, Rc<Cell<bool>>, Task<()>) {
+    let failed: Rc<Cell<u32>> = Rc::default();
+    let synced: Rc<Cell<bool>> = Rc::default();
+    let (fails, syncs) = (Rc::clone(&failed), Rc::clone(&synced));
+    let task = executor.spawn(async move {
+        let watch = Watch::<HeadOnly>::heads("/api/v1/pods");
+        watch
+            .run(&client, |event| match event {
+                Event::Failed(_) => fails.set(fails.get() + 1),
+                Event::Synced => syncs.set(true),
+                Event::Restarted | Event::Added(_) | Event::Modified(_) | Event::Deleted(_) => {}
+            })
+            .await
+    });
+    (failed, synced, task)
+}
+
+#[test]
+fn a_cluster_that_came_later_is_watched_at_once() {
+    run(|executor| async move {
+        let authority = Authority::new();
+        let server = Server::tls(&executor, &authority).await;
+        server.on(PODS, [list("10", &[])]);
+        server.on("GET /version", [json(200, "{}")]);
+        let kubeconfig = Kubeconfig::new();
+        let client = kubeconfig.client(&executor);
+        let (failed, synced, _task) = watched(&executor, client.clone());
+        // It waits for some eight seconds then, and for a minute in the end.
+        until("there is no cluster", || failed.get() == 4).await;
+        kubeconfig.write(&server, &authority, "{token: t}");
+        let came = clock();
+        client.version().await.unwrap();
+        until("the list is complete", || synced.get()).await;
+        assert!(clock().duration_since(came) < Duration::from_secs(2));
+    });
+}
+
 #[test]
 fn an_api_server_that_answers_again_and_refuses_at_first_is_asked_again_at_once() {
     run(|executor| async move {
@@ -182,20 +222,7 @@ fn an_api_server_that_answers_again_and_refuses_at_first_is_asked_again_at_once(
         kubeconfig.write(&server, &authority, "{token: t}");
         let client = kubeconfig.client(&executor);
         let heard = client.heard();
-        let failed: Rc<Cell<u32>> = Rc::default();
-        let synced: Rc<Cell<bool>> = Rc::default();
-        let (fails, syncs) = (Rc::clone(&failed), Rc::clone(&synced));
-        let _task = executor.spawn(async move {
-            let watch = Watch::<HeadOnly>::heads("/api/v1/pods");
-            watch
-                .run(&client, |event| match event {
-                    Event::Failed(_) => fails.set(fails.get() + 1),
-                    Event::Synced => syncs.set(true),
-                    Event::Restarted | Event::Added(_) | Event::Modified(_) | Event::Deleted(_) => {
-                    }
-                })
-                .await
-        });
+        let (failed, synced, _task) = watched(&executor, client);
         until("it is refused twice", || failed.get() == 2).await;
         // It waits for two seconds now, and would for four after another refusal.
         heard.try_again();
