@@ -50,8 +50,9 @@ evidence() {
     systemd)
         journalctl --no-pager -u k3s -u k3s-agent -o short | grep -e level=fatal -e 'leaderelection lost' -e 'Main process exited' | tail -n 10 | cut -c 1-400
         journalctl --no-pager -n 40 -u k3s -u k3s-agent -u pipeops-k3s-resume -o cat | cut -c 1-300
+        journalctl --no-pager -n 40 -u pipeops-agent -u pipeops-k3s-connect -o short | cut -c 1-300
         ;;
-    openrc) tail -n 40 /var/log/k3s.log | cut -c 1-300 ;;
+    openrc) tail -n 40 /var/log/k3s.log /run/pipeops-agent/log | cut -c 1-300 ;;
     esac || true
     ls -l /var/lib/pipeops-keeper || true
 }

@@ -47,6 +47,14 @@ pub const fn stop(init: Init) -> &'static str {
     }
 }
 
+/// Command that has the credential made anew, also where one is being made: the cluster is another.
+pub const fn again(init: Init) -> &'static str {
+    match init {
+        Init::Systemd => "systemctl restart --no-block pipeops-k3s-connect.service",
+        Init::OpenRc => "rc-service pipeops-k3s-connect restart",
+    }
+}
+
 /// Paths that a removal of k3s takes.
 pub const fn made(init: Init) -> &'static [&'static str] {
     match init {

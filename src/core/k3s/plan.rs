@@ -702,10 +702,13 @@ pub fn restore(wanted: &Restore, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
             path: settings_aside(&wanted.data_dir),
         });
     }
+    steps.push(Step::Made {
+        path: unpacked.clone(),
+    });
+    // The cluster of before and the restored one know other accounts and keys.
+    let connects = is_there(connect::mark(wanted.init)).then(|| connect::again(wanted.init));
+    steps.extend(connects.map(|again| run("", again)));
     steps.extend([
-        Step::Made {
-            path: unpacked.clone(),
-        },
         ready(When::Back),
         run("", &start(wanted.init, Role::Server)),
         run(KILLALL, ""),
@@ -733,6 +736,7 @@ pub fn restore(wanted: &Restore, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     }
     steps.push(run(&start(wanted.init, Role::Server), KILLALL));
     steps.push(ready(When::Forth));
+    steps.extend(connects.map(|again| run(again, "")));
     steps.push(gone(&unpacked));
     steps.extend(no_resume(wanted.init));
     steps
@@ -1061,9 +1065,8 @@ mod tests {
         assert!(given_back < first_wait);
     }
 
-    #[test]
-    fn etcd_is_reset_to_the_snapshot_between_the_settings_and_the_start() {
-        let wanted = Restore {
+    fn of_etcd() -> Restore {
+        Restore {
             init: Init::Systemd,
             program: "/usr/bin/pipeops-agent".to_owned(),
             data_dir: "/d".to_owned(),
@@ -1076,8 +1079,12 @@ mod tests {
                 content: Content::Text(String::new()),
             }],
             datastore: Datastore::Etcd,
-        };
-        let steps = restore(&wanted, &|_| true);
+        }
+    }
+
+    #[test]
+    fn etcd_is_reset_to_the_snapshot_between_the_settings_and_the_start() {
+        let steps = restore(&of_etcd(), &|_| true);
         let ran = |word: &str| {
             at(
                 &steps,
@@ -1099,6 +1106,32 @@ mod tests {
         let reset =
             ran("--cluster-reset-restore-path=/d/server/restoring/data/server/db/etcd-snapshot");
         assert!(aside < made && text < reset && made < reset && reset < ran("start"));
+    }
+
+    #[test]
+    fn the_agent_gets_a_credential_of_the_cluster_that_is_there() {
+        let steps = restore(&of_etcd(), &|_| true);
+        let ready = |wanted: When| {
+            at(
+                &steps,
+                |step| matches!(step, Step::Ready { when, .. } if *when == wanted),
+            )
+        };
+        let again = |command: &[String]| command.join(" ") == connect::again(Init::Systemd);
+        let made = at(
+            &steps,
+            |step| matches!(step, Step::Run { forth, .. } if again(forth)),
+        );
+        let made_back = at(
+            &steps,
+            |step| matches!(step, Step::Run { back, .. } if again(back)),
+        );
+        // An undo goes from the end.
+        assert!(ready(When::Forth) < made && made_back < ready(When::Back));
+        let steps = restore(&of_etcd(), &|_| false);
+        let is_such =
+            |step: &Step| matches!(step, Step::Run { forth, back } if again(forth) || again(back));
+        assert!(!steps.iter().any(is_such));
     }
 
     #[test]

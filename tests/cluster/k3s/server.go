@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -298,7 +299,7 @@ func (m *machine) prepare() error {
 		return err
 	}
 	m.dns = dns
-	if _, err := os.Stat(filepath.Join(m.data, "server/tls/serving-kube-apiserver.crt")); err != nil {
+	if !m.isIssued() {
 		said, err := exec.Command(filepath.Join(m.bin, "pki"), "init", m.data, "-address", m.address, "-service", service, "-node", m.node).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("cannot make certificates: %w: %s", err, said)
@@ -338,6 +339,25 @@ func (m *machine) prepare() error {
 		return err
 	}
 	return m.configurations("server/tls/client-ca.crt")
+}
+
+// Whether the certificates are there, each signed by a CA that is there: after a restore from another machine those of
+// the nodes are not, and k3s issues them anew at each start.
+func (m *machine) isIssued() bool {
+	for leaf, authority := range map[string]string{
+		"server/tls/serving-kube-apiserver": "server-ca", "server/tls/client-admin": "client-ca", "server/tls/client-auth-proxy": "request-header-ca",
+		"agent/serving-kubelet": "server-ca", "agent/client-kubelet": "client-ca", "agent/client-kube-proxy": "client-ca",
+	} {
+		ca, err := tls.LoadX509KeyPair(filepath.Join(m.data, "server/tls", authority+".crt"), filepath.Join(m.data, "server/tls", authority+".key"))
+		if err != nil {
+			return false
+		}
+		pair, err := tls.LoadX509KeyPair(filepath.Join(m.data, leaf+".crt"), filepath.Join(m.data, leaf+".key"))
+		if err != nil || pair.Leaf.CheckSignatureFrom(ca.Leaf) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 func (m *machine) token(ca []byte) error {
