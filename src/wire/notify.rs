@@ -11,6 +11,7 @@ use super::json::{self, AsObject, fields};
 use crate::core::{
     health::Severity,
     notify::{Message, Notice, Notified, Turn},
+    order::GatherExt as _,
     time::{Wall, in_words},
 };
 
@@ -186,7 +187,7 @@ pub fn kept(notified: &LiteMap<String, Notified>) -> String {
         .iter()
         .take(SHOWN_MAX)
         .map(|(id, notified)| (id, kept(notified)))
-        .collect();
+        .gather();
     serde_json::to_string(&AsObject(&all)).unwrap_or_default()
 }
 
@@ -206,7 +207,7 @@ pub fn read_kept(text: &str) -> LiteMap<String, Notified> {
     };
     all.into_iter()
         .filter_map(|(id, kept)| Some((id, notified(kept)?)))
-        .collect()
+        .gather()
 }
 
 #[cfg(test)]

@@ -123,11 +123,9 @@ pub fn empty_body() -> Vec<u8> {
 
 /// Labels in the order of their names, as receivers want them; the metric's name is one of them.
 fn labels_of(series: &Series, more: &LiteMap<String, String>) -> Vec<u8> {
-    let mut labels: LiteMap<&str, &str> = more
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.as_str()))
-        .gather();
-    labels.extend(series.key.labels());
+    let more = more.iter();
+    let more = more.map(|(name, value)| (name.as_str(), value.as_str()));
+    let mut labels: LiteMap<&str, &str> = more.chain(series.key.labels()).gather();
     labels.insert("__name__", series.key.name());
     let mut all = Vec::new();
     // An empty label is none, for Prometheus; a receiver may refuse one that is written all the

@@ -124,7 +124,7 @@ pub fn not_built_in(objects: &[Value]) -> BTreeSet<(String, String)> {
     let others = kinds.filter(|(api_version, kind)| kind_of(api_version, kind).is_none());
     others
         .map(|(api_version, kind)| (api_version.to_owned(), kind.to_owned()))
-        .collect()
+        .gather()
 }
 
 /// Judges objects and puts them in the order in which they are written. Objects without a namespace

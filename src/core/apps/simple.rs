@@ -9,6 +9,7 @@ use super::{
     manifests::{Manifest, Problem, judged, problem},
     overlay::place,
 };
+use crate::core::order::GatherExt as _;
 
 /// The container in a Deployment.
 const CONTAINER: &str = "/spec/template/spec/containers/0";
@@ -98,7 +99,7 @@ pub fn deployed(
         let text = |pointer| text(&manifest.object, pointer);
         ((text("/apiVersion"), text("/kind")), manifest.kind.clone())
     });
-    judged(objects.0, Some(namespace), &customs.collect())
+    judged(objects.0, Some(namespace), &customs.gather())
 }
 
 /// Sets the variables that are named, with the Secret of those whose values are secret.

@@ -9,6 +9,7 @@ use super::{
     kinds::is_custom_group,
     manifests::{Problem, is_object_name, problem, text},
 };
+use crate::core::order::GatherExt as _;
 
 /// Kinds: version of the API, name, and path of all.
 const KINDS: [(&str, &str, &str); 2] = [
@@ -65,7 +66,7 @@ fn sent(object: &Value) -> Value {
         let fields = from.as_object().into_iter().flatten();
         let fields = fields.filter(|(name, _)| names.contains(&name.as_str()));
         let fields = fields.map(|(name, value)| (name.clone(), value.clone()));
-        fields.collect::<Map<_, _>>()
+        fields.gather::<Map<_, _>>()
     };
     let mut kept = take(object, &["apiVersion", "kind", "spec"]);
     if let Some(metadata) = object.get("metadata") {

@@ -10,13 +10,14 @@ pub mod pods;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
 use litemap::LiteMap;
 
 pub use phases::{Counts, PHASES, Phases};
 
 use super::{
+    order::OrderExt as _,
     rates::{Points, per_second},
     series::Point,
     time::{Mono, Wall},
@@ -245,20 +246,22 @@ impl Cluster {
 
     /// Puts the largest Pods first; what was kept before counts twice, so that two of a size do not
     /// change places each time.
-    fn sort(&self, pods: &mut [Pod]) {
+    fn sort(&self, pods: &mut Vec<Pod>) {
         let sum = |of: fn(&Usage) -> Option<u64>| {
             let each = pods.iter().filter_map(|pod| of(&pod.usage));
             each.fold(1_u128, |sum, value| sum + u128::from(value))
         };
         let (cpu, memory) = (sum(|usage| usage.cpu_nano), sum(|usage| usage.working_set));
-        // By the standard library: its keys are computed once for each Pod.
-        pods.sort_by_cached_key(|pod| {
+        let weighed = pods.drain(..).map(|pod| {
             let share = |part: Option<u64>, all| u128::from(part.unwrap_or(0)) * 1_000_000 / all;
             let usage = &pod.usage;
             let size = share(usage.cpu_nano, cpu).max(share(usage.working_set, memory));
-            let weight = 1 + u128::from(self.chosen.contains(&key(pod)));
-            std::cmp::Reverse(size * weight)
+            let weight = 1 + u128::from(self.chosen.contains(&key(&pod)));
+            (Reverse(size * weight), pod)
         });
+        let mut weighed: Vec<_> = weighed.collect();
+        weighed.order_by_key(|(size, _)| *size);
+        pods.extend(weighed.into_iter().map(|(_, pod)| pod));
     }
 
     /// The rates of a network; its counters are kept for the next round.

@@ -15,6 +15,7 @@ use crate::{
             },
             workload,
         },
+        order::GatherExt as _,
         rollout::{Object, Observation, owned},
         series::{Key, Line, Listed, Query, Search, Select},
         time::Wall,
@@ -298,7 +299,7 @@ fn answer(app: &App, judged: &[Judged]) -> Map<String, Value> {
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into_iter()
-    .collect()
+    .gather()
 }
 
 /// Specification of the Pods of a workload.

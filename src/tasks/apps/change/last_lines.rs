@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     core::{
+        order::GatherExt as _,
         rollout::{Died, JudgedRollout, Object, Scope, Sight, died, last_lines},
         secret::Secret,
     },
@@ -51,7 +52,7 @@ impl Work {
             dead.unwrap_or_default()
         };
         let found = dead();
-        watched.keep_lines(&found.iter().map(Died::key).collect());
+        watched.keep_lines(&found.iter().map(Died::key).gather());
         for died in found {
             if lines.asked.len() >= ASKED_MAX || !lines.asked.insert(died.clone()) {
                 continue;
