@@ -26,6 +26,7 @@ mod ssh;
 mod standby;
 mod storm;
 mod suggest;
+mod turns;
 mod who;
 
 use std::{path::Path, time::Duration};

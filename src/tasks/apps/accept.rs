@@ -163,9 +163,9 @@ impl Apps {
             };
             let names = (app.as_str(), namespace.as_str());
             let accepted = Box::pin(apps.accept_tried(names, (parts, adopted), requester));
+            apps.has_room(&app, asker.owner)?;
             let why = "another version was deployed";
-            let place = (app.as_str(), asker.owner);
-            let accepted = Rc::clone(&apps).takes_place(place, why, accepted).await?;
+            let accepted = Rc::clone(&apps).takes_place(&app, why, accepted).await?;
             Ok(accepted.answer(notice))
         })
         .await
@@ -357,8 +357,7 @@ impl Apps {
             self.begin_noted((plan, read), None, asker).await
         };
         let why = "it was rolled back";
-        let place = (app, asker.owner);
-        let accepted = Rc::clone(&self).takes_place(place, why, acceptance).await?;
+        let accepted = Rc::clone(&self).takes_place(app, why, acceptance).await?;
         Ok(accepted.answer(None))
     }
 
@@ -432,8 +431,7 @@ impl Apps {
             self.begin_noted((plan, read), None, asker).await
         };
         let why = "the app was removed";
-        let place = (app, asker.owner);
-        let accepted = Rc::clone(&self).takes_place(place, why, acceptance).await?;
+        let accepted = Rc::clone(&self).takes_place(app, why, acceptance).await?;
         Ok((accepted.id, accepted.read))
     }
 

@@ -14,7 +14,7 @@
 //! | [`command`] | the same wishes as commands of the control plane |
 //! | [`custom`] | what custom resources are called in the API |
 //! | [`cut`] | ends of the process that tests ask for |
-//! | [`running`] | changes under way, and how far they are |
+//! | [`running`], [`turns`] | changes under way, and how far they are; those that wait for their turn |
 //! | [`change`] | one change, step by step |
 //! | [`drift`] | a good revision is kept as it was deployed |
 //! | [`describe`], [`inspect`] | answers: list, verdict, history; Pods, events, differences |
@@ -49,6 +49,7 @@ mod running;
 mod source;
 mod stage;
 mod suggest;
+mod turns;
 mod veil;
 mod verdict;
 mod watched;
@@ -68,7 +69,7 @@ use self::{
     drift::Drift,
     ledger::{Ledger, Read, of_api},
     pins::Pins,
-    running::{Beginning, Running, Turns},
+    running::{Beginning, Running},
     source::Sources,
 };
 pub use self::{asker::Asker, inspect::Values, operate::Care, pins::PinImages};
@@ -106,7 +107,6 @@ pub struct Apps {
     running: RefCell<LiteMap<String, Running>>,
     /// Apps whose next change is being accepted.
     beginning: RefCell<LiteMap<String, Beginning>>,
-    turns: Turns,
     /// Records as they were read or written last, for the time when the API server is away.
     known: RefCell<LiteMap<String, App>>,
 }
@@ -182,7 +182,6 @@ impl Apps {
             has_ended: parts.ended,
             running: RefCell::default(),
             beginning: RefCell::default(),
-            turns: Turns::default(),
             known: RefCell::default(),
         }
     }

@@ -5,13 +5,13 @@ use std::{rc::Rc, time::Duration};
 use smol::{
     Task, Timer,
     channel::{Receiver, bounded},
-    lock::{Semaphore, SemaphoreGuard},
 };
 
 use super::{
     Apps,
     accept::Accepted,
     change::{Plan, Start, Work},
+    turns::{AT_ONCE, BACK_AT_ONCE, Direction, Turn, is_free},
     verdict::concluded,
     watched::Watched,
 };
@@ -19,47 +19,19 @@ use crate::{
     core::{
         apps::{App, Outcome as Concluded, Owner},
         journal::{Journal, Outcome},
-        rollout::{Finding, JudgedRollout, RolloutVerdict, Scope, standing},
+        rollout::{Finding, JudgedRollout, LOOK_EVERY, RolloutVerdict, Scope, standing},
     },
     error::{Error, Result, Retry},
     net::deadline,
 };
 
-/// Changes of one owner that are carried out at once. Each one watches eight or nine lists, with a
-/// connection each, until its verdict.
-const AT_ONCE: usize = 8;
-/// Changes of one owner that are under way or wait for their turn.
+/// Changes of one owner that are under way or wait for their turn when a new version is accepted. A
+/// rollback and a removal are always accepted: there is one of them for each app.
 const CHANGES_MAX: usize = 32;
 /// Time that a request waits while an app is being written.
 const FREE_WITHIN: Duration = Duration::from_secs(10);
 /// Interval at which it looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-
-/// Turns of the changes that are carried out. Each owner has its own: a change may wait for ever,
-/// and those of the control plane must not keep the owner of this machine from anything.
-#[derive(Debug)]
-pub(super) struct Turns {
-    machine: Semaphore,
-    control_plane: Semaphore,
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self {
-            machine: Semaphore::new(AT_ONCE),
-            control_plane: Semaphore::new(AT_ONCE),
-        }
-    }
-}
-
-impl Turns {
-    const fn of(&self, owner: Owner) -> &Semaphore {
-        match owner {
-            Owner::Machine => &self.machine,
-            Owner::ControlPlane => &self.control_plane,
-        }
-    }
-}
 
 /// The next change of an app while it is being accepted.
 pub(super) struct Beginning {
@@ -75,10 +47,17 @@ pub(super) struct Running {
     pub(super) revision: u64,
     /// True while another change may take its place: nothing is lost by that.
     may_stop: bool,
+    turn: Turn,
     pub(super) outcome: Concluded,
     /// The namespace, while the revision is judged.
     watched: Option<Rc<Watched>>,
     _task: Task<()>,
+}
+
+impl Running {
+    const fn waits_for_turn(&self) -> bool {
+        matches!(self.turn, Turn::Awaited(..))
+    }
 }
 
 impl Apps {
@@ -143,6 +122,7 @@ impl Apps {
             change: id.to_owned(),
             revision: plan.revision,
             may_stop: false,
+            turn: Turn::Unasked,
             outcome: Concluded {
                 verdict: RolloutVerdict::Progressing.as_str().to_owned(),
                 sentence: plan.verb.beginning(plan.revision),
@@ -159,8 +139,8 @@ impl Apps {
         Ok(())
     }
 
-    /// Refuses another change of an owner who has too many that wait already.
-    fn has_room(&self, app: &str, owner: Owner) -> Result<()> {
+    /// Refuses a new version of an owner who has too many changes that wait already.
+    pub(super) fn has_room(&self, app: &str, owner: Owner) -> Result<()> {
         let running = self.running.borrow();
         let owners = running.values().map(|running| running.plan.owner);
         if running.contains_key(app) || !is_full(owners, owner) {
@@ -172,12 +152,11 @@ impl Apps {
             .retry(Retry::Soon))
     }
 
-    /// Waits until less than [`AT_ONCE`] changes of this owner are carried out. Until then another
-    /// change may take the place of this one.
-    pub(super) async fn turn(&self, plan: &Plan) -> SemaphoreGuard<'_> {
-        let turns = self.turns.of(plan.owner);
-        if let Some(turn) = turns.try_acquire() {
-            return turn;
+    /// Waits until there is a turn for a change, unless it has one. Until then another one may take
+    /// its place.
+    pub(super) async fn takes_turn(&self, plan: &Plan, direction: Direction) {
+        if self.has_turn(plan, direction) {
+            return;
         }
         let show = |verdict, sentence| {
             let (since, finding) = (self.now().mono, None);
@@ -189,27 +168,66 @@ impl Apps {
             };
             self.show(&plan.app, &judgement);
         };
-        let waits = format!("it waits for its turn: {AT_ONCE} changes of other apps are under way");
-        show(RolloutVerdict::Waiting, waits);
-        self.may_stop(&plan.app, true);
-        let turn = turns.acquire().await;
-        self.may_stop(&plan.app, false);
+        let (written, most) = match direction {
+            Direction::Forward => ("it", AT_ONCE),
+            Direction::Back => ("it is written, and its verdict", AT_ONCE + BACK_AT_ONCE),
+        };
+        show(
+            RolloutVerdict::Waiting,
+            format!("{written} waits for its turn: {most} changes of other apps are under way"),
+        );
+        while !self.has_turn(plan, direction) {
+            Timer::after(LOOK_EVERY).await;
+        }
         show(
             RolloutVerdict::Progressing,
             plan.verb.beginning(plan.revision),
         );
-        turn
+    }
+
+    /// Returns whether a change has a turn. It takes one that is free, and waits for one otherwise.
+    fn has_turn(&self, plan: &Plan, direction: Direction) -> bool {
+        let mut running = self.running.borrow_mut();
+        let others = running.values().filter(|it| it.plan.app != plan.app);
+        let others: Vec<_> = others.map(|it| (it.plan.owner, it.turn)).collect();
+        let Some(own) = running.get_mut(&plan.app) else {
+            return true;
+        };
+        let since = match own.turn {
+            Turn::Taken(_) => return true,
+            Turn::Awaited(_, since) => since,
+            Turn::Unasked => self.now().mono,
+        };
+        let is_free = is_free(plan.owner, (direction, since), &others);
+        own.may_stop = !is_free;
+        own.turn = if is_free {
+            Turn::Taken(direction)
+        } else {
+            Turn::Awaited(direction, since)
+        };
+        is_free
+    }
+
+    /// Gives the turn of a change to another one.
+    pub(super) fn gives_turn(&self, app: &str) {
+        self.with_running(app, |running| running.turn = Turn::Unasked);
+    }
+
+    /// Returns whether another change of an owner waits for a turn.
+    pub(super) fn is_turn_wanted(&self, owner: Owner) -> bool {
+        let running = self.running.borrow();
+        let mut of_owner = running.values().filter(|it| it.plan.owner == owner);
+        of_owner.any(Running::waits_for_turn)
     }
 
     /// Begins a change in the place of the one that is under way, if that only waits for a verdict:
     /// it ends once the new one is accepted, and goes on where that is not.
     pub(super) async fn takes_place(
         self: Rc<Self>,
-        (app, owner): (&str, Owner),
+        app: &str,
         why: &str,
         acceptance: impl Future<Output = Result<Accepted>>,
     ) -> Result<Accepted> {
-        self.has_room(app, owner)?;
         let before = self.stop(app).await?;
         let accepted = match (acceptance.await, before) {
             (Ok(accepted), before) => {
@@ -283,7 +301,7 @@ impl Apps {
         let running = self.running.borrow();
         running
             .get(app)
-            .is_some_and(|running| running.watched.is_none())
+            .is_some_and(|running| running.watched.is_none() && !running.waits_for_turn())
     }
 
     /// Waits until no change holds the record of an app.
@@ -390,12 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_control_plane_takes_no_turn_and_no_place_of_the_machine() {
-        let turns = Turns::default();
-        let control_plane = turns.of(Owner::ControlPlane);
-        let held: Vec<_> = std::iter::from_fn(|| control_plane.try_acquire()).collect();
-        assert_eq!(held.len(), AT_ONCE);
-        assert!(turns.of(Owner::Machine).try_acquire().is_some());
+    fn the_control_plane_takes_no_place_of_the_machine() {
         let many = || std::iter::repeat_n(Owner::ControlPlane, CHANGES_MAX);
         assert!(is_full(many(), Owner::ControlPlane));
         assert!(!is_full(many(), Owner::Machine));

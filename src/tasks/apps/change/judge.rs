@@ -1,13 +1,13 @@
 //! Judging of a version: watches it until it is good or bad.
 
-use std::{collections::BTreeSet, rc::Rc};
+use std::{rc::Rc, time::Duration};
 
 use litemap::LiteMap;
 use smol::Timer;
 
 use super::{
     super::{
-        cluster::{Cluster, key},
+        cluster::key,
         verdict::{kinds, scope_within},
         watched::Watched,
     },
@@ -17,13 +17,18 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{InventoryEntry, Manifest, digests},
+        apps::{App, InventoryEntry, Kind, Manifest, digests},
         rollout::{
-            DEADLINE, JobEnd, JudgedRollout, Key, LOOK_EVERY, Rollout, Scope, Sight, job_end, stuck,
+            DEADLINE, JobEnd, JudgedRollout, LOOK_EVERY, Rollout, RolloutVerdict, Scope, Sight,
+            job_end, stuck,
         },
+        time::Mono,
     },
     error::Result,
 };
+
+/// Time after which a change that waits gives its turn to another one.
+const GIVES_WAY_AFTER: Duration = Duration::from_secs(30);
 
 /// Figures that a revision is kept with once it became good.
 #[derive(Debug, Default)]
@@ -52,6 +57,59 @@ fn are_done(scope: &Scope, sight: Sight<'_>) -> bool {
     jobs.all(|job| job.is_some_and(|job| job_end(job) == JobEnd::Done))
 }
 
+/// Judging of a part of a version.
+struct Judging<'a> {
+    version: &'a Version,
+    part: Part,
+    namespace: String,
+    kinds: Vec<Kind>,
+    scope: Scope,
+    rollout: Rollout,
+    /// Jobs in the record that have succeeded.
+    noted: usize,
+    lines: LastLines,
+}
+
+impl<'a> Judging<'a> {
+    fn new(app: &App, (version, part): (&'a Version, Part), now: Mono) -> Self {
+        let is_judged = |manifest: &&Manifest| version.is_judged(manifest);
+        let judged: Vec<_> = match part {
+            Part::First => version.first().collect(),
+            Part::Whole => version.manifests.iter().filter(is_judged).collect(),
+        };
+        let scope = scope_within(&judged, app.patience(DEADLINE));
+        let mut rollout = Rollout::new(scope.clone(), now);
+        rollout.knows_done(version.jobs(|job| app.has_succeeded(job, version.number)));
+        Self {
+            version,
+            part,
+            namespace: app.namespace.clone(),
+            kinds: kinds(&judged),
+            scope,
+            noted: rollout.done().len(),
+            rollout,
+            lines: LastLines::default(),
+        }
+    }
+
+    fn is_over(&self, watched: &Watched, judgement: &JudgedRollout) -> bool {
+        judgement.verdict.is_final()
+            || self.part == Part::First
+                && watched.look(|sight| are_done(&self.scope, sight)) == Some(true)
+    }
+
+    fn proof(&self, watched: &Watched) -> Proof {
+        let digests = watched.look(|sight| match sight {
+            Sight::Seen(seen) => digests(&self.version.manifests, seen),
+            Sight::Refused(_) | Sight::Blind => LiteMap::new(),
+        });
+        Proof {
+            digests: digests.unwrap_or_default(),
+            took_s: self.rollout.took().as_secs(),
+        }
+    }
+}
+
 impl Work {
     /// Looks until the version is good or bad. Returns what a good one is kept with as well.
     pub(super) async fn judge(
@@ -59,70 +117,63 @@ impl Work {
         version: &Version,
         part: Part,
     ) -> Result<(JudgedRollout, Proof)> {
-        let read = self.record().await?;
-        let is_judged = |manifest: &&Manifest| version.is_judged(manifest);
-        let judged: Vec<_> = match part {
-            Part::First => version.first().collect(),
-            Part::Whole => version.manifests.iter().filter(is_judged).collect(),
-        };
-        let scope = scope_within(&judged, read.app.patience(DEADLINE));
-        let cluster = self.cluster();
-        let mut rollout = Rollout::new(scope.clone(), self.apps.now().mono);
-        rollout.knows_done(version.jobs(|job| read.app.has_succeeded(job, version.number)));
-        let mut noted = rollout.done().len();
-        let watched = Rc::new(Watched::new(
-            &self.apps,
-            (&read.app.namespace, self.plan.owner),
-            &kinds(&judged),
-        ));
-        let mut lines = LastLines::default();
+        self.apps.takes_turn(&self.plan, version.direction()).await;
+        let app = self.record().await?.app;
+        let mut judging = Judging::new(&app, (version, part), self.apps.now().mono);
+        loop {
+            let found = self.look(&mut judging).await;
+            self.apps.may_stop(&self.plan.app, false);
+            self.apps.stops_to_watch(&self.plan.app);
+            if let Some(judged) = found? {
+                return Ok(judged);
+            }
+            self.apps.gives_turn(&self.plan.app);
+            self.apps.takes_turn(&self.plan, version.direction()).await;
+        }
+    }
+
+    /// Watches until the version is judged. Another change may take the place of this one
+    /// meanwhile. `None`: it waits, and another change for its turn.
+    async fn look(&self, judging: &mut Judging<'_>) -> Result<Option<(JudgedRollout, Proof)>> {
+        let place = (judging.namespace.as_str(), self.plan.owner);
+        let watched = Rc::new(Watched::new(&self.apps, place, &judging.kinds));
         self.apps.watches(&self.plan.app, &watched);
         self.apps.may_stop(&self.plan.app, true);
-        let judged = loop {
+        let began = self.apps.now().mono;
+        loop {
             if let Some(refusal) = watched.refusal() {
                 return Err(refusal);
             }
-            let pods = watched.look(|sight| match sight {
-                Sight::Seen(seen) if version.is_back => stuck(&scope, seen),
-                Sight::Seen(_) | Sight::Refused(_) | Sight::Blind => Vec::new(),
-            });
-            self.unstick(&cluster, pods.unwrap_or_default()).await;
-            self.hear(version, (&watched, &scope), &mut lines).await;
-            let judgement = watched.look(|sight| rollout.observe(sight, self.apps.now().mono));
-            if let Some(mut judgement) = judgement {
-                let of = (version, read.app.namespace.as_str());
-                self.veil(of, &mut judgement, &mut lines).await;
+            self.unstick(&watched, judging).await;
+            let of = (&*watched, &judging.scope);
+            self.hear(judging.version, of, &mut judging.lines).await;
+            let now = self.apps.now().mono;
+            if let Some(mut judgement) = watched.look(|sight| judging.rollout.observe(sight, now)) {
+                let of = (judging.version, judging.namespace.as_str());
+                self.veil(of, &mut judgement, &mut judging.lines).await;
                 self.apps.show(&self.plan.app, &judgement);
-                if rollout.done().len() > noted {
-                    noted = rollout.done().len();
-                    self.note_done(version, rollout.done()).await?;
+                self.note_done(judging).await?;
+                if judging.is_over(&watched, &judgement) {
+                    return Ok(Some((judgement, judging.proof(&watched))));
                 }
-                let is_over = part == Part::First
-                    && watched.look(|sight| are_done(&scope, sight)) == Some(true);
-                if judgement.verdict.is_final() || is_over {
-                    let digests = watched.look(|sight| match sight {
-                        Sight::Seen(seen) => digests(&version.manifests, seen),
-                        Sight::Refused(_) | Sight::Blind => LiteMap::new(),
-                    });
-                    let proof = Proof {
-                        digests: digests.unwrap_or_default(),
-                        took_s: rollout.took().as_secs(),
-                    };
-                    break (judgement, proof);
+                if waits_for_others(judgement.verdict)
+                    && now.since(began) >= GIVES_WAY_AFTER
+                    && self.apps.is_turn_wanted(self.plan.owner)
+                {
+                    return Ok(None);
                 }
             }
             Timer::after(LOOK_EVERY).await;
-        };
-        self.apps.may_stop(&self.plan.app, false);
-        self.apps.stops_to_watch(&self.plan.app);
-        Ok(judged)
+        }
     }
 
     /// Notes Jobs that have succeeded: with a TTL they are gone soon, and would be run again.
-    async fn note_done(&self, version: &Version, done: &BTreeSet<Key>) -> Result<()> {
-        if version.is_back {
+    async fn note_done(&self, judging: &mut Judging<'_>) -> Result<()> {
+        let (version, done) = (judging.version, judging.rollout.done());
+        if version.is_back || done.len() <= judging.noted {
             return Ok(());
         }
+        judging.noted = done.len();
         self.apps.may_stop(&self.plan.app, false);
         let mut read = self.record().await?;
         for job in &version.manifests {
@@ -137,13 +188,17 @@ impl Work {
 
     /// The controller of a StatefulSet waits for a Pod of the bad version for ever: it is deleted,
     /// as the documentation of Kubernetes says.
-    async fn unstick(&self, cluster: &Cluster<'_>, pods: Vec<(String, String, String)>) {
-        for (namespace, name, uid) in pods {
+    async fn unstick(&self, watched: &Watched, judging: &Judging<'_>) {
+        let pods = watched.look(|sight| match sight {
+            Sight::Seen(seen) if judging.version.is_back => stuck(&judging.scope, seen),
+            Sight::Seen(_) | Sight::Refused(_) | Sight::Blind => Vec::new(),
+        });
+        for (namespace, name, uid) in pods.unwrap_or_default() {
             log::info!(
                 "app {}: Pod {namespace}/{name} of the bad version is deleted",
                 self.plan.app
             );
-            if let Err(error) = cluster.delete_pod(&namespace, &name, &uid).await {
+            if let Err(error) = self.cluster().delete_pod(&namespace, &name, &uid).await {
                 log::debug!(
                     "Pod {namespace}/{name} is not deleted: {}",
                     error.sentence()
@@ -151,4 +206,9 @@ impl Work {
             }
         }
     }
+}
+
+/// Returns whether a version waits for something outside, or for a person.
+const fn waits_for_others(verdict: RolloutVerdict) -> bool {
+    matches!(verdict, RolloutVerdict::Waiting | RolloutVerdict::Paused)
 }

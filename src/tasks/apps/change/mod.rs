@@ -21,6 +21,7 @@ use super::{
     cluster::Cluster,
     cut,
     ledger::{Read, of_api},
+    turns::Direction,
     verdict::{concluded, refusal},
 };
 use crate::{
@@ -61,7 +62,6 @@ pub(super) struct Work {
 impl Work {
     /// Carries the change out, from where it is.
     pub(super) async fn run(self, from: Start) {
-        let _turn = self.apps.turn(&self.plan).await;
         let next = match from {
             Start::New => Ok(Next::Forward(WRITE)),
             Start::Known(change, stage) => match change.next() {
@@ -190,6 +190,9 @@ impl Work {
     }
 
     async fn go_forward(&self, step: u32) -> Result<(Outcome, String)> {
+        if (step, self.plan.verb) == (WRITE, Verb::Apply) {
+            self.apps.takes_turn(&self.plan, Direction::Forward).await;
+        }
         let version = self
             .version(
                 self.plan.revision,

@@ -1,7 +1,7 @@
 //! Version: the manifests of a revision, with what of them is written.
 
 use super::{
-    super::{cluster::key, ledger::of_api, verdict::kinds},
+    super::{cluster::key, ledger::of_api, turns::Direction, verdict::kinds},
     Work,
 };
 use crate::{
@@ -32,6 +32,14 @@ pub(super) struct Version {
 const RUN_FIRST: &str = "pipeops.io/run-first";
 
 impl Version {
+    pub(super) const fn direction(&self) -> Direction {
+        if self.is_back {
+            Direction::Back
+        } else {
+            Direction::Forward
+        }
+    }
+
     /// Jobs that have to succeed before the workloads are written, as far as they run for this
     /// version; none on the way back.
     pub(super) fn first(&self) -> impl Iterator<Item = &Manifest> {
