@@ -1,6 +1,6 @@
 //! Changes under way: begun, superseded, and how far they are.
 
-use std::{rc::Rc, time::Duration};
+use std::{cell::Cell, pin::Pin, rc::Rc, time::Duration};
 
 use smol::{
     Task, Timer,
@@ -70,21 +70,33 @@ impl Apps {
         work: impl Future<Output = Result<T>> + 'static,
     ) -> Result<T> {
         self.until_free(app).await?;
-        let (sender, receiver) = bounded(1);
+        let answer = Rc::new(Cell::new(None));
+        let answered = Rc::clone(&answer);
+        let answers = async move { answered.set(Some(work.await)) };
+        // An error is the end.
+        self.occupy(app, Box::pin(answers)).recv().await.ok();
+        answer.take().unwrap_or_else(|| Err(busy(app)))
+    }
+
+    /// Does something with an app while no change of it begins. What it returns is closed at the
+    /// end.
+    fn occupy(self: &Rc<Self>, app: &str, work: Pin<Box<dyn Future<Output = ()>>>) -> Receiver<()> {
         let (ends, end) = bounded(1);
         let (apps, name) = (Rc::clone(self), app.to_owned());
         let task = self.executor.spawn(async move {
-            // Nobody may listen any more.
-            drop(sender.try_send(work.await));
+            work.await;
             // Its own task: it ends here.
             drop(apps.beginning.borrow_mut().remove(&name));
             drop(ends);
         });
-        let beginning = Beginning { _task: task, end };
+        let beginning = Beginning {
+            _task: task,
+            end: end.clone(),
+        };
         self.beginning
             .borrow_mut()
             .insert(app.to_owned(), beginning);
-        receiver.recv().await.unwrap_or_else(|_| Err(busy(app)))
+        end
     }
 
     /// Waits while the next change of an app is being accepted.
