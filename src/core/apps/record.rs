@@ -450,6 +450,16 @@ impl App {
         self.inventory.extend_from_slice(staged);
     }
 
+    /// Takes from a record that was written meanwhile what no change decides: the wishes of the
+    /// owner.
+    pub fn take_wishes(&mut self, written: Self) {
+        self.owner = written.owner;
+        self.is_paused = written.is_paused;
+        self.is_rolled_back_by_hand = written.is_rolled_back_by_hand;
+        self.source = written.source;
+        self.left = written.left;
+    }
+
     /// Objects of others that were taken into the inventory and not written yet.
     pub fn adopted(&self) -> Vec<InventoryEntry> {
         let adopted = self.inventory.iter().filter(|known| known.is_adopted);
@@ -546,6 +556,24 @@ mod tests {
         assert!(app.loses_most(&manifests(&["ConfigMap/x"])));
         app.forget(&surplus);
         assert_eq!(app.inventory.len(), 3);
+    }
+
+    #[test]
+    fn a_change_goes_on_with_what_its_owner_wished_meanwhile() {
+        let mut app = App::default();
+        app.plan(&manifests(&["ConfigMap/a"]), ["n1".to_owned()]);
+        app.own(&InventoryEntry::of(&manifests(&["ConfigMap/a"])[0]), "u1");
+        (app.running, app.good) = (2, 1);
+        let before = app.clone();
+        app.take_wishes(App {
+            is_paused: true,
+            is_rolled_back_by_hand: true,
+            running: 1,
+            ..App::default()
+        });
+        assert!(app.is_paused && app.is_rolled_back_by_hand);
+        app.take_wishes(App::default());
+        assert_eq!(app, before);
     }
 
     #[test]

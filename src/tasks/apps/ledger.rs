@@ -116,14 +116,42 @@ impl Ledger {
     /// Reason why it is not written.
     pub async fn write(&self, read: &mut Read) -> error::Result<()> {
         self.lease_gate.check(clock::now().mono)?;
+        self.put(read).await.map_err(of_api)
+    }
+
+    /// Writes a record for a change, which goes on where the record was written since it was read:
+    /// by its owner, or by a call of ours whose answer was lost.
+    ///
+    /// # Errors
+    /// Reason why it is not written: among others, another change took the place of this one.
+    pub async fn write_for(&self, change: &str, read: &mut Read) -> error::Result<()> {
+        self.lease_gate.check(clock::now().mono)?;
+        match self.put(read).await {
+            Err(error) if error.is_conflict() => {}
+            put => return put.map_err(of_api),
+        }
+        let Some(written) = self.read(&read.app.name).await.map_err(of_api)? else {
+            return Err(error::Error::new("the record of the app is gone"));
+        };
+        let last = written.app.change.as_ref();
+        if last.is_some_and(|last| last.id != change) {
+            return Err(error::Error::new(
+                "another change of the app took its place",
+            ));
+        }
+        read.version = written.version;
+        read.app.take_wishes(written.app);
+        self.write(read).await
+    }
+
+    async fn put(&self, read: &mut Read) -> Result<(), Error> {
         let secret = apps::record(&read.app, &self.namespace, &read.version);
-        let stored: Result<Stored, _> = if read.version.is_empty() {
-            self.client.create(&self.all(), &secret).await
+        let stored: Stored = if read.version.is_empty() {
+            self.client.create(&self.all(), &secret).await?
         } else {
             let path = self.path(&record_name(&read.app.name));
-            self.client.replace(&path, &secret).await
+            self.client.replace(&path, &secret).await?
         };
-        let stored = stored.map_err(of_api)?;
         read.version = stored.metadata.resource_version;
         cut::after("record");
         Ok(())
@@ -198,7 +226,6 @@ impl Ledger {
         cut::after("deletion of a record or a revision");
         match deleted {
             Err(error) if error.is_not_found() => Ok(()),
-            Err(error) if error.is_conflict() => Err(of_api(error).retry(Retry::Soon)),
             deleted => deleted.map_err(of_api),
         }
     }
@@ -219,7 +246,8 @@ pub(super) fn of_api(failure: Error) -> error::Error {
                 .fix("pipeops-agent rbac | kubectl apply -f -")
                 .retry(Retry::Later);
         }
-        Error::Refused { status, .. } if !matches!(status, 429 | 500..=599) => Retry::Never,
+        // It was written meanwhile: whoever tries again reads it first.
+        Error::Refused { status, .. } if !matches!(status, 409 | 429 | 500..=599) => Retry::Never,
         Error::BadRequest(_) | Error::TooLarge { .. } | Error::Undecodable { .. } => Retry::Never,
         Error::Refused { .. }
         | Error::Unconfigured(_)

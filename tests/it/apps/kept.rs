@@ -137,35 +137,41 @@ fn revisions_of_which_none_becomes_good_are_forgotten_as_well() {
     assert_eq!(kept.count(), revisions.len());
 }
 
-#[test]
-fn a_change_whose_write_the_api_server_cannot_answer_is_cancelled() {
-    const NAME: &str = "fails-writes";
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
-    bench.bind();
-    deploys(&bench, "web", &map("web", "one"));
+/// Deploys a second version of an app while the API server does not manage to answer a write, and
+/// returns what has it answer again.
+fn is_written_in_vain(bench: &mut Bench, hook: &'static str) -> impl FnOnce() + use<> {
+    deploys(bench, "web", &map("web", "one"));
     bench.until_verdict("web", "soaking");
     bench.are_good(&["web"]);
     kubectl(&["-n", &bench.namespace, "create", "configmap", "probe"]);
     // Dry runs are let in.
-    let hook: Value = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": NAME}, "webhooks": [{"name": "fails.example.com", "sideEffects": "None",
+    let fails: Value = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": hook}, "webhooks": [{"name": "fails.example.com", "sideEffects": "None",
             "admissionReviewVersions": ["v1"], "failurePolicy": "Fail", "timeoutSeconds": 1,
             "clientConfig": {"url": "https://127.0.0.1:1/"},
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": bench.namespace}},
             "matchConditions": [{"name": "real", "expression": "request.dryRun != true"}],
             "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"]}]}]});
     let file = bench.agent.folder().join("hook.json");
-    put(&file, &hook.to_string());
+    put(&file, &fails.to_string());
     kubectl(&["apply", "-f", &file.display().to_string()]);
     until_every(LOOK, "writes fail", SOON, || {
-        (!is_changed(&bench)).then_some(())
+        (!is_changed(bench)).then_some(())
     });
-    deploys(&bench, "web", &map("web", "two"));
+    deploys(bench, "web", &map("web", "two"));
     bench.until_verdict("web", "blind");
+    move || leave_object(&["validatingwebhookconfiguration", hook])
+}
+
+#[test]
+fn a_change_whose_write_the_api_server_cannot_answer_is_cancelled() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    bench.bind();
+    let answers_again = is_written_in_vain(&mut bench, "fails-writes");
     let (code, said) = bench.apps(&["cancel", "web"]);
-    leave_object(&["validatingwebhookconfiguration", NAME]);
+    answers_again();
     assert!(
         code == 0 && said.contains("revision 1 is put back"),
         "{said}"
@@ -175,4 +181,22 @@ fn a_change_whose_write_the_api_server_cannot_answer_is_cancelled() {
         (record["change"]["stage"] == "over" && record["running"] == 1).then_some(())
     });
     assert_eq!(bench.get("configmap/web", "{.data.value}"), "one");
+}
+
+#[test]
+fn a_change_whose_record_somebody_else_writes_goes_on_with_what_they_wished() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    bench.bind();
+    let answers_again = is_written_in_vain(&mut bench, "fails-writes-too");
+    bench.change_record("web", |record| record["paused"] = json!(true));
+    answers_again();
+    until_every(LOOK, "it is written", SOAKED, || {
+        let (_, why) = bench.why("web");
+        assert_eq!(why["change"]["state"], "under way", "{why:#}");
+        (why["verdict"] == "soaking").then_some(())
+    });
+    assert_eq!(bench.get("configmap/web", "{.data.value}"), "two");
+    assert_eq!(bench.record("web")["paused"], true);
 }

@@ -336,7 +336,8 @@ impl Work {
 
     async fn keep(&self, read: &mut Read) -> Result<()> {
         let ledger = self.apps.ledger();
-        self.patiently(async || ledger.write(read).await).await?;
+        self.patiently(async || ledger.write_for(self.lock.id(), read).await)
+            .await?;
         self.apps.remember(&read.app);
         Ok(())
     }
