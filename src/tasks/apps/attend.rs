@@ -2,24 +2,32 @@
 //! changes and judges them. It goes on with what its own journal and the records have under way;
 //! the others wait.
 
-use std::{rc::Rc, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    rc::Rc,
+    time::Duration,
+};
 
 use smol::{Timer, future::FutureExt as _};
 
 use super::{
     Apps,
     change::{Plan, Start, Verb, is_ours},
+    ledger::Read,
 };
 use crate::{
     core::{
-        apps::{App, LastChange, Stage},
+        apps::{App, Stage},
+        backoff::Backoff,
         journal::{Change, Next, Outcome},
+        order::GatherExt as _,
     },
     error::{Error, Result, Retry},
 };
 
-/// Time between two tries to read what is under way.
+/// Time between two tries to read what is under way, and to go on with it.
 const AGAIN: Duration = Duration::from_secs(2);
+const AGAIN_MAX: Duration = Duration::from_secs(30);
 /// Time that a wish waits until the agent knows what is under way.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 /// Changes of our journal among which one of a record is looked for.
@@ -122,41 +130,78 @@ impl Apps {
         }
     }
 
-    /// Goes on with what a restart, a power cut or the end of another agent interrupted.
+    /// Goes on with what a restart, a power cut or the end of another agent interrupted. No
+    /// wish about an app is accepted until it goes on.
     async fn resume(self: &Rc<Self>, changes: Vec<Change>, apps: &[App]) {
         // Those that another agent removed meanwhile are not known any more.
         self.known.take();
         for app in apps {
             self.remember(app);
         }
+        let mut plans = Vec::new();
         for change in changes {
-            let id = change.id.clone();
-            if let Err(error) = self.go_on(change, apps).await {
-                log::warn!("change {id} of an app: {}", error.sentence());
+            match Plan::read(&change.intent.body) {
+                Some(plan) => plans.push((change, plan)),
+                None => self.ends_without_plan(&change).await,
             }
         }
-        for app in apps {
-            let own = self.running.borrow().contains_key(&app.name);
-            if let (false, Some(last)) = (own, app.under_way())
-                && let Err(error) = self.take_over(app, last).await
-            {
-                log::warn!("app {} is not taken over: {}", app.name, error.sentence());
+        let open = apps.iter().filter(|app| app.under_way().is_some());
+        let open = open.map(|app| &app.name);
+        let names: BTreeSet<_> = open.chain(plans.iter().map(|(_, plan)| &plan.app)).gather();
+        for app in names {
+            let of_app = plans.iter().filter(|(_, plan)| plan.app == *app);
+            let (of_app, apps, app) = (of_app.cloned().collect(), Rc::clone(self), app.clone());
+            self.occupy(
+                &app.clone(),
+                Box::pin(async move { apps.goes_on(&app, of_app).await }),
+            );
+        }
+    }
+
+    /// Goes on with what is under way of an app: with our own changes, then with the one of another
+    /// agent. Each is tried for as long as trying again can help.
+    async fn goes_on(self: Rc<Self>, app: &str, mut own: VecDeque<(Change, Plan)>) {
+        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        let mut begun = None;
+        loop {
+            let went_on = match own.front() {
+                Some((change, plan)) => self.go_on(change, plan).await,
+                None => self.take_over(app, &mut begun).await,
+            };
+            let mut is_over = true;
+            if let Err(error) = went_on {
+                let why = error.sentence();
+                log::warn!("app {app} does not go on with what was under way: {why}");
+                is_over = error.retry == Retry::Never;
+            }
+            if !is_over {
+                Timer::after(backoff.next(fastrand::u16(..))).await;
+            } else if own.pop_front().is_none() {
+                return;
             }
         }
     }
 
-    /// Goes on with a change of our journal, unless the record says that it is over.
-    async fn go_on(self: &Rc<Self>, change: Change, apps: &[App]) -> Result<()> {
-        if change.intent.body.is_empty() {
+    /// Ends a change of our journal of which there is nothing to go on with.
+    async fn ends_without_plan(&self, change: &Change) {
+        let ended = if change.intent.body.is_empty() {
             let why = "it was carried out";
-            return self.finish(&change.id, Outcome::Done, why).await;
-        }
-        let Some(plan) = Plan::read(&change.intent.body) else {
+            self.finish(&change.id, Outcome::Done, why).await
+        } else {
             let why = "it is of another version of this program and is left alone";
-            return Err(Error::new(why));
+            Err(Error::new(why))
         };
-        let record = apps.iter().find(|app| app.name == plan.app);
-        let last = record.and_then(|app| Some((app, app.change.as_ref()?)));
+        if let Err(error) = ended {
+            log::warn!("change {} of an app: {}", change.id, error.sentence());
+        }
+    }
+
+    /// Goes on with a change of our journal, unless the record says that it is over.
+    async fn go_on(self: &Rc<Self>, change: &Change, plan: &Plan) -> Result<()> {
+        let record = self.record(&plan.app).await?.map(|read| read.app);
+        let last = record
+            .as_ref()
+            .and_then(|app| Some((app, app.change.as_ref()?)));
         match last {
             Some((_, last)) if last.id != change.id => {
                 let why = if change.steps.is_empty() {
@@ -192,46 +237,63 @@ impl Apps {
             plan.verb.as_str(),
             plan.revision
         );
-        let id = change.id.clone();
-        Rc::clone(self).start(&id, plan, Start::Known(Box::new(change), stage))
+        let from = Start::Known(Box::new(change.clone()), stage);
+        Rc::clone(self).start(&change.id, plan.clone(), from)
     }
 
-    /// Goes on with a change of another agent, as one of our own.
-    async fn take_over(self: &Rc<Self>, app: &App, last: &LastChange) -> Result<()> {
-        let plan = Plan::read(&last.body).filter(|plan| plan.app == app.name);
+    /// Goes on with a change of another agent, as one of our own. `begun` is its id in our journal,
+    /// from the first try on.
+    async fn take_over(self: &Rc<Self>, app: &str, begun: &mut Option<String>) -> Result<()> {
+        if self.running.borrow().contains_key(app) {
+            return Ok(());
+        }
+        let Some(mut read) = self.record(app).await? else {
+            return Ok(());
+        };
+        let Some(last) = read.app.under_way().cloned() else {
+            return Ok(());
+        };
+        let plan = Plan::read(&last.body).filter(|plan| plan.app == app);
         let plan = plan.ok_or_else(|| {
             Error::new("its change is of another version of this program").fix(format!(
-                "deploy it again: pipeops-agent apps apply --app {}",
-                app.name
+                "deploy it again: pipeops-agent apps apply --app {app}"
             ))
         })?;
+        // A write whose answer was lost has noted it already.
+        if begun.as_ref() != Some(&last.id) {
+            if self.has_ended_here(&last.id).await? {
+                // Whoever asked for it heard that it is over.
+                read.app.reach(&last.id, Stage::Over);
+                return self.note_last(&mut read).await;
+            }
+            if begun.is_none() {
+                *begun = Some(self.begin(&plan, &plan.asker(&last.by)).await?);
+            }
+            if let (Some(id), Some(last)) = (&begun, &mut read.app.change) {
+                last.id.clone_from(id);
+            }
+            self.note_last(&mut read).await?;
+        }
         log::info!(
-            "app {}: taking over {} of revision {}",
-            app.name,
+            "app {app}: taking over {} of revision {}",
             plan.verb.as_str(),
             plan.revision
         );
-        let mut read = self.existing(&app.name).await?;
-        if self.has_ended_here(&last.id).await? {
-            // Whoever asked for it heard that it is over.
-            read.app.reach(&last.id, Stage::Over);
-            return self.ledger().write(&mut read).await;
-        }
         let stage = match plan.verb {
             Verb::Apply | Verb::Rollback => last.stage,
             Verb::Remove => Stage::Write,
         };
-        let id = self.begin(&plan, &plan.asker(&last.by)).await?;
-        read.app.change = Some(LastChange {
-            id: id.clone(),
-            ..last.clone()
-        });
-        if let Err(error) = self.ledger().write(&mut read).await {
-            let why = "its record could not be written";
-            self.finish(&id, Outcome::Failed, why).await?;
-            return Err(error);
-        }
+        let id = begun.take().unwrap_or(last.id);
         Rc::clone(self).start(&id, plan, Start::TakenOver(stage))
+    }
+
+    /// Writes a record. What refuses it may let it pass later, and nobody else goes on with the
+    /// change.
+    async fn note_last(&self, read: &mut Read) -> Result<()> {
+        let written = self.ledger().write(read).await;
+        written.map_err(|error| error.retry(Retry::Later))?;
+        self.remember(&read.app);
+        Ok(())
     }
 
     /// Returns whether our journal has the end of a change.

@@ -80,7 +80,11 @@ impl Apps {
 
     /// Does something with an app while no change of it begins. What it returns is closed at the
     /// end.
-    fn occupy(self: &Rc<Self>, app: &str, work: Pin<Box<dyn Future<Output = ()>>>) -> Receiver<()> {
+    pub(super) fn occupy(
+        self: &Rc<Self>,
+        app: &str,
+        work: Pin<Box<dyn Future<Output = ()>>>,
+    ) -> Receiver<()> {
         let (ends, end) = bounded(1);
         let (apps, name) = (Rc::clone(self), app.to_owned());
         let task = self.executor.spawn(async move {

@@ -23,13 +23,22 @@ fn refuse_changes(bench: &Bench, name: &str) {
 }
 
 /// Has the API server refuse what is done to ConfigMaps of the namespace unless this is so.
-pub(super) fn refuse(bench: &Bench, name: &str, (done, unless): (&str, &str)) {
+pub(super) fn refuse(bench: &Bench, name: &str, rule: (&str, &str)) {
+    refuse_in(bench, name, ((&bench.namespace, "configmaps"), rule));
+}
+
+/// Has the API server refuse what is done to a kind in a namespace unless this is so.
+pub(super) fn refuse_in(
+    bench: &Bench,
+    name: &str,
+    ((namespace, kind), (done, unless)): ((&str, &str), (&str, &str)),
+) {
     let group = "admissionregistration.k8s.io/v1";
-    let here = json!({"matchLabels": {"kubernetes.io/metadata.name": bench.namespace}});
-    let maps = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": [done], "resources": ["configmaps"]}]);
+    let here = json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}});
+    let all = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": [done], "resources": [kind]}]);
     let all = json!({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": group, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name},
-            "spec": {"matchConstraints": {"resourceRules": maps}, "validations": [{"expression": unless}]}},
+            "spec": {"matchConstraints": {"resourceRules": all}, "validations": [{"expression": unless}]}},
         {"apiVersion": group, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name},
             "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": here}}}]});
     let file = bench.agent.folder().join("policy.json");

@@ -6,10 +6,13 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::{Bench, SOON};
+use super::{
+    Bench, SOON,
+    half_written::{leave_policy, refuse_in},
+};
 use crate::{
-    agent::{Agent, clock, put, until_every},
-    cluster::kubectl,
+    agent::{Agent, clock, command, put, until_every},
+    cluster::{admin, kubectl, variable},
     lease::{TAKEN_OVER_WITHIN, faketime, in_another_time, never_two_links},
 };
 
@@ -148,6 +151,37 @@ fn changes_nothing_and_says_who_does(bench: &Bench, second: &Agent) {
         (&"waiting".into(), &"under way".into()),
         "{why:#}"
     );
+}
+
+#[test]
+fn a_take_over_that_cannot_write_the_record_goes_on_once_it_can() {
+    let Some(mut bench) = Bench::prepared(|agent| agent.with("PIPEOPS_AGENT_ID", "agent-first"))
+    else {
+        return;
+    };
+    bench.bind();
+    let second = another(&bench, "agent-second", |agent| agent);
+    let (code, said) = bench.apply("web", MAP);
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("web", "soaking");
+    let own = bench.accounts.namespace();
+    let policy = format!("no-record.{own}");
+    let record = "object.metadata.name != 'pipeops-app.web'";
+    refuse_in(&bench, &policy, ((own, "secrets"), ("UPDATE", record)));
+    until_every(LOOK, "the record is not written", SOON, || {
+        let mut tried = command(variable("KUBECTL"));
+        tried.arg("--kubeconfig").arg(admin()).args(["-n", own]);
+        tried.args(["label", "secret/pipeops-app.web", "--dry-run=server", "a=b"]);
+        (!tried.output().unwrap().status.success()).then_some(())
+    });
+    bench.agent.kill();
+    until_every(LOOK, "it could not be taken over", SOON, || {
+        let log = second.log();
+        let is_said = log.contains("app web does not go on with what was under way");
+        is_said.then_some(())
+    });
+    leave_policy(&policy);
+    until_why(&second, "web", |why| why["verdict"] == "soaking");
 }
 
 /// Clocks that are hours apart, and a holder that is stopped, killed, and ends: the next one goes
