@@ -7,12 +7,13 @@ use serde_json::Value;
 
 use super::{App, MANAGER, Owner};
 
-/// A field that is left to somebody who takes it back again and again.
+/// A field that is left to somebody who takes it back again and again, or an object that somebody
+/// deletes again and again.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Left {
     /// Object: `Deployment shop/web`.
     pub object: String,
-    /// Path: `spec.replicas`.
+    /// Path: `spec.replicas`; empty where the object is deleted.
     pub field: String,
     /// Field manager that takes it.
     pub by: String,

@@ -128,6 +128,13 @@ pub fn app_field_left(app: &str, (object, field): (&str, &str), by: &str) -> Str
     )
 }
 
+/// Somebody deletes an object of an app again and again.
+pub fn app_object_left(app: &str, object: &str) -> String {
+    format!(
+        "{object} (app {app}) was deleted again after it was recreated three times, so the agent leaves it deleted"
+    )
+}
+
 /// The first Secret of an app comes into a datastore that does not encrypt it.
 pub const SECRETS_UNENCRYPTED: &str = "k3s stores Secrets unencrypted, so who can read its datastore can read them; one that is set up with secrets-encryption: true in its config.yaml encrypts them";
 

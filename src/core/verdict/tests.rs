@@ -142,9 +142,10 @@ fn a_length_is_told_in_seconds_for_a_minute_and_then_in_minutes() {
     }
 }
 
-fn of_apps() -> [(&'static str, String); 6] {
+fn of_apps() -> [(&'static str, String); 7] {
     use sentences::{
-        app_field_left, app_folder, app_lost, app_not_kept, app_not_put_back, apps_not_watched,
+        app_field_left, app_folder, app_lost, app_not_kept, app_not_put_back, app_object_left,
+        apps_not_watched,
     };
     [
         (
@@ -167,6 +168,10 @@ fn of_apps() -> [(&'static str, String); 6] {
         (
             "apps.drift",
             app_field_left("web", ("Deployment shop/web", "spec.replicas"), "robot"),
+        ),
+        (
+            "apps.drift",
+            app_object_left("web", "ConfigMap shop/settings"),
         ),
         (
             "apps.drift",

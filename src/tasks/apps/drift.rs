@@ -1,5 +1,5 @@
-//! Drift: puts back what somebody changed or deleted of a good revision. Fields that somebody takes
-//! back again and again, volume claims, and whatever others own or added are left alone.
+//! Drift: puts back what somebody changed or deleted of a good revision. What somebody takes back
+//! again and again, volume claims, and whatever others own or added are left alone.
 //!
 //! Watches of heads tell which object to look at: our entry in its managed fields changes when
 //! somebody takes a field of ours. Only then the API server is asked what writing it would change.
@@ -50,13 +50,17 @@ const SETTLES: Duration = Duration::from_secs(1);
 /// Pauses before a watch is begun again, and before an app is looked at again that could not be.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
-/// Number of times that a field is put back.
+/// Number of times that a field, or an object that is deleted, is put back.
 const TAKEN_BACK_MAX: u32 = 3;
-/// Time after which a field that was put back counts as settled.
+/// Time after which what was put back counts as settled.
 const FORGET: Duration = Duration::from_secs(600);
 /// Number of tries after which an object that cannot be put back is told, where the next one may
 /// do: the API server may only be busy.
 const TOLD_AFTER: u32 = 3;
+/// Field of what is gone as a whole.
+const DELETED: &str = "";
+/// Name of who deletes: nothing of the object is left that would say it.
+const SOMEBODY: &str = "somebody";
 /// Repairs of one app that are drift.
 const REPAIRS_MAX: usize = 10;
 
@@ -355,18 +359,17 @@ impl Apps {
         }
         let name = name(app, entry);
         let seen = self.drift.seen.borrow();
-        match seen.get(&name) {
-            Some(seen) => self.drift.verified.borrow().get(&name) != Some(seen),
-            None => !self.is_told_missing(app, entry),
+        if let Some(seen) = seen.get(&name) {
+            return self.drift.verified.borrow().get(&name) != Some(seen);
         }
+        let object = entry.in_words(&app.namespace);
+        !app.leaves(&object, DELETED) && !self.is_told_missing(app, &object)
     }
 
-    fn is_told_missing(&self, app: &App, entry: &InventoryEntry) -> bool {
+    fn is_told_missing(&self, app: &App, object: &str) -> bool {
         let by_app = self.drift.by_app.borrow();
-        let object = entry.in_words(&app.namespace);
-        by_app
-            .get(&app.name)
-            .is_some_and(|drift| drift.missing.contains(&object))
+        let drift = by_app.get(&app.name);
+        drift.is_some_and(|drift| drift.missing.iter().any(|missing| missing == object))
     }
 
     async fn mend(&self, mut read: Read) -> Result<()> {
@@ -435,6 +438,14 @@ impl Apps {
             self.with_app(&read.app.name, |drift| drift.missing.push(object));
             return Ok(());
         }
+        if self.is_fought_over(&read.app.name, (&object, DELETED)) {
+            let left = Left {
+                object,
+                field: DELETED.to_owned(),
+                by: SOMEBODY.to_owned(),
+            };
+            return self.leave(read, vec![left]).await;
+        }
         let what = format!("create {object} of app {} again", read.app.name);
         let write = async {
             read.app.own(&entry, "");
@@ -457,7 +468,7 @@ impl Apps {
         let mut known = self.drift.seen.borrow_mut();
         known.entry(name(&read.app, &entry)).or_insert(seen);
         drop(known);
-        self.repaired(&read.app.name, &object, ("", "somebody"));
+        self.repaired(&read.app.name, &object, (DELETED, SOMEBODY));
         Ok(())
     }
 
@@ -492,17 +503,7 @@ impl Apps {
             }
         }
         if !taken.is_empty() {
-            for left in &taken {
-                log::warn!(
-                    "app {}: {} of {object} is left to {}",
-                    read.app.name,
-                    left.field,
-                    left.by
-                );
-            }
-            read.app.left.append(&mut taken);
-            self.ledger().write(read).await?;
-            self.remember(&read.app);
+            self.leave(read, taken).await?;
         }
         let fields = drifted.fields.iter().map(|found| &found.field);
         let fields: Vec<_> = fields.filter(|field| !left.contains(*field)).collect();
@@ -530,6 +531,21 @@ impl Apps {
         Ok(false)
     }
 
+    /// Leaves fields and objects to those who take them back again and again.
+    async fn leave(&self, read: &mut Read, mut taken: Vec<Left>) -> Result<()> {
+        for Left { object, field, by } in &taken {
+            let name = &read.app.name;
+            match field.as_str() {
+                DELETED => log::warn!("app {name}: {object} was deleted again and is left so"),
+                field => log::warn!("app {name}: {field} of {object} is left to {by}"),
+            }
+        }
+        read.app.left.append(&mut taken);
+        self.ledger().write(read).await?;
+        self.remember(&read.app);
+        Ok(())
+    }
+
     /// Fields of an object that are not put back: those that are left already, and the number of
     /// Pods under an autoscaler.
     async fn left_to_others(
@@ -553,22 +569,13 @@ impl Apps {
         Ok(left)
     }
 
-    /// Returns whether a field was put back so often that it is left alone, and counts it
-    /// otherwise.
+    /// Returns whether a field or an object was put back so often that it is left alone.
     fn is_fought_over(&self, app: &str, (object, field): (&str, &str)) -> bool {
-        let now = self.now().mono;
         let key = (object.to_owned(), field.to_owned());
-        let mut is_over = false;
-        self.with_app(app, |drift| {
-            drift
-                .counts
-                .retain(|_, (_, last)| now.since(*last) < FORGET);
-            let (count, last) = drift.counts.entry(key).or_insert((0, now));
-            is_over = *count >= TAKEN_BACK_MAX;
-            *count = count.saturating_add(1);
-            *last = now;
-        });
-        is_over
+        let by_app = self.drift.by_app.borrow();
+        let found = by_app.get(app).and_then(|drift| drift.counts.get(&key));
+        let now = self.now().mono;
+        found.is_some_and(|(count, last)| *count >= TAKEN_BACK_MAX && now.since(*last) < FORGET)
     }
 
     fn repaired(&self, app: &str, object: &str, (field, by): (&str, &str)) {
@@ -579,7 +586,14 @@ impl Apps {
             at: self.now().wall,
         };
         log::warn!("app {app}: {object} {field} was changed by {by} and is reverted");
+        let now = self.now().mono;
+        let key = (object.to_owned(), field.to_owned());
         self.with_app(app, |drift| {
+            drift
+                .counts
+                .retain(|_, (_, last)| now.since(*last) < FORGET);
+            let (count, last) = drift.counts.entry(key).or_insert((0, now));
+            (*count, *last) = (count.saturating_add(1), now);
             drift.repairs.push_back(repair);
             if drift.repairs.len() > REPAIRS_MAX {
                 drift.repairs.pop_front();
@@ -626,7 +640,12 @@ impl Apps {
             let left = app.left.iter();
             sentences.extend(left.map(|left| {
                 let field = (left.object.as_str(), left.field.as_str());
-                let (sentence, fix) = if left.object.starts_with("HelmChart") {
+                let (sentence, fix) = if left.field == DELETED {
+                    (
+                        sentences::app_object_left(&app.name, &left.object),
+                        "take it out of the manifests, or end what deletes it and",
+                    )
+                } else if left.object.starts_with("HelmChart") {
                     (
                         sentences::app_chart_changed(&app.name, field, &left.by),
                         "have the manifests say the same, or deploy them again, and then",

@@ -136,6 +136,7 @@ fn a_good_revision_is_kept_as_it_was_deployed_and_what_others_own_is_left_alone(
     is_left_alone_while_paused(&bench);
     is_left_to_an_autoscaler(&bench);
     is_left_to_who_takes_it_back(&bench);
+    is_left_deleted(&bench);
     works_on_with_the_manifest_of_yesterday(&mut bench);
 }
 
@@ -173,6 +174,24 @@ fn is_left_to_who_takes_it_back(bench: &Bench) {
     bench.until_data("settings", &json!({"a": "robots", "z": "1"}));
     let condition = bench.agent.until_condition("apps.drift", SOON);
     assert_eq!(condition["severity"], "warning");
+}
+
+fn is_left_deleted(bench: &Bench) {
+    let is_there = || bench.objects("configmaps").contains("configmap/settings");
+    let mut count = 0;
+    until_every(LOOK, "it is left deleted", SOON, || {
+        if is_there() {
+            bench.kubectl(&["delete", "configmap", "settings"]);
+            count += 1;
+        }
+        let drift = bench.drift();
+        let mut left = drift["left"].as_array().unwrap().iter();
+        left.any(|left| left["field"] == "").then_some(())
+    });
+    assert!(count >= 3, "{count}");
+    assert!(!is_there());
+    assert_eq!(bench.apps(&["resume", "web"]).0, 0);
+    until_every(LOOK, "it is recreated", SOON, || is_there().then_some(()));
 }
 
 fn works_on_with_the_manifest_of_yesterday(bench: &mut Bench) {
