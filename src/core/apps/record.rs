@@ -253,6 +253,8 @@ pub struct App {
     pub source: Option<Source>,
     /// The last change; `None`: there was none yet.
     pub change: Option<LastChange>,
+    /// The last Job that was written since a revision became good: `Job shop/migrate`; empty: none.
+    pub unproven_job: String,
     /// Objects that are ours.
     pub inventory: Vec<InventoryEntry>,
     /// Fields that are left to others.
@@ -292,6 +294,12 @@ impl App {
     pub fn patience(&self, least: Duration) -> Duration {
         let longest = self.times().last().copied().unwrap_or(0);
         Duration::from_secs(longest.saturating_mul(3)).clamp(least, PATIENCE_MAX.max(least))
+    }
+
+    /// Notes that a revision works, with what the Jobs before it did.
+    pub fn prove(&mut self, number: u64) {
+        self.good = number;
+        self.unproven_job.clear();
     }
 
     /// Number of the next revision.

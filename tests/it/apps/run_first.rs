@@ -1,4 +1,5 @@
-//! Jobs that run before the workloads of their version are written.
+//! Jobs that run before the workloads of their version are written, and what goes back by itself
+//! after them.
 
 use serde_json::json;
 
@@ -50,4 +51,41 @@ fn workloads_wait_for_the_jobs_that_run_first() {
         "{why:#}"
     );
     assert_eq!(bench.objects("deployments"), "deployment.apps/web\n");
+}
+
+#[test]
+fn a_job_of_a_bad_version_is_not_forgotten_by_the_next_one() {
+    let Some(bench) = Bench::prepared(|agent| agent.with("PIPEOPS_TEST_SOAK_MS", "300")) else {
+        return;
+    };
+    bench.bind();
+    let fails = |number: u64| {
+        let map = format!(", envFrom: [{{configMapRef: {{name: absent-{number}}}}}]");
+        deployment("web", &map)
+    };
+    let ends = |revision: u64, manifests: &str, state: &str| {
+        let (code, said) = bench.apply("web", manifests);
+        assert_eq!(code, 0, "{said}");
+        let what = format!("revision {revision} is {state}");
+        until_every(LOOK, &what, SOON, || {
+            let why = bench.why("web").1;
+            let is_it =
+                why["change"]["state"] == state && bench.record("web")["change"]["stage"] == "over";
+            let last = bench.record("web")["revisions"].as_array()?.last()?["number"].clone();
+            (is_it && last == revision).then(|| why["change"]["why"].as_str().unwrap().to_owned())
+        })
+    };
+    ends(1, &deployment("web", ""), "done");
+    for (revision, manifests) in [(2, fails(2) + "---\n" + &migration("true")), (3, fails(3))] {
+        let why = ends(revision, &manifests, "failed");
+        assert!(
+            why.contains("not rolled back automatically, because Job ")
+                && why.contains("/once may have changed data"),
+            "{why}"
+        );
+    }
+    // A person went back, and it works with what the Job did.
+    let (code, said) = bench.apps(&["rollback", "web", "--wait"]);
+    assert_eq!(code, 0, "{said}");
+    ends(4, &fails(4), "undone");
 }

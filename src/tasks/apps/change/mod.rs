@@ -246,7 +246,8 @@ impl Work {
                 format!("revision {bad} does not work and stays for inspection: {why}"),
             ));
         }
-        if let Some(reason) = self.record().await?.app.stays_bad() {
+        let app = self.record().await?.app;
+        if let Some(reason) = app.stays_bad() {
             return Ok((
                 Outcome::Failed,
                 format!(
@@ -257,7 +258,7 @@ impl Work {
         }
         let version = self.version(good, bad, true).await?;
         let failed = self.version(bad, good, false).await?;
-        if let Some(reason) = failed.stays_before(&version) {
+        if let Some(reason) = failed.stays_before(&version, &app) {
             let fix = format!("pipeops-agent apps rollback {}", self.plan.app);
             return Ok((
                 Outcome::Failed,
@@ -310,7 +311,7 @@ impl Work {
         let mut read = self.record().await?;
         let mut stage = Stage::Back;
         if good_with.is_some() {
-            read.app.good = number;
+            read.app.prove(number);
             stage = Stage::Prune;
         }
         if let Some(revision) = read.app.revision_mut(number) {

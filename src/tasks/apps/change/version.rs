@@ -54,6 +54,12 @@ impl Version {
         self.manifests.iter().filter(is_first)
     }
 
+    /// A Job that is about to be written.
+    pub(super) fn job(&self) -> Option<&Manifest> {
+        let is_written = |it: &&Manifest| it.kind.name == "Job" && self.is_written(it);
+        self.manifests.iter().find(is_written)
+    }
+
     /// Returns whether an object is written before the Jobs that run first have succeeded: what
     /// they may read, and the Jobs themselves.
     pub(super) fn is_early(manifest: &Manifest) -> bool {
@@ -97,14 +103,14 @@ impl Version {
 
     /// Reason why only a person replaces this version by an earlier one; `None`: it goes back by
     /// itself.
-    pub(super) fn stays_before(&self, earlier: &Self) -> Option<String> {
-        let is_new_job = |it: &&Manifest| it.kind.name == "Job" && !earlier.manifests.contains(it);
-        let job = self.manifests.iter().find(is_new_job);
+    pub(super) fn stays_before(&self, earlier: &Self, app: &App) -> Option<String> {
+        // It need not be of this version: another one that was bad may have come in between.
+        let job = Some(&app.unproven_job).filter(|job| !job.is_empty());
         let mut all = self.manifests.iter().chain(&earlier.manifests);
         // Also one that is the same: its release may have failed, and is left to a person then.
-        let chart = all.find(|it| it.kind.is_chart());
-        let found = job.or(chart)?;
-        Some(format!("{} may have changed data", found.in_words()))
+        let chart = || all.find(|it| it.kind.is_chart()).map(Manifest::in_words);
+        let found = job.cloned().or_else(chart)?;
+        Some(format!("{found} may have changed data"))
     }
 
     fn end(&self, manifest: &Manifest) -> Option<JobEnd> {
@@ -298,6 +304,29 @@ mod tests {
             kept: Vec::new(),
             is_back,
         }
+    }
+
+    #[test]
+    fn a_job_of_a_bad_version_in_between_leaves_going_back_to_a_person() {
+        let plain = || {
+            let manifests = manifests("one", "x").into_iter();
+            manifests.filter(|it| it.kind.name != "Job").collect()
+        };
+        let (first, third) = (
+            version(plain(), Vec::new(), true),
+            version(plain(), Vec::new(), false),
+        );
+        let mut app = App::default();
+        app.prove(1);
+        assert_eq!(third.stays_before(&first, &app), None);
+        app.unproven_job = "Job shop/once".to_owned();
+        assert_eq!(
+            third.stays_before(&first, &app).as_deref(),
+            Some("Job shop/once may have changed data")
+        );
+        // A person went back, and it works.
+        app.prove(1);
+        assert_eq!(third.stays_before(&first, &app), None);
     }
 
     fn written(version: &Version) -> Vec<&str> {

@@ -86,6 +86,9 @@ impl Work {
             read.app.succeed(&InventoryEntry::of(job), number);
         }
         read.app.running = number;
+        if let Some(job) = version.job() {
+            read.app.unproven_job = job.in_words();
+        }
         if let Some(revision) = read.app.revision_mut(number) {
             revision.overlay.pinned.clone_from(&version.pinned);
             revision.overlay.kept.clone_from(&version.kept);
