@@ -48,7 +48,7 @@ pub use record::{
 };
 pub use simple::{Simple, deployed};
 pub use staged::{Staged, staged};
-pub use values::{secret_names, values};
+pub use values::{secret_names, take_values, values};
 
 /// Objects of one app.
 pub const OBJECTS_MAX: usize = 1_000;

@@ -302,6 +302,16 @@ impl App {
         self.unproven_job.clear();
     }
 
+    /// Number of the revision whose Secrets have the values of today: the one that runs, or the
+    /// last good one where that does not work and may have changed them. 0: none.
+    pub fn has_secrets_of(&self) -> u64 {
+        let running = self.revision(self.running);
+        match running.filter(|it| it.outcome.verdict == RolloutVerdict::Good.as_str()) {
+            Some(running) => running.number,
+            None => self.good,
+        }
+    }
+
     /// Number of the next revision.
     pub fn next(&self) -> u64 {
         let last = self.revisions.last().map_or(0, |revision| revision.number);
@@ -564,6 +574,29 @@ mod tests {
         assert!(app.loses_most(&manifests(&["ConfigMap/x"])));
         app.forget(&surplus);
         assert_eq!(app.inventory.len(), 3);
+    }
+
+    #[test]
+    fn the_secrets_of_today_are_those_of_the_last_version_that_worked() {
+        let of = |verdict: RolloutVerdict| {
+            let mut app = App {
+                good: 1,
+                running: 2,
+                ..App::default()
+            };
+            let outcome = Outcome {
+                verdict: verdict.as_str().to_owned(),
+                ..Outcome::default()
+            };
+            app.revisions.push(Revision {
+                number: 2,
+                outcome,
+                ..Revision::default()
+            });
+            app.has_secrets_of()
+        };
+        assert_eq!(of(RolloutVerdict::Good), 2);
+        assert_eq!(of(RolloutVerdict::Bad), 1);
     }
 
     #[test]

@@ -93,6 +93,20 @@ pub(super) fn is_other_content(before: &[Manifest], manifest: &Manifest) -> bool
             .is_some_and(|before| content(before) != content(manifest))
 }
 
+/// Gives Secrets the values that they have in another version. Returns whether one had another.
+pub fn take_values(manifests: &mut [Manifest], of: &[Manifest]) -> bool {
+    let mut has_other = false;
+    let secrets = manifests.iter_mut().filter(|it| it.kind.name == "Secret");
+    for secret in secrets {
+        let found = of.iter().find(|it| it.is_same_object(secret));
+        if let Some(found) = found.filter(|found| content(found) != content(secret)) {
+            secret.clone_from(found);
+            has_other = true;
+        }
+    }
+    has_other
+}
+
 /// Content of a ConfigMap or Secret by its keys, in whichever field it stands.
 fn content(manifest: &Manifest) -> Map<String, Value> {
     let mut content = Map::new();
@@ -161,6 +175,26 @@ mod tests {
         assert!(is_other("ConfigMap", "data: {a: b}", "data: {a: b, c: d}"));
         assert!(!is_other("Service", "data: {a: b}", "data: {a: c}"));
         assert!(!is_other_content(&[], &of("ConfigMap", "data: {a: b}")[0]));
+    }
+
+    #[test]
+    fn secrets_take_the_values_of_another_version_and_nothing_else_does() {
+        let of = |kind: &str, name: &str, value: &str| {
+            let text = format!(
+                "apiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}}}\ndata: {{p: {value}}}\n"
+            );
+            parse(&text, Some("shop")).unwrap()
+        };
+        let all = |value: &str, own: &str| {
+            let parts = [of("Secret", "key", value), of("ConfigMap", "key", value)];
+            [parts.concat(), of("Secret", own, value)].concat()
+        };
+        let (mut back, today) = (all("b25l", "old"), all("dHdv", "new"));
+        let before = back.clone();
+        assert!(take_values(&mut back, &today));
+        assert_eq!(back[0], today[0]);
+        assert_eq!(back[1..], before[1..]);
+        assert!(!take_values(&mut back, &today));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::{
     core::{
         apps::{
             App, InventoryEntry, Manifest, Outcome as Concluded, Overlay, Owner, Revision, judged,
-            objects, refused_namespace,
+            objects, refused_namespace, take_values,
         },
         audit::{AuditDecision as Permission, AuditEntry, Effect},
         journal::{ChangeEnd, Intent, Journal, Outcome},
@@ -354,11 +354,29 @@ impl Apps {
             // It may have been written since.
             let read = self.existing(app).await?;
             asker.owns(&read)?;
+            self.keep_secrets(&read.app, to).await?;
             self.begin_noted((plan, read), None, asker).await
         };
         let why = "it was rolled back";
         let accepted = Rc::clone(&self).takes_place(app, why, acceptance).await?;
         Ok(accepted.answer(None))
+    }
+
+    /// Has a revision, to which an app goes back, keep the Secrets of today. Its own values may be
+    /// revoked by now, and nobody goes back to them from here on.
+    async fn keep_secrets(&self, app: &App, to: u64) -> Result<()> {
+        let today = app.has_secrets_of();
+        if today == to || to == app.running {
+            return Ok(());
+        }
+        let today = self.ledger().manifests(&app.name, today).await;
+        let kept = self.ledger().manifests(&app.name, to).await;
+        let (today, kept) = (today.map_err(of_api)?, kept.map_err(of_api)?);
+        let mut kept = kept.unwrap_or_default();
+        if take_values(&mut kept, &today.unwrap_or_default()) {
+            self.ledger().keep(&app.name, to, &kept).await?;
+        }
+        Ok(())
     }
 
     /// Deletes an app: everything that is ours but claims, which hold data. Waits a while for it;

@@ -148,6 +148,54 @@ fn going_back_keeps_the_secret_of_today_and_runs_no_job() {
 }
 
 #[test]
+fn going_back_to_an_earlier_revision_keeps_the_secret_of_the_last_good_one() {
+    let Some(bench) = Bench::prepared(|agent| agent.with("PIPEOPS_TEST_SOAK_MS", "300")) else {
+        return;
+    };
+    bench.bind();
+    let secret = |value: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: key}}\nstringData: {{p: {value}}}\n"
+        )
+    };
+    let ends = |revision: u64, manifests: &str, state: &str| {
+        let (code, said) = bench.apply("web", manifests);
+        assert_eq!(code, 0, "{said}");
+        until_every(LOOK, state, SOON, || {
+            let last = bench.record("web")["revisions"].as_array()?.last()?["number"].clone();
+            (last == revision && bench.why("web").1["change"]["state"] == state).then_some(())
+        });
+    };
+    let value = || bench.get("secret/key", "{.data.p}");
+    let text = || bench.get("configmap/page", "{.data.text}");
+    ends(1, &(map("one") + &secret("one")), "done");
+    let other = map("other").replace("page", "other");
+    let other = other.replace("text: other", "x: \"1\"");
+    assert_eq!(bench.apply("other", &other).0, 0);
+    bench.until_verdict("other", "good");
+    ends(2, &(map("two") + &secret("two")), "done");
+    let today = value();
+    let (code, said) = bench.apps(&["rollback", "web", "--to", "1", "--wait"]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!((text().as_str(), value()), ("one", today.clone()));
+    bench.until_all_is_looked_at();
+    assert_eq!(value(), today);
+
+    // The Secret of a version that fails is not kept, whichever revision comes after it.
+    assert_eq!(bench.apps(&["rollback", "web", "--auto", "off"]).0, 0);
+    let fails = deployment("web", ", envFrom: [{configMapRef: {name: absent}}]");
+    ends(
+        3,
+        &(map("three") + &secret("three") + "---\n" + &fails),
+        "failed",
+    );
+    assert_ne!(value(), today);
+    let (code, said) = bench.apps(&["rollback", "web", "--to", "2", "--wait"]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!((text().as_str(), value()), ("two", today));
+}
+
+#[test]
 fn how_long_a_version_usually_takes_is_learned_and_said() {
     let Some(mut bench) = Bench::prepared(|agent| agent.with("PIPEOPS_TEST_SOAK_MS", "300")) else {
         return;
