@@ -601,6 +601,29 @@ fn an_ingress_that_names_a_port_its_service_has_not_leads_nowhere() {
 }
 
 #[test]
+fn an_ingress_that_nobody_serves_is_a_doubt() {
+    let judged = |more: &Value| {
+        let mut whole = json!({"metadata": {"name": "web", "namespace": "shop"}});
+        if let (Value::Object(whole), Value::Object(more)) = (&mut whole, more) {
+            whole.extend(more.clone());
+        }
+        let mut seen = Observation::default();
+        seen.add(Object::reduced("Ingress", &whole));
+        let (verdict, _, found) = standing(&scope_of("Ingress", "web"), Sight::Seen(&seen));
+        (verdict, found.map(|found| found.cause))
+    };
+    assert_eq!(judged(&json!({})), (Good, Some(Cause::IngressNoClass)));
+    let class = json!({"kubernetes.io/ingress.class": "nginx"});
+    for served in [
+        json!({"spec": {"ingressClassName": "traefik"}}),
+        json!({"metadata": {"name": "web", "namespace": "shop", "annotations": class}}),
+        json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}}),
+    ] {
+        assert_eq!(judged(&served), (Good, None), "{served}");
+    }
+}
+
+#[test]
 fn a_pod_of_before_says_nothing_until_the_controller_has_seen_the_version() {
     let message = "exec: \"serve\": executable file not found in $PATH";
     let cannot_start = json!({"waiting": {"reason": "RunContainerError", "message": message}});
@@ -668,7 +691,7 @@ fn half_lost(kind: &str, (hash, is_leaving): (&str, bool)) -> Observation {
     let whole = json!({"metadata": metadata, "spec": {"replicas": 2}, "status": status});
     seen.add(Object::reduced(kind, &whole));
     let mut add = |(name, hash): (&str, &str), node: &str, (ready, gone): (&str, &Value)| {
-        let metadata = json!({"name": name, "namespace": "shop", "uid": name, "ownerReferences": [{"uid": "s"}],
+        let metadata = json!({"name": name, "namespace": "shop", "uid": name, "ownerReferences": [{"kind": kind, "uid": "s"}],
             "labels": {"controller-revision-hash": hash}, "creationTimestamp": "2026-01-01T10:00:00Z", "deletionTimestamp": gone});
         let containers =
             json!([{"name": "c", "ready": false, "restartCount": 0, "state": {"running": {}}}]);
@@ -707,6 +730,22 @@ fn a_pod_that_waits_for_its_lost_node_makes_nothing_bad() {
             }
         }
     }
+}
+
+#[test]
+fn a_daemon_set_waits_for_a_cordoned_node_and_a_stateful_set_does_not() {
+    let judged = |kind: &str| {
+        let mut seen = half_lost(kind, ("new", false));
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        let node = json!({"metadata": {"name": "lost"}, "spec": {"unschedulable": true}, "status": {"conditions": ready}});
+        seen.add(Object::reduced("Node", &node));
+        let mut rollout = Rollout::new(scope_of(kind, "db"), at(0));
+        let mut judge = |second| rollout.observe(Sight::Seen(&seen), at(second));
+        let judged = (0..=600).map(&mut judge).last().unwrap();
+        (judged.verdict, judged.finding.unwrap().cause)
+    };
+    assert_eq!(judged("DaemonSet"), (Waiting, Cause::NodeCordoned));
+    assert_eq!(judged("StatefulSet"), (Bad, Cause::ProbeReadiness));
 }
 
 /// [`starting`], with these events about its container: reason and time.

@@ -317,7 +317,8 @@ fn quantity(amount: &Value, resource: &str) -> u64 {
         .saturating_add((milli % 1000).saturating_mul(factor / 1000))
 }
 
-/// Trouble of the node of a Pod.
+/// Trouble of the node of a Pod: it is lost; or, for a Pod that comes to every node, cordoned,
+/// because it is about to be drained or is being worked on.
 pub(super) fn on_lost_node(pod: &Object, seen: &Observation) -> Option<Finding> {
     let name = pod.text("/spec/nodeName");
     let key = Key {
@@ -325,20 +326,31 @@ pub(super) fn on_lost_node(pod: &Object, seen: &Observation) -> Option<Finding> 
         namespace: String::new(),
         name: name.to_owned(),
     };
-    let condition = seen.get(&key)?.condition("Ready")?;
-    if text(condition, "/status") == "True" {
-        return None;
-    }
-    Some(Finding {
-        cause: Cause::NodeNotReady,
+    let node = seen.get(&key)?;
+    let condition = node.condition("Ready")?;
+    let runs = format!("the node {name}, where {} runs,", pod.in_words());
+    let found = |cause, sentence, evidence, fix: &str| Finding {
+        cause,
         object: format!("Node {name}"),
-        sentence: format!(
-            "the node {name}, where {} runs, is not ready",
-            pod.in_words()
-        ),
-        evidence: evidence(text(condition, "/reason"), text(condition, "/message")),
-        fix: "sudo pipeops-agent doctor on that machine; kubectl describe node".to_owned(),
+        sentence,
+        evidence,
+        fix: fix.to_owned(),
         is_definite: false,
+    };
+    if text(condition, "/status") != "True" {
+        return Some(found(
+            Cause::NodeNotReady,
+            format!("{runs} is not ready"),
+            evidence(text(condition, "/reason"), text(condition, "/message")),
+            "sudo pipeops-agent doctor on that machine; kubectl describe node",
+        ));
+    }
+    let mut owners = pod.list("/metadata/ownerReferences");
+    let is_everywhere = owners.any(|owner| text(owner, "/kind") == "DaemonSet");
+    (is_everywhere && node.is("/spec/unschedulable")).then(|| {
+        let fix = format!("kubectl uncordon {name}; it then continues automatically");
+        let sentence = format!("{runs} is cordoned");
+        found(Cause::NodeCordoned, sentence, String::new(), &fix)
     })
 }
 
