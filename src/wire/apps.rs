@@ -149,7 +149,7 @@ fn revision(revision: &Revision) -> Value {
         "sized": AsObject(&revision.overlay.sized),
         "verdict": outcome.verdict, "cause": outcome.cause, "object": outcome.object, "sentence": outcome.sentence,
         "evidence": outcome.evidence, "fix": outcome.fix, "since": outcome.since.millis(),
-        "took": revision.took_s,
+        "took": revision.took_s, "inputs": outcome.inputs,
     })
 }
 
@@ -298,6 +298,7 @@ struct RevisionShape {
     fix: String,
     since: i64,
     took: u64,
+    inputs: Vec<String>,
 }
 fields!(RevisionShape {
     number,
@@ -317,7 +318,8 @@ fields!(RevisionShape {
     evidence,
     fix,
     since,
-    took
+    took,
+    inputs
 });
 
 fn field(stored: &Stored, name: &str) -> Result<Vec<u8>, String> {
@@ -380,6 +382,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
             sentence: found.sentence,
             evidence: found.evidence,
             fix: found.fix,
+            inputs: found.inputs,
             since: Wall::from_millis(found.since),
         },
         took_s: found.took,
@@ -706,6 +709,7 @@ mod tests {
                 verdict: "bad".to_owned(),
                 cause: "container.oom".to_owned(),
                 since: Wall::from_millis(7),
+                inputs: vec!["Pod shop/web-1: Pending".to_owned()],
                 ..Outcome::default()
             },
             took_s: 9,
@@ -777,12 +781,14 @@ mod tests {
             },
             ..Revision::default()
         };
-        let app = App {
+        let mut app = App {
             name: "web".to_owned(),
+            unproven_job: format!("Job {:0>63}/{:0>63}", 1, 1),
             inventory: (0..crate::core::apps::OBJECTS_MAX).map(entry).collect(),
             revisions: vec![revision; 11],
             ..App::default()
         };
+        app.revisions[10].outcome.inputs = vec!["i".repeat(120); 9];
         let secret = record(&app, "pipeops-system", "");
         let bytes = field(&stored(&secret), RECORD).unwrap();
         assert!(bytes.len() < 1 << 20, "{}", bytes.len());

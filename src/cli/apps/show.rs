@@ -219,8 +219,31 @@ fn images(revision: View<'_>, output: &mut Output) {
 fn why(args: &Args, output: &mut Output) -> Result<Exit> {
     let path = path(args.text("NAME").unwrap_or_default(), "/why");
     let what = (path.as_str(), "the verdict is not known");
-    let value = ask(args, output, what, print_change)?;
+    let value = ask(args, output, what, |value, output| {
+        print_change(value, output);
+        print_inputs(View::new(value), output);
+    })?;
     Ok(exit(verdict(&value)))
+}
+
+/// Prints what the verdict on the last change read, and that on what runs where it is another one.
+fn print_inputs(app: View<'_>, output: &mut Output) {
+    let running = app.at("running");
+    let is_same = running.count("revision") == app.count("revision");
+    let has_own = app.list("inputs").next().is_some();
+    for (of, inputs, is_shown) in [
+        ("this verdict", app, true),
+        ("the verdict on what runs", running, !is_same || !has_own),
+    ] {
+        let mut lines = inputs.list("inputs").filter(|_| is_shown).peekable();
+        if lines.peek().is_some() {
+            output.line(&format!("  inputs of {of}:"));
+        }
+        for line in lines {
+            let line = printable(line.json().as_str().unwrap_or_default());
+            output.line(&format!("    {line}"));
+        }
+    }
 }
 
 /// The verdict of an answer; one that is not known is none.

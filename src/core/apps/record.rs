@@ -104,6 +104,9 @@ pub struct Outcome {
     pub evidence: String,
     /// Action for a person.
     pub fix: String,
+    /// Reports of the objects that decided it, a line each; kept for the last verdict that is not
+    /// good.
+    pub inputs: Vec<String>,
     /// Time since when.
     pub since: Wall,
 }

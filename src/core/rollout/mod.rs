@@ -10,6 +10,7 @@ mod containers;
 mod custom;
 mod earlier;
 mod evidence;
+mod inputs;
 mod last_lines;
 mod look;
 mod messages;
@@ -27,6 +28,7 @@ use std::{
 
 pub use cause::{Blame, Cause};
 pub use evidence::LAST_LINES;
+pub use inputs::inputs;
 pub use last_lines::{Died, LINES_MAX, died, last_lines, shown_log};
 use look::look_since;
 pub use look::{RolloutProgress, look};

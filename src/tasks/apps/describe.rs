@@ -14,7 +14,7 @@ use crate::{
     core::{
         apps::{App, LastChange, Manifest, Need, Revision, Stage, needs, unpinned},
         journal::Change,
-        rollout::{JudgedRollout, RolloutVerdict, standing},
+        rollout::{JudgedRollout, RolloutVerdict, Sight, inputs, standing},
         time::Wall,
     },
     error::Result,
@@ -85,8 +85,12 @@ impl Apps {
         };
         // Last, and of the record as it is by now: a change that has ended has its verdict there.
         let known = self.known.borrow().get(app).cloned();
-        let mut answer = self.change_answer(known.as_ref().unwrap_or(&read));
+        let known = known.as_ref().unwrap_or(&read);
+        let kept = known.revisions.last().map(|last| &last.outcome.inputs);
+        let inputs = self.inputs(app).or_else(|| kept.cloned());
+        let mut answer = self.change_answer(known);
         if let Value::Object(fields) = &mut answer {
+            fields.insert("inputs".to_owned(), json!(inputs.unwrap_or_default()));
             fields.insert("running".to_owned(), running);
             fields.insert(
                 "offline".to_owned(),
@@ -173,14 +177,15 @@ impl Apps {
             .filter(|manifest| manifest.kind.name != "Job")
             .collect();
         let scope = scope(&services);
-        let known = self.watched_standing(app, &scope);
+        let judge = |sight: Sight<'_>| (standing(&scope, sight), inputs(&scope, sight));
+        let known = self.look_by_watches(app, judge);
         let cluster = self.cluster(app.owner);
-        let (verdict, sentence, mut finding) = if let Some(known) = known {
+        let ((verdict, sentence, mut finding), inputs) = if let Some(known) = known {
             known
         } else {
             let seen = cluster.observe(&app.namespace, &kinds(&services)).await;
             let seen = seen.map_err(|error| refused(&error));
-            standing(&scope, sight(&seen))
+            judge(sight(&seen))
         };
         veil(&cluster, (manifests, &app.namespace), finding.as_mut()).await;
         let judgement = JudgedRollout {
@@ -192,6 +197,7 @@ impl Apps {
         let mut answer = shown(&judgement);
         if let Value::Object(fields) = &mut answer {
             fields.insert("revision".to_owned(), json!(app.running));
+            fields.insert("inputs".to_owned(), json!(inputs));
         }
         answer
     }
@@ -270,7 +276,7 @@ fn unseen(revision: u64) -> Value {
     json!({
         "revision": revision, "verdict": RolloutVerdict::Blind.as_str(),
         "sentence": "its manifests cannot be read from the cluster now",
-        "cause": null, "object": null, "evidence": null, "fix": null,
+        "cause": null, "object": null, "evidence": null, "fix": null, "inputs": [],
     })
 }
 

@@ -19,7 +19,7 @@ use crate::{
     core::{
         apps::{App, Outcome as Concluded, Owner},
         journal::{Journal, Outcome},
-        rollout::{Finding, JudgedRollout, LOOK_EVERY, RolloutVerdict, Scope, standing},
+        rollout::{JudgedRollout, LOOK_EVERY, RolloutVerdict, Sight, inputs},
     },
     error::{Error, Result, Retry},
     net::deadline,
@@ -343,23 +343,38 @@ impl Apps {
         self.with_running(app, |running| running.watched = Some(Rc::clone(watched)));
     }
 
+    /// Keeps what the verdict on a change read, and ends its watches.
     pub(super) fn stops_to_watch(&self, app: &str) {
-        self.with_running(app, |running| running.watched = None);
+        let inputs = self.inputs(app).unwrap_or_default();
+        self.with_running(app, |running| {
+            running.watched = None;
+            running.outcome.inputs = inputs;
+        });
     }
 
-    /// Verdict on what runs by the watches of a change that judges it; `None`: there are none.
-    pub(super) fn watched_standing(
+    /// Inputs of the verdict on the change of an app; `None`: none is under way.
+    pub(super) fn inputs(&self, app: &str) -> Option<Vec<String>> {
+        let running = self.running.borrow();
+        let running = running.get(app)?;
+        match &running.watched {
+            Some(watched) => watched.look(|sight| inputs(&watched.scope, sight)),
+            None => Some(running.outcome.inputs.clone()),
+        }
+    }
+
+    /// Looks at what runs by the watches of a change that judges it; `None`: there are none.
+    pub(super) fn look_by_watches<T>(
         &self,
         app: &App,
-        scope: &Scope,
-    ) -> Option<(RolloutVerdict, String, Option<Finding>)> {
+        look: impl FnOnce(Sight<'_>) -> T,
+    ) -> Option<T> {
         let running = self.running.borrow();
         let running = running.get(&app.name)?;
         let watched = running.watched.as_ref()?;
         if running.revision != app.running {
             return None;
         }
-        watched.look(|sight| standing(scope, sight))
+        watched.look(look)
     }
 
     pub(super) fn goes_back(&self, app: &str, to: u64) {

@@ -84,6 +84,7 @@ pub(super) fn concluded(judged: &JudgedRollout, now: Now) -> Concluded {
             .map(|found| found.evidence.clone())
             .unwrap_or_default(),
         fix: found.map(|found| found.fix.clone()).unwrap_or_default(),
+        inputs: Vec::new(),
         since: now.wall,
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     core::{
         apps::{Kind, NODE, Owner, read_for},
         backoff::Backoff,
-        rollout::{JobEnd, Key, LAST_LINES, Object, Observation, Sight, job_end},
+        rollout::{JobEnd, Key, LAST_LINES, Object, Observation, Scope, Sight, job_end},
     },
     error::{Error, Retry},
     host::clock,
@@ -29,6 +29,8 @@ const RIGHTS_EVERY: Duration = Duration::from_secs(5);
 /// A namespace with everything that verdicts on some objects read. Dropping it ends the watches.
 pub(super) struct Watched {
     state: Rc<RefCell<State>>,
+    /// Objects that are judged.
+    pub(super) scope: Scope,
     _task: Task<()>,
 }
 
@@ -50,7 +52,11 @@ struct Part {
 
 impl Watched {
     /// Begins to watch what verdicts on objects of these kinds read.
-    pub(super) fn new(apps: &Rc<Apps>, (namespace, owner): (&str, Owner), kinds: &[Kind]) -> Self {
+    pub(super) fn new(
+        apps: &Rc<Apps>,
+        (namespace, owner): (&str, Owner),
+        (kinds, scope): (&[Kind], Scope),
+    ) -> Self {
         let state = Rc::<RefCell<State>>::default();
         let mut kinds = read_for(kinds);
         kinds.push(NODE.clone());
@@ -64,6 +70,7 @@ impl Watched {
         );
         Self {
             state,
+            scope,
             _task: apps.executor.spawn(watches),
         }
     }
@@ -90,25 +97,29 @@ impl Watched {
 
     /// Gives what is seen now to `look`; `None` until the first lists are complete.
     pub(super) fn look<T>(&self, look: impl FnOnce(Sight<'_>) -> T) -> Option<T> {
+        let (mut look, mut found) = (Some(look), None);
+        self.show(&mut |sight| found = look.take().map(|look| look(sight)));
+        found
+    }
+
+    /// The same, compiled once for all looks.
+    fn show(&self, look: &mut dyn FnMut(Sight<'_>)) {
         let state = self.state.borrow();
         let failures = || {
-            state
-                .kinds
-                .values()
-                .filter_map(|part| part.failure.as_ref())
+            let kinds = state.kinds.values();
+            kinds.filter_map(|part| part.failure.as_ref())
         };
         // A right that is missing says more than an answer that is.
         let failure = failures()
             .find(|failure| failure.retry == Retry::Later)
             .or_else(|| failures().next());
-        let refused = failure.and_then(refused);
-        match (failure, &refused) {
-            (Some(_), Some(found)) => Some(look(Sight::Refused(found))),
-            (Some(_), None) => Some(look(Sight::Blind)),
-            (None, _) => {
-                let is_complete = state.kinds.values().all(|part| part.is_complete);
-                is_complete.then(|| look(Sight::Seen(&state.seen)))
+        match failure.map(refused) {
+            Some(Some(found)) => look(Sight::Refused(&found)),
+            Some(None) => look(Sight::Blind),
+            None if state.kinds.values().all(|part| part.is_complete) => {
+                look(Sight::Seen(&state.seen));
             }
+            None => {}
         }
     }
 }
@@ -231,7 +242,7 @@ async fn watch(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::verdict::scope, *};
     use crate::tasks::apps::observe::OBJECTS_MAX;
     use serde_json::json;
 
@@ -328,6 +339,7 @@ mod tests {
         let state = Rc::<RefCell<State>>::default();
         let watched = Watched {
             state: Rc::clone(&state),
+            scope: scope(&[]),
             _task: smol::LocalExecutor::new().spawn(async {}),
         };
         let look = || {

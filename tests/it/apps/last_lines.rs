@@ -71,14 +71,19 @@ fn what_a_container_wrote_before_it_died_is_shown_without_secrets() {
     );
     let (_, said) = bench.apps(&["why", "migrate"]);
     assert!(said.contains("\n    our key is (hidden)\n"), "{said}");
+    let ended = "container migrate terminated Error 1";
+    let (_, inputs) = said.split_once("\n  inputs of this verdict:\n").unwrap();
+    assert!(inputs.contains(ended), "{said}");
     // The record, which outlives the agent, has the same. A verdict is shown before it is written.
     let each = Duration::from_millis(500);
     let kept = until_every(each, "the verdict is in the record", SOON, || {
         let record = bench.record("migrate");
         let kept = record["revisions"][0]["evidence"].as_str()?.to_owned();
-        (!kept.is_empty()).then_some(kept)
+        let inputs = record["revisions"][0]["inputs"].to_string();
+        (!kept.is_empty()).then_some((kept, inputs))
     });
-    assert_eq!(kept, evidence);
+    assert_eq!(kept.0, evidence);
+    assert!(kept.1.contains(ended), "{}", kept.1);
     of_a_probe(&bench);
     says_why_it_shows_none(&bench);
     for text in [SEED, FOREIGN, PROBED] {

@@ -136,7 +136,8 @@ impl Work {
     /// meanwhile. `None`: it waits, and another change for its turn.
     async fn look(&self, judging: &mut Judging<'_>) -> Result<Option<(JudgedRollout, Proof)>> {
         let place = (judging.namespace.as_str(), self.plan.owner);
-        let watched = Rc::new(Watched::new(&self.apps, place, &judging.kinds));
+        let what = (judging.kinds.as_slice(), judging.scope.clone());
+        let watched = Rc::new(Watched::new(&self.apps, place, what));
         self.apps.watches(&self.plan.app, &watched);
         self.apps.may_stop(&self.plan.app, true);
         let began = self.apps.now().mono;
@@ -145,8 +146,8 @@ impl Work {
                 return Err(refusal);
             }
             self.unstick(&watched, judging).await;
-            let of = (&*watched, &judging.scope);
-            self.hear(judging.version, of, &mut judging.lines).await;
+            self.hear(judging.version, &watched, &mut judging.lines)
+                .await;
             let now = self.apps.now().mono;
             if let Some(mut judgement) = watched.look(|sight| judging.rollout.observe(sight, now)) {
                 let of = (judging.version, judging.namespace.as_str());

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     core::{
         order::GatherExt as _,
-        rollout::{Died, JudgedRollout, Object, Scope, Sight, died, last_lines},
+        rollout::{Died, JudgedRollout, Object, Sight, died, last_lines},
         secret::Secret,
     },
     error::Retry,
@@ -38,15 +38,10 @@ pub(super) struct LastLines {
 
 impl Work {
     /// Adds to what is seen the last lines of containers that died since.
-    pub(super) async fn hear(
-        &self,
-        version: &Version,
-        (watched, scope): (&Watched, &Scope),
-        lines: &mut LastLines,
-    ) {
+    pub(super) async fn hear(&self, version: &Version, watched: &Watched, lines: &mut LastLines) {
         let dead = || {
             let dead = watched.look(|sight| match sight {
-                Sight::Seen(seen) => died(scope, seen),
+                Sight::Seen(seen) => died(&watched.scope, seen),
                 Sight::Refused(_) | Sight::Blind => Vec::new(),
             });
             dead.unwrap_or_default()

@@ -310,12 +310,20 @@ impl Work {
     ) -> Result<()> {
         let mut read = self.record().await?;
         let mut stage = Stage::Back;
+        let mut inputs = Vec::new();
         if good_with.is_some() {
             read.app.prove(number);
             stage = Stage::Prune;
+        } else {
+            inputs = self.apps.inputs(&self.plan.app).unwrap_or_default();
+        }
+        // Only those of the last verdict are asked for, and the record has a limit.
+        for revision in &mut read.app.revisions {
+            revision.outcome.inputs.clear();
         }
         if let Some(revision) = read.app.revision_mut(number) {
             revision.outcome = concluded(judged, self.apps.now());
+            revision.outcome.inputs = inputs;
             let proof = good_with.unwrap_or_default();
             revision.took_s = proof.took_s;
             revision.overlay.keep_digests(proof.digests);
