@@ -358,7 +358,9 @@ impl Apps {
             self.begin_noted((plan, read), None, asker).await
         };
         let why = "it was rolled back";
-        let accepted = Rc::clone(&self).takes_place(app, why, acceptance).await?;
+        let accepted = Rc::clone(&self)
+            .takes_place(app, why, Box::pin(acceptance))
+            .await?;
         Ok(accepted.answer(None))
     }
 
@@ -449,7 +451,9 @@ impl Apps {
             self.begin_noted((plan, read), None, asker).await
         };
         let why = "the app was removed";
-        let accepted = Rc::clone(&self).takes_place(app, why, acceptance).await?;
+        let accepted = Rc::clone(&self)
+            .takes_place(app, why, Box::pin(acceptance))
+            .await?;
         Ok((accepted.id, accepted.read))
     }
 

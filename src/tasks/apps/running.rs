@@ -242,7 +242,7 @@ impl Apps {
         self: Rc<Self>,
         app: &str,
         why: &str,
-        acceptance: impl Future<Output = Result<Accepted>>,
+        acceptance: Pin<Box<dyn Future<Output = Result<Accepted>> + '_>>,
     ) -> Result<Accepted> {
         let before = self.stop(app).await?;
         let accepted = match (acceptance.await, before) {

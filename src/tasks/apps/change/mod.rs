@@ -333,14 +333,18 @@ impl Work {
     }
 
     async fn record(&self) -> Result<Read> {
-        let (ledger, app) = (self.apps.ledger(), &self.plan.app);
-        let read = self
-            .patiently(async || ledger.read(app).await.map_err(of_api))
-            .await?;
+        let read = self.known_record().await?;
         read.ok_or_else(|| {
-            Error::new(format!("the record of the app {app} is gone"))
+            Error::new(format!("the record of the app {} is gone", self.plan.app))
                 .fix("deploy it again: pipeops-agent apps apply")
         })
+    }
+
+    /// The record of the app; `None`: it is gone.
+    async fn known_record(&self) -> Result<Option<Read>> {
+        let (ledger, app) = (self.apps.ledger(), &self.plan.app);
+        self.patiently(async || ledger.read(app).await.map_err(of_api))
+            .await
     }
 
     async fn keep(&self, read: &mut Read) -> Result<()> {

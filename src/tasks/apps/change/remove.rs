@@ -3,14 +3,14 @@
 use smol::Timer;
 
 use super::{
-    super::{ledger::of_api, verdict::waiting},
+    super::verdict::waiting,
     Work,
     patience::{AGAIN, AGAIN_MAX},
     version::Version,
 };
 use crate::{
     core::{
-        apps::{App, Stage},
+        apps::{App, InventoryEntry, Stage},
         backoff::Backoff,
         journal::Outcome,
         rollout::{Cause, Finding},
@@ -27,12 +27,9 @@ impl Work {
     /// finalizer keeps something.
     pub(super) async fn remove(&self, step: u32) -> Result<(Outcome, String)> {
         let (ledger, app) = (self.apps.ledger(), &self.plan.app);
-        let read = self
-            .patiently(async || ledger.read(app).await.map_err(of_api))
-            .await?;
         let removed = (Outcome::Done, "it is removed".to_owned());
         // A power cut came between the last act and its note.
-        let Some(read) = read else {
+        let Some(read) = self.known_record().await? else {
             return Ok(removed);
         };
         if step == DELETE {
@@ -51,7 +48,6 @@ impl Work {
     }
 
     async fn delete_all(&self, app: &App) -> Result<()> {
-        let cluster = self.cluster();
         // What was to be taken over from others, and was never written, is still theirs.
         let goes = || {
             let all = app.inventory.iter();
@@ -59,9 +55,9 @@ impl Work {
         };
         // What leads to others goes before them.
         for entry in goes().rev() {
-            self.patiently(async || cluster.delete(app, entry).await)
-                .await?;
+            self.delete(app, entry).await?;
         }
+        let cluster = self.cluster();
         let mut backoff = Backoff::new(AGAIN / 4, AGAIN_MAX);
         for entry in goes() {
             while let Some(left) = self
@@ -85,19 +81,22 @@ impl Work {
         Ok(())
     }
 
+    async fn delete(&self, app: &App, entry: &InventoryEntry) -> Result<()> {
+        let cluster = self.cluster();
+        self.patiently(async || cluster.delete(app, entry).await)
+            .await
+    }
+
     /// Deletes what the version no longer has, and forgets the oldest revisions. With that the
     /// change is over.
     pub(super) async fn prune(&self, version: &Version) -> Result<()> {
         let mut read = self.record().await?;
         read.app.give_back(&version.manifests, version.number);
         let surplus = read.app.surplus(&version.manifests);
-        let cluster = self.cluster();
         // An object that is deleted and still known is found to be gone by the next change.
         self.apps.may_stop(&self.plan.app, true);
         for entry in &surplus {
-            let app = &read.app;
-            self.patiently(async || cluster.delete(app, entry).await)
-                .await?;
+            self.delete(&read.app, entry).await?;
         }
         self.apps.may_stop(&self.plan.app, false);
         read.app.forget(&surplus);

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     core::{
         apps::{App, InventoryEntry, JOB, Manifest, Overlay, Owner, digests, unpinned, workload},
-        rollout::{JobEnd, Key, RolloutVerdict, job_end},
+        rollout::{JobEnd, Key, Observation, RolloutVerdict, job_end},
     },
     error::{Error, Result},
 };
@@ -123,11 +123,6 @@ impl Version {
 impl Work {
     /// A revision, and the one that it replaces.
     pub(super) async fn version(&self, number: u64, before: u64, is_back: bool) -> Result<Version> {
-        let ledger = self.apps.ledger();
-        let app = &self.plan.app;
-        let kept = self
-            .patiently(async || ledger.manifests(app, number).await.map_err(of_api))
-            .await?;
         let lost = || {
             Error::new(format!(
                 "revision {number} of {} was not kept",
@@ -135,7 +130,7 @@ impl Work {
             ))
             .fix("deploy it again: pipeops-agent apps apply")
         };
-        let mut manifests = kept.ok_or_else(lost)?;
+        let mut manifests = self.manifests(number).await?.ok_or_else(lost)?;
         let app = self.record().await?.app;
         if app.revision(number).is_none() {
             // A power cut came before it was accepted.
@@ -144,9 +139,7 @@ impl Work {
         let earlier = if before == 0 {
             None
         } else {
-            let name = &self.plan.app;
-            self.patiently(async || ledger.manifests(name, before).await.map_err(of_api))
-                .await?
+            self.manifests(before).await?
         };
         let earlier = earlier.unwrap_or_default();
         let unfinished = self.unfinished_jobs(&app, before, &earlier).await?;
@@ -168,6 +161,20 @@ impl Work {
             unfinished,
             is_back,
         })
+    }
+
+    /// Manifests of a revision; `None`: they are not kept.
+    async fn manifests(&self, number: u64) -> Result<Option<Vec<Manifest>>> {
+        let (ledger, app) = (self.apps.ledger(), &self.plan.app);
+        self.patiently(async || ledger.manifests(app, number).await.map_err(of_api))
+            .await
+    }
+
+    /// Objects of these manifests, and what belongs to them, as they are now.
+    async fn observe(&self, app: &App, manifests: &[&Manifest]) -> Result<Observation> {
+        let (cluster, kinds) = (self.cluster(), kinds(manifests));
+        self.patiently(async || cluster.observe(&app.namespace, &kinds).await)
+            .await
     }
 
     /// Secrets that are not written on the way back and are not as they were deployed.
@@ -212,11 +219,7 @@ impl Work {
         let (mut version, mut current) = (manifests.to_vec(), earlier.to_vec());
         overlay.lay(&mut version);
         app.overlay(before).lay(&mut current);
-        let kinds = kinds(&version.iter().collect::<Vec<_>>());
-        let cluster = self.cluster();
-        let seen = self
-            .patiently(async || cluster.observe(&app.namespace, &kinds).await)
-            .await;
+        let seen = self.observe(app, &version.iter().collect::<Vec<_>>()).await;
         // Where nothing can be seen, everything goes by digest.
         let running = digests(&version, &seen.unwrap_or_default());
         overlay.to_pin((&version, &current), &running)
@@ -237,11 +240,7 @@ impl Work {
         if jobs.is_empty() || was_good(number) {
             return Ok(Vec::new());
         }
-        let kinds = kinds(&jobs);
-        let cluster = self.cluster();
-        let seen = self
-            .patiently(async || cluster.observe(&app.namespace, &kinds).await)
-            .await?;
+        let seen = self.observe(app, &jobs).await?;
         let end = |key: Key| {
             // One that is gone did not succeed before it went.
             let end = seen.get(&key).map_or(JobEnd::Failed, job_end);
