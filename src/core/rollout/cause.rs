@@ -109,8 +109,6 @@ causes! {
     ServiceWrongPort = "service.wrong-port", App, 20;
     /// The Ingress leads to a Service that is not there.
     IngressNoBackend = "ingress.no-backend", App, 20;
-    /// The Ingress names no class, and the cluster has no default one.
-    IngressNoClass = "ingress.no-class", App, 20;
     /// The helm-controller says that it does not install the chart.
     ChartFailed = "chart.failed", App, 20;
     /// A custom resource says that it does not go on by itself.

@@ -155,14 +155,7 @@ fn of_kind(kind: &str) -> &'static [&'static str] {
             "spec/ports/*/port",
             "spec/ports/*/targetPort",
         ],
-        b"Ingress" => &[
-            "metadata/annotations/kubernetes.io~ingress.class",
-            "spec/ingressClassName",
-            "spec/defaultBackend",
-            "spec/rules",
-            "status/loadBalancer/ingress/*/ip",
-            "status/loadBalancer/ingress/*/hostname",
-        ],
+        b"Ingress" => &["spec/ingressClassName", "spec/defaultBackend", "spec/rules"],
         b"PersistentVolumeClaim" => &[
             "spec/storageClassName",
             "spec/volumeName",

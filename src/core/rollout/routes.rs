@@ -65,40 +65,15 @@ fn has_workload(target: &Object, seen: &Observation) -> bool {
     })
 }
 
-/// Doubt about a version that is complete: a DaemonSet fits no node, no controller serves an
-/// Ingress, or a Service leads to a number that none of its Pods declares. Declared ports only
-/// describe a Pod (a program may listen on others), so this makes no version bad, and Pods that
-/// declare none leave nothing to say.
+/// Doubt about a version that is complete: a DaemonSet fits no node, or a Service leads to a number
+/// that none of its Pods declares. Declared ports only describe a Pod (a program may listen on
+/// others), so this makes no version bad, and Pods that declare none leave nothing to say.
 pub(super) fn doubt(scope: &Scope, seen: &Observation) -> Option<Finding> {
     let mut targets = scope.targets.keys().filter_map(|key| seen.get(key));
     targets.find_map(|target| match target.kind() {
         "DaemonSet" => workloads::nowhere(target),
         "Service" => undeclared(target, seen),
-        "Ingress" => unclassed(target),
         _ => None,
-    })
-}
-
-/// An Ingress without a class, which the API server would have given it if there were a default
-/// one. Some controllers take it all the same, and most of them say so in its status.
-fn unclassed(target: &Object) -> Option<Finding> {
-    const CLASSES: [&str; 2] = [
-        "/spec/ingressClassName",
-        "/metadata/annotations/kubernetes.io~1ingress.class",
-    ];
-    let has_class = CLASSES.iter().any(|class| !target.text(class).is_empty());
-    let is_served = target.list("/status/loadBalancer/ingress").next().is_some();
-    if has_class || is_served {
-        return None;
-    }
-    let object = target.in_words();
-    Some(Finding {
-        cause: Cause::IngressNoClass,
-        sentence: format!("{object} names no class, and no controller says that it serves it"),
-        object,
-        evidence: String::new(),
-        fix: "set spec.ingressClassName to one of kubectl get ingressclass".to_owned(),
-        is_definite: false,
     })
 }
 

@@ -601,29 +601,6 @@ fn an_ingress_that_names_a_port_its_service_has_not_leads_nowhere() {
 }
 
 #[test]
-fn an_ingress_that_nobody_serves_is_a_doubt() {
-    let judged = |more: &Value| {
-        let mut whole = json!({"metadata": {"name": "web", "namespace": "shop"}});
-        if let (Value::Object(whole), Value::Object(more)) = (&mut whole, more) {
-            whole.extend(more.clone());
-        }
-        let mut seen = Observation::default();
-        seen.add(Object::reduced("Ingress", &whole));
-        let (verdict, _, found) = standing(&scope_of("Ingress", "web"), Sight::Seen(&seen));
-        (verdict, found.map(|found| found.cause))
-    };
-    assert_eq!(judged(&json!({})), (Good, Some(Cause::IngressNoClass)));
-    let class = json!({"kubernetes.io/ingress.class": "nginx"});
-    for served in [
-        json!({"spec": {"ingressClassName": "traefik"}}),
-        json!({"metadata": {"name": "web", "namespace": "shop", "annotations": class}}),
-        json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}}),
-    ] {
-        assert_eq!(judged(&served), (Good, None), "{served}");
-    }
-}
-
-#[test]
 fn a_pod_of_before_says_nothing_until_the_controller_has_seen_the_version() {
     let message = "exec: \"serve\": executable file not found in $PATH";
     let cannot_start = json!({"waiting": {"reason": "RunContainerError", "message": message}});
