@@ -144,6 +144,19 @@ impl Bench {
         })
     }
 
+    /// Waits until the change to a revision of an app is over and in this state. Returns why.
+    fn until_ended(&self, app: &str, revision: u64, state: &str) -> Value {
+        let what = format!("revision {revision} is {state}");
+        until_every(drift::LOOK, &what, SOON, || {
+            let record = self.record(app);
+            let last = record["revisions"].as_array()?.last()?["number"].clone();
+            let change = self.why(app).1["change"].clone();
+            let is_it =
+                last == revision && change["state"] == state && record["change"]["stage"] == "over";
+            is_it.then(|| change["why"].clone())
+        })
+    }
+
     fn get(&self, object: &str, fields: &str) -> String {
         let fields = format!("jsonpath={fields}");
         kubectl(&[
@@ -186,6 +199,12 @@ impl Drop for Bench {
     fn drop(&mut self) {
         leave(&self.namespace);
     }
+}
+
+fn config_map(name: &str, value: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{value: {value}}}\n"
+    )
 }
 
 fn deployment(name: &str, more: &str) -> String {

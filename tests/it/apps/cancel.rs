@@ -2,14 +2,8 @@
 
 use serde_json::json;
 
-use super::{Bench, SOON, drift::LOOK};
+use super::{Bench, SOON, config_map, drift::LOOK};
 use crate::agent::until_every;
-
-fn map(name: &str, value: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{value: {value}}}\n"
-    )
-}
 
 #[test]
 fn a_change_is_cancelled_in_the_queue_in_progress_and_at_the_first_version() {
@@ -18,7 +12,7 @@ fn a_change_is_cancelled_in_the_queue_in_progress_and_at_the_first_version() {
     };
     bench.bind();
     let deploys = |bench: &Bench, app: &str, value: &str| {
-        let (code, said) = bench.apply(app, &map(app, value));
+        let (code, said) = bench.apply(app, &config_map(app, value));
         assert_eq!(code, 0, "{said}");
     };
     let cancels = |bench: &Bench, app: &str| {

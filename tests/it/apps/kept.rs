@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Bench, SOON, drift::LOOK, half_written::is_changed, job};
+use super::{Bench, SOON, config_map, drift::LOOK, half_written::is_changed, job};
 use crate::{
     agent::{put, until_every},
     cluster::{kubectl, leave_object},
@@ -13,12 +13,6 @@ use crate::{
 
 /// Time for a version to be written and to soak.
 const SOAKED: Duration = Duration::from_secs(180);
-
-fn map(name: &str, value: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{value: {value}}}\n"
-    )
-}
 
 /// Deploys an app, and takes over what others made of it.
 fn adopts(bench: &Bench, app: &str, manifests: &str) {
@@ -50,13 +44,17 @@ fn going_back_leaves_what_was_adopted_since_as_it_is() {
         return;
     };
     bench.bind();
-    deploys(&bench, "web", &map("web", "one"));
+    deploys(&bench, "web", &config_map("web", "one"));
     bench.until_verdict("web", "soaking");
     bench.are_good(&["web"]);
     for name in ["theirs", "waiting"] {
         kubectl(&["-n", &bench.namespace, "create", "configmap", name]);
     }
-    let both = format!("{}---\n{}", map("web", "two"), map("theirs", "ours"));
+    let both = format!(
+        "{}---\n{}",
+        config_map("web", "two"),
+        config_map("theirs", "ours")
+    );
     adopts(&bench, "web", &both);
     bench.until_verdict("web", "soaking");
     let (code, said) = bench.apps(&["cancel", "web"]);
@@ -76,9 +74,13 @@ fn going_back_leaves_what_was_adopted_since_as_it_is() {
 
     // What was to be adopted and was never written is not removed with the app: it is not its own.
     for name in ["a", "b", "c", "d", "e", "f", "g", "h", "i"] {
-        deploys(&bench, name, &map(name, "one"));
+        deploys(&bench, name, &config_map(name, "one"));
     }
-    let both = format!("{}---\n{}", map("late", "one"), map("waiting", "ours"));
+    let both = format!(
+        "{}---\n{}",
+        config_map("late", "one"),
+        config_map("waiting", "ours")
+    );
     adopts(&bench, "late", &both);
     bench.until_verdict("late", "waiting");
     let (code, said) = bench.apps(&["cancel", "late"]);
@@ -96,7 +98,7 @@ fn a_job_that_succeeded_is_not_run_again_once_its_ttl_has_it_deleted() {
         "backoffLimit: 0",
         "backoffLimit: 0\n  ttlSecondsAfterFinished: 0",
     );
-    let version = |value: &str| format!("{}---\n{once}", map("settings", value));
+    let version = |value: &str| format!("{}---\n{once}", config_map("settings", value));
     deploys(&bench, "web", &version("one"));
     bench.until_verdict("web", "soaking");
     until_every(LOOK, "the Job is gone", SOON, || {
@@ -124,7 +126,7 @@ fn revisions_of_which_none_becomes_good_are_forgotten_as_well() {
     let Some(bench) = Bench::new() else { return };
     bench.bind();
     for number in 1..=13 {
-        deploys(&bench, "web", &map("web", &format!("v{number}")));
+        deploys(&bench, "web", &config_map("web", &format!("v{number}")));
     }
     let record = bench.record("web");
     let revisions = record["revisions"].as_array().unwrap();
@@ -140,7 +142,7 @@ fn revisions_of_which_none_becomes_good_are_forgotten_as_well() {
 /// Deploys a second version of an app while the API server does not manage to answer a write, and
 /// returns what has it answer again.
 fn is_written_in_vain(bench: &mut Bench, hook: &'static str) -> impl FnOnce() + use<> {
-    deploys(bench, "web", &map("web", "one"));
+    deploys(bench, "web", &config_map("web", "one"));
     bench.until_verdict("web", "soaking");
     bench.are_good(&["web"]);
     kubectl(&["-n", &bench.namespace, "create", "configmap", "probe"]);
@@ -158,7 +160,7 @@ fn is_written_in_vain(bench: &mut Bench, hook: &'static str) -> impl FnOnce() + 
     until_every(LOOK, "writes fail", SOON, || {
         (!is_changed(bench)).then_some(())
     });
-    deploys(bench, "web", &map("web", "two"));
+    deploys(bench, "web", &config_map("web", "two"));
     bench.until_verdict("web", "blind");
     move || leave_object(&["validatingwebhookconfiguration", hook])
 }

@@ -161,10 +161,7 @@ fn going_back_to_an_earlier_revision_keeps_the_secret_of_the_last_good_one() {
     let ends = |revision: u64, manifests: &str, state: &str| {
         let (code, said) = bench.apply("web", manifests);
         assert_eq!(code, 0, "{said}");
-        until_every(LOOK, state, SOON, || {
-            let last = bench.record("web")["revisions"].as_array()?.last()?["number"].clone();
-            (last == revision && bench.why("web").1["change"]["state"] == state).then_some(())
-        });
+        bench.until_ended("web", revision, state);
     };
     let value = || bench.get("secret/key", "{.data.p}");
     let text = || bench.get("configmap/page", "{.data.text}");

@@ -66,14 +66,8 @@ fn a_job_of_a_bad_version_is_not_forgotten_by_the_next_one() {
     let ends = |revision: u64, manifests: &str, state: &str| {
         let (code, said) = bench.apply("web", manifests);
         assert_eq!(code, 0, "{said}");
-        let what = format!("revision {revision} is {state}");
-        until_every(LOOK, &what, SOON, || {
-            let why = bench.why("web").1;
-            let is_it =
-                why["change"]["state"] == state && bench.record("web")["change"]["stage"] == "over";
-            let last = bench.record("web")["revisions"].as_array()?.last()?["number"].clone();
-            (is_it && last == revision).then(|| why["change"]["why"].as_str().unwrap().to_owned())
-        })
+        let why = bench.until_ended("web", revision, state);
+        why.as_str().unwrap().to_owned()
     };
     ends(1, &deployment("web", ""), "done");
     for (revision, manifests) in [(2, fails(2) + "---\n" + &migration("true")), (3, fails(3))] {

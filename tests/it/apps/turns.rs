@@ -1,13 +1,7 @@
 //! Changes that wait for something that may never come: they keep no other app from anything.
 
-use super::{Bench, SOON, deployment, drift::LOOK};
+use super::{Bench, SOON, config_map, deployment, drift::LOOK};
 use crate::agent::until_every;
-
-fn map(name: &str, value: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{value: {value}}}\n"
-    )
-}
 
 #[test]
 fn an_app_goes_back_is_removed_and_is_deployed_beside_changes_that_wait() {
@@ -20,7 +14,7 @@ fn an_app_goes_back_is_removed_and_is_deployed_beside_changes_that_wait() {
         assert_eq!(code, 0, "{said}");
     };
     for (app, value) in [("web", "one"), ("gone", "one"), ("web", "two")] {
-        deploys(app, &map(app, value));
+        deploys(app, &config_map(app, value));
         bench.until_verdict(app, "good");
     }
     assert_eq!(bench.get("configmap/web", "{.data.value}"), "two");
@@ -39,7 +33,7 @@ fn an_app_goes_back_is_removed_and_is_deployed_beside_changes_that_wait() {
     let (code, said) = bench.apps(&["remove", "gone"]);
     assert_eq!(code, 0, "{said}");
 
-    deploys("late", &map("late", "one"));
+    deploys("late", &config_map("late", "one"));
     bench.until_verdict("late", "waiting");
     assert_eq!(bench.apps(&["pause", "late"]).0, 0);
     bench.until_verdict("late", "good");
