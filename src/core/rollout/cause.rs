@@ -121,6 +121,12 @@ causes! {
     ImageUnreachable = "image.unreachable", Outside, 0;
     /// The registry asks for patience.
     ImageRateLimited = "image.rate-limited", Outside, 0;
+    /// The node does not trust the certificate of the registry.
+    ImageCertificate = "image.certificate", Outside, 0;
+    /// The registry speaks no TLS.
+    ImagePlainHttp = "image.plain-http", Outside, 0;
+    /// By the clock of the node, the certificate of the registry is not valid yet.
+    NodeClock = "node.clock", Outside, 0;
     /// The node has no room for the image.
     ImageDisk = "image.disk-full", Outside, 0;
     /// The node is not ready.

@@ -64,6 +64,16 @@ pub(super) fn pull(message: &str) -> Cause {
         Cause::ImagePlatform
     } else if has(&["no space left on device"]) {
         Cause::ImageDisk
+    } else if has(&["x509:", "tls: failed to verify certificate"]) {
+        let is_early =
+            lower.contains("not yet valid: current time") && lower.contains(" is before ");
+        if is_early {
+            Cause::NodeClock
+        } else {
+            Cause::ImageCertificate
+        }
+    } else if has(&["http response to https"]) {
+        Cause::ImagePlainHttp
     } else if has(&[
         "dial tcp",
         "i/o timeout",
@@ -74,14 +84,12 @@ pub(super) fn pull(message: &str) -> Cause {
         "deadline exceeded",
         "network is unreachable",
         "server misbehaving",
-        "x509:",
         "unexpected eof",
         "500 internal",
         "502 bad",
         "503 service",
         "504 gateway",
         "temporary failure",
-        "http response to https",
     ]) {
         Cause::ImageUnreachable
     } else if has(&[
@@ -716,6 +724,26 @@ mod tests {
             (
                 "failed to pull and unpack image \"a:1\": failed to extract layer: write /var/lib/rancher/k3s/agent/containerd: no space left on device",
                 Cause::ImageDisk,
+            ),
+            (
+                "failed to do request: Head \"https://registry.example/v2/a/manifests/1\": tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 1970-01-01T00:02:11Z is before 2026-03-01T00:00:00Z",
+                Cause::NodeClock,
+            ),
+            (
+                "failed to do request: Head \"https://registry.example/v2/a/manifests/1\": tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2026-03-02T00:02:11Z is after 2026-03-01T00:00:00Z",
+                Cause::ImageCertificate,
+            ),
+            (
+                "failed to do request: Head \"https://registry.example/v2/a/manifests/1\": tls: failed to verify certificate: x509: certificate signed by unknown authority",
+                Cause::ImageCertificate,
+            ),
+            (
+                "failed to do request: Head \"https://registry.example:5000/v2/a/manifests/1\": http: server gave HTTP response to HTTPS client",
+                Cause::ImagePlainHttp,
+            ),
+            (
+                "failed to do request: Head \"https://registry.example/v2/a/manifests/1\": dial tcp 192.0.2.1:443: connect: connection refused",
+                Cause::ImageUnreachable,
             ),
             (
                 "no match for platform in manifest: not found",

@@ -503,7 +503,7 @@ fn pulls(pod: &Object, status: &Value, seen: &Observation) -> Option<Finding> {
 
 /// Sentence and fix of a pull that fails.
 fn image_words(cause: Cause) -> (&'static str, &'static str) {
-    const WORDS: [(Cause, &str, &str); 5] = [
+    const WORDS: [(Cause, &str, &str); 8] = [
         (
             Cause::ImageNotFound,
             "the image IMAGE does not exist in its registry",
@@ -523,6 +523,21 @@ fn image_words(cause: Cause) -> (&'static str, &'static str) {
             Cause::ImageRateLimited,
             "the registry limits how often images are pulled, so IMAGE has to wait",
             "log in to the registry with a pull secret, or use a mirror; it then continues automatically",
+        ),
+        (
+            Cause::NodeClock,
+            "by the clock of the node, the certificate of the registry of IMAGE is not valid yet",
+            "set the clock of the node: sudo timedatectl set-ntp true, or without a network: date -u -s 'YYYY-MM-DD HH:MM:SS'; it then continues automatically",
+        ),
+        (
+            Cause::ImageCertificate,
+            "the node does not accept the certificate of the registry of IMAGE",
+            "where the registry has a CA of its own, name it on the node in /etc/rancher/k3s/registries.yaml (configs, tls, ca_file) and restart k3s; an expired certificate has to be renewed in the registry; it then continues automatically",
+        ),
+        (
+            Cause::ImagePlainHttp,
+            "the registry of IMAGE speaks HTTP, and the node asks it by HTTPS",
+            "name it on the node in /etc/rancher/k3s/registries.yaml as a mirror whose endpoint begins with http://, and restart k3s; it then continues automatically",
         ),
         (
             Cause::ImageDisk,
