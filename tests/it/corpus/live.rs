@@ -2,6 +2,10 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use pipeops_agent::{
     core::apps::{Kind, kind_of},
     core::rollout::{Died, Key, LOOK_EVERY, Object, Observation, Scope, died, last_lines},
@@ -15,41 +19,38 @@ use smol::lock::Mutex;
 use super::{Scenario, folder, judged, names};
 use crate::{
     agent::{clock, put},
-    cluster::{admin, calm, define, kubectl, leave},
+    cluster::{admin, alone, calm, define, kubectl, leave, variable},
     kube::{Executor, real::client_of},
 };
 
 /// Scenarios at a time: two cores can start the containers of so many.
 const AT_A_TIME: usize = 8;
 
-/// Records all scenarios, or those that the variable names; without it nothing is recorded.
-#[test]
-fn the_scenarios_are_recorded_and_judged() {
+/// Scenarios to record, of those that need the node for themselves or of the others: all, or those
+/// that the variable names; without it nothing is recorded.
+fn wanted(is_alone: bool) -> Vec<Scenario> {
     let Some(wanted) = std::env::var_os("PIPEOPS_CORPUS") else {
-        return;
+        return Vec::new();
     };
-    let Some(_guard) = calm() else { return };
     let wanted = wanted.into_string().unwrap();
     let is_wanted = |name: &String| wanted == "all" || wanted.split(',').any(|part| part == name);
-    kubectl(&[
-        "apply",
-        "-f",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/corpus/registry.yaml"),
-    ]);
-    let definitions = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/corpus/widget.yaml");
-    define(
-        Path::new(definitions),
-        &["widgets.corpus.example.com", "helmcharts.helm.cattle.io"],
-    );
-    kubectl(&[
-        "wait",
-        "--for=condition=Ready",
-        "pod/registry",
-        "-n",
-        "fixtures",
-        "--timeout=60s",
-    ]);
-    let left: Vec<_> = names(".yaml").into_iter().filter(is_wanted).collect();
+    let scenarios = names(".yaml")
+        .into_iter()
+        .filter(is_wanted)
+        .map(|name| Scenario::read(&name));
+    scenarios
+        .filter(|scenario| scenario.is_alone == is_alone)
+        .collect()
+}
+
+#[test]
+fn the_scenarios_are_recorded_and_judged() {
+    let left = wanted(false);
+    if left.is_empty() {
+        return;
+    }
+    let Some(_guard) = calm() else { return };
+    prepare();
     let count = left.len();
     let left = Mutex::new(left);
     let wrong = Mutex::new(Vec::new());
@@ -58,23 +59,63 @@ fn the_scenarios_are_recorded_and_judged() {
             scope.spawn(|| {
                 loop {
                     let next = left.lock_blocking().pop();
-                    let Some(name) = next else { break };
-                    let scenario = Scenario::read(&name);
-                    let text = record(&scenario);
-                    let steps = judged(&text);
-                    put(&folder().join(format!("{name}.jsonl")), &text);
-                    let (at, last) = steps.last().unwrap();
-                    println!(
-                        "{name}: {} after {at} s: {}",
-                        last.verdict.as_str(),
-                        last.sentence
-                    );
-                    wrong.lock_blocking().extend(scenario.differs(last));
+                    let Some(scenario) = next else { break };
+                    let differs = recorded(&scenario);
+                    wrong.lock_blocking().extend(differs);
                 }
             });
         }
     });
-    let wrong = wrong.lock_blocking();
+    none_is_wrong(&wrong.lock_blocking(), count);
+}
+
+#[test]
+fn the_scenarios_that_need_the_node_for_themselves_are_recorded_and_judged() {
+    let scenarios = wanted(true);
+    if scenarios.is_empty() {
+        return;
+    }
+    let Some(_guard) = alone() else { return };
+    prepare();
+    let wrong: Vec<_> = scenarios.iter().flat_map(recorded).collect();
+    none_is_wrong(&wrong, scenarios.len());
+}
+
+/// Starts what the scenarios share.
+fn prepare() {
+    const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/corpus");
+    kubectl(&["apply", "-f", &format!("{FOLDER}/registry.yaml")]);
+    define(
+        Path::new(&format!("{FOLDER}/widget.yaml")),
+        &["widgets.corpus.example.com", "helmcharts.helm.cattle.io"],
+    );
+    kubectl(&[
+        "wait",
+        "--for=condition=Ready",
+        "pod/registry",
+        "pod/images",
+        "-n",
+        "fixtures",
+        "--timeout=60s",
+    ]);
+}
+
+/// Records a scenario. Returns why the judgement is not the expected one, where it is not.
+fn recorded(scenario: &Scenario) -> Vec<String> {
+    let name = &scenario.name;
+    let text = record(scenario);
+    let steps = judged(&text);
+    put(&folder().join(format!("{name}.jsonl")), &text);
+    let (at, last) = steps.last().unwrap();
+    println!(
+        "{name}: {} after {at} s: {}",
+        last.verdict.as_str(),
+        last.sentence
+    );
+    scenario.differs(last).into_iter().collect()
+}
+
+fn none_is_wrong(wrong: &[String], count: usize) {
     assert!(
         wrong.is_empty(),
         "{} of {count} are wrong:\n{}",
@@ -112,12 +153,69 @@ fn record(scenario: &Scenario) -> String {
             path,
         ]);
     }
+    if let Some((change, _)) = &scenario.node {
+        in_words(change);
+    }
     put(&file, last);
     kubectl(&["-n", &namespace, "apply", "-f", path]);
     let applied = kubectl(&["-n", &namespace, "get", "-f", path, "-o", "json"]);
     let text = watch(scenario, &namespace, targets(&applied));
+    if let Some((_, restore)) = &scenario.node {
+        in_words(restore);
+    }
     leave(&namespace);
     text
+}
+
+/// A command of kubectl.
+fn in_words(command: &str) {
+    kubectl(&command.split(' ').collect::<Vec<_>>());
+}
+
+/// Stops the kubelet, or lets it go on.
+fn signal_kubelet(signal: Signal) {
+    let pid = variable("KUBELET_PID").parse().unwrap();
+    kill(Pid::from_raw(pid), signal).unwrap();
+}
+
+/// What happens to the cluster in the course of a scenario.
+struct Course<'a> {
+    scenario: &'a Scenario,
+    /// Second up to which it has happened.
+    until: u64,
+}
+
+impl Course<'_> {
+    /// Does what is due.
+    fn go_on(&mut self, namespace: &str, second: u64) {
+        let due = self.until..=second;
+        let Scenario {
+            says, does, stops, ..
+        } = self.scenario;
+        for (_, object, status) in says.iter().filter(|(at, ..)| due.contains(at)) {
+            let patch = [
+                "patch",
+                object,
+                "--subresource=status",
+                "--type=merge",
+                "-p",
+                status,
+            ];
+            kubectl(&[&["-n", namespace], patch.as_slice()].concat());
+        }
+        for (_, command) in does.iter().filter(|(at, _)| due.contains(at)) {
+            in_words(command);
+        }
+        if let Some((from, until)) = stops {
+            if due.contains(from) {
+                signal_kubelet(Signal::SIGSTOP);
+            }
+            if due.contains(until) {
+                signal_kubelet(Signal::SIGCONT);
+            }
+        }
+        self.until = second + 1;
+    }
 }
 
 fn targets(applied: &str) -> (BTreeMap<Key, u64>, Vec<Kind>) {
@@ -167,23 +265,12 @@ fn watch(
     let mut recorder = Recorder::default();
     let mut text = Recorder::scope(&scope) + "\n";
     let mut heard = BTreeMap::new();
-    let mut says = scenario.says.iter().peekable();
+    let mut course = Course { scenario, until: 0 };
     let begun = clock();
     smol::block_on(executor.run(async {
         loop {
             let at = clock().duration_since(begun);
-            if let Some((_, object, status)) = says.next_if(|(second, ..)| at.as_secs() >= *second)
-            {
-                let patch = [
-                    "patch",
-                    object,
-                    "--subresource=status",
-                    "--type=merge",
-                    "-p",
-                    status,
-                ];
-                kubectl(&[&["-n", namespace], patch.as_slice()].concat());
-            }
+            course.go_on(namespace, at.as_secs());
             let seen = observe(&client, &Identity::Agent, namespace, &kinds).await;
             let mut seen: Option<Observation> = seen.ok();
             if let Some(seen) = &mut seen {

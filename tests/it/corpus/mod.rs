@@ -31,6 +31,14 @@ struct Scenario {
     before: Option<String>,
     /// What custom resources come to say about themselves: second, object and status.
     says: Vec<(u64, String, String)>,
+    /// Commands of kubectl in the course of it, by their second.
+    does: Vec<(u64, String)>,
+    /// True if it changes the node, or needs it for itself.
+    is_alone: bool,
+    /// Command of kubectl that changes the node before, and the one that restores it.
+    node: Option<(String, String)>,
+    /// Seconds from which and until which the kubelet is stopped.
+    stops: Option<(u64, u64)>,
     /// Manifests that are applied one after the other; the last one is recorded.
     versions: Vec<String>,
 }
@@ -61,6 +69,15 @@ impl Scenario {
             let at = words.next()?.parse().unwrap();
             Some((at, words.next()?.to_owned(), words.next()?.to_owned()))
         });
+        let does = text.lines().filter_map(|line| {
+            let (at, command) = line.strip_prefix("# does: ")?.split_once(' ')?;
+            Some((at.parse().unwrap(), command.to_owned()))
+        });
+        let node = field("node").map(|node| (node, field("restore").unwrap()));
+        let stops = field("stops").map(|stops| {
+            let (from, until) = stops.split_once(' ').unwrap();
+            (from.parse().unwrap(), until.parse().unwrap())
+        });
         let expected = field("expect").unwrap();
         let (verdict, cause) = match expected.split_once(' ') {
             Some((verdict, cause)) => (verdict, Some(cause.to_owned())),
@@ -75,6 +92,10 @@ impl Scenario {
             label: field("label"),
             before: field("before"),
             says: says.collect(),
+            does: does.collect(),
+            is_alone: field("alone").is_some() || node.is_some() || stops.is_some(),
+            node,
+            stops,
             versions: text.split("#--- next\n").map(str::to_owned).collect(),
         }
     }
