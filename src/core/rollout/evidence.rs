@@ -165,6 +165,9 @@ const TROUBLES: &[Trouble] = &[
             "temporary failure in name resolution",
             "server misbehaving",
             "EAI_AGAIN",
+            "no servers could be reached",
+            // Go, where the server refuses or does not answer.
+            ":53: read udp",
         ],
         name: "DNS that does not answer",
         fix: "DNS of the cluster: kubectl -n kube-system get pods; that of the machine: sudo pipeops-agent doctor; it goes on by itself",
@@ -231,6 +234,13 @@ mod tests {
             name(&["getaddrinfo EAI_AGAIN db"]),
             Some("DNS that does not answer")
         );
+        for line in [
+            ";; connection timed out; no servers could be reached",
+            "lookup db on 10.43.0.10:53: read udp 10.42.0.9:34241->10.43.0.10:53: read: connection refused",
+            "lookup db on 10.43.0.10:53: read udp 10.42.0.9:34241->10.43.0.10:53: i/o timeout",
+        ] {
+            assert_eq!(name(&[line]), Some("DNS that does not answer"), "{line}");
+        }
         assert_eq!(name(&["all is well"]), None);
     }
 }

@@ -450,67 +450,133 @@ pub(super) fn node_trouble(message: &str) -> Option<(Cause, &'static str)> {
     }
 }
 
+/// Returns whether the scheduler says of nodes that the Pods there keep another one away.
+pub(super) fn is_beside_others(message: &str) -> bool {
+    [
+        "pod affinity",
+        "pod anti-affinity",
+        "existing pods anti-affinity",
+        "topology spread",
+    ]
+    .iter()
+    .any(|words| message.contains(words))
+}
+
+/// The scheduler's words for a volume that one Pod at a time may use.
+pub(super) const VOLUME_IN_USE: &str = "ReadWriteOncePod access mode already in-use";
+
+/// Words of the scheduler, the cause that they mean, and why no node takes the Pod.
+type Reason = (&'static str, Cause, &'static str);
+
+/// Resources of a node.
+const OF_ROOM: [Reason; 2] = [
+    (
+        "Insufficient cpu",
+        Cause::ScheduleCpu,
+        "no node has enough free CPU for its request",
+    ),
+    (
+        "Insufficient memory",
+        Cause::ScheduleMemory,
+        "no node has enough free memory for its request",
+    ),
+];
+
+/// What is said of volumes by themselves, and of taints.
+const OF_VOLUMES: [Reason; 5] = [
+    (
+        "bound to non-existent pv",
+        Cause::StorageUnavailable,
+        "the volume that it claims is gone",
+    ),
+    (
+        "enough free storage",
+        Cause::StorageUnavailable,
+        "no node has room for the volume that it claims",
+    ),
+    // Before the next one: the volume may lie on the node that has the taint.
+    (
+        "untolerated taint",
+        Cause::ScheduleTaint,
+        "every node has a taint that it does not tolerate",
+    ),
+    (
+        "find available persistent volumes to bind",
+        Cause::StorageUnbound,
+        "there is no volume that fits its claim, and none is made for it",
+    ),
+    (
+        VOLUME_IN_USE,
+        Cause::StorageUnbound,
+        "another Pod uses its volume, whose access mode ReadWriteOncePod allows one only",
+    ),
+];
+
 /// Cause of a Pod that no node takes, by the words of the scheduler. The first that fits: they
 /// stand in the order in which a person would have to act.
 pub(super) fn unschedulable(message: &str) -> (Cause, &'static str) {
-    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    let is_volume = has(&["volume node affinity conflict"]);
-    let is_selector = has(&[
-        "node affinity/selector",
-        "node selector",
-        "pod affinity",
-        "pod anti-affinity",
-        "topology spread",
-    ]) || message
-        .replace("volume node affinity", "")
-        .contains("node affinity");
-    if has(&["unbound immediate PersistentVolumeClaims"])
-        || (has(&["persistentvolumeclaim"]) && has(&["not found"]))
+    let has = |words: &str| message.contains(words);
+    let first = |reasons: &'static [Reason]| {
+        let found = reasons.iter().find(|(words, ..)| has(words));
+        found.map(|(_, cause, because)| (*cause, *because))
+    };
+    if has("unbound immediate PersistentVolumeClaims")
+        || (has("persistentvolumeclaim") && has("not found"))
     {
-        (
+        return (
             Cause::StorageUnbound,
             "a volume that it claims is not there",
-        )
-    } else if has(&["Insufficient cpu"]) {
-        (
-            Cause::ScheduleCpu,
-            "no node has enough free CPU for its request",
-        )
-    } else if has(&["Insufficient memory"]) {
-        (
-            Cause::ScheduleMemory,
-            "no node has enough free memory for its request",
-        )
-    } else if let Some(trouble) = node_trouble(message) {
-        trouble
-    } else if has(&["free ports"]) {
-        (
+        );
+    }
+    first(&OF_ROOM)
+        .or_else(|| node_trouble(message))
+        .or_else(|| place(message))
+        .or_else(|| first(&OF_VOLUMES))
+        .or_else(|| affinity(message))
+        .unwrap_or((Cause::Schedule, "no node can take it"))
+}
+
+/// A port that is taken, or a volume that lies elsewhere.
+fn place(message: &str) -> Option<(Cause, &'static str)> {
+    let is_elsewhere = OF_OTHER_NODES.iter().any(|words| message.contains(words));
+    if message.contains("free ports") {
+        Some((
             Cause::SchedulePorts,
             "the hostPort that it wants is taken on every node",
-        )
-    } else if is_volume && is_selector {
-        (
+        ))
+    } else if is_elsewhere && affinity(message).is_some() {
+        Some((
             Cause::ScheduleAffinity,
             "its volume lies on a node, or in a zone, that its nodeSelector or affinity excludes",
-        )
-    } else if is_volume {
-        (
+        ))
+    } else {
+        is_elsewhere.then_some((
             Cause::StorageUnavailable,
             "its volume lies on a node, or in a zone, where no node can take it now",
-        )
-    } else if has(&["untolerated taint"]) {
-        (
-            Cause::ScheduleTaint,
-            "every node has a taint that it does not tolerate",
-        )
-    } else if is_selector {
-        (
-            Cause::ScheduleAffinity,
-            "no node matches its nodeSelector or affinity",
-        )
-    } else {
-        (Cause::Schedule, "no node can take it")
+        ))
     }
+}
+
+/// Nodes that a volume excludes. The second one since Kubernetes 1.34.
+const OF_OTHER_NODES: [&str; 3] = [
+    "volume node affinity",
+    "PersistentVolume's node affinity",
+    "no available volume zone",
+];
+
+/// Nodes that the Pod, or the Pods there, exclude.
+fn affinity(message: &str) -> Option<(Cause, &'static str)> {
+    let of_pod = OF_OTHER_NODES
+        .iter()
+        .fold(message.to_owned(), |text, words| text.replace(words, ""));
+    let because = if is_beside_others(message) {
+        "its affinity rules about other Pods, or theirs about it, leave it no node"
+    } else if of_pod.contains("node affinity") || of_pod.contains("node selector") {
+        "no node matches its nodeSelector or affinity"
+    } else {
+        return None;
+    };
+    Some((Cause::ScheduleAffinity, because))
 }
 
 /// Meaning of an exit code, where it has one in general.
@@ -712,6 +778,57 @@ mod tests {
         }
         let none = "no nodes available to schedule pods";
         assert_eq!(unschedulable(none).0, Cause::NodeNotReady);
+    }
+
+    #[test]
+    fn a_pod_that_a_volume_or_another_pod_keeps_away_is_blamed_on_it() {
+        for (reasons, wanted) in [
+            (
+                "1 node(s) didn't match PersistentVolume's node affinity",
+                Cause::StorageUnavailable,
+            ),
+            (
+                "1 node(s) didn't match Pod's node affinity/selector, 1 node(s) didn't match PersistentVolume's node affinity",
+                Cause::ScheduleAffinity,
+            ),
+            (
+                "1 node(s) had no available volume zone",
+                Cause::StorageUnavailable,
+            ),
+            (
+                "2 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+                Cause::StorageUnavailable,
+            ),
+            (
+                "2 node(s) did not have enough free storage",
+                Cause::StorageUnavailable,
+            ),
+            (
+                "2 node(s) didn't find available persistent volumes to bind",
+                Cause::StorageUnbound,
+            ),
+            (
+                "1 node(s) had untolerated taint(s), 1 node(s) didn't find available persistent volumes to bind",
+                Cause::ScheduleTaint,
+            ),
+            (
+                "1 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod",
+                Cause::StorageUnbound,
+            ),
+            (
+                "1 node(s) didn't match pod anti-affinity rules",
+                Cause::ScheduleAffinity,
+            ),
+            (
+                "1 node(s) didn't satisfy existing pods anti-affinity rules",
+                Cause::ScheduleAffinity,
+            ),
+        ] {
+            let message = format!(
+                "0/2 nodes are available: {reasons}. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+            );
+            assert_eq!(unschedulable(&message).0, wanted, "{message}");
+        }
     }
 
     #[test]

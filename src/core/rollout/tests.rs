@@ -848,6 +848,10 @@ fn a_pod_that_waits_for_the_place_of_one_that_ends_is_not_bad() {
             true,
         ),
         (
+            "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules.",
+            true,
+        ),
+        (
             "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
             false,
         ),

@@ -8,8 +8,8 @@ use super::{
     earlier::Earlier,
     evidence::{Trouble, Words, spoken_of},
     messages::{
-        FOREIGN, config, container_of, events_about, evidence, exit_code, newest, node_trouble,
-        platform_of, pull, start, unschedulable,
+        FOREIGN, VOLUME_IN_USE, config, container_of, events_about, evidence, exit_code,
+        is_beside_others, newest, node_trouble, platform_of, pull, start, unschedulable,
     },
     object::{list, text},
 };
@@ -129,7 +129,9 @@ fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
         ),
         object,
         evidence: evidence("Unschedulable", message),
-        fix: schedule_fix(cause).to_owned(),
+        fix: crowded_fix(cause, message)
+            .unwrap_or_else(|| schedule_fix(cause))
+            .to_owned(),
         // A claim that waits for its volume says what is wrong with it; what nobody knows may pass.
         is_definite: is_too_large.unwrap_or_else(|| {
             cause != Cause::Schedule
@@ -139,13 +141,12 @@ fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
     })
 }
 
-/// Returns whether a Pod that ends may still keep the port, or the node, that another one waits
-/// for.
+/// Returns whether a Pod that ends may still keep the port, the volume or the node that another one
+/// waits for.
 fn gets_room(pod: &Object, (cause, message): (Cause, &str), seen: &Observation) -> bool {
     let is_held = cause == Cause::SchedulePorts
-        || ["pod affinity", "pod anti-affinity", "topology spread"]
-            .iter()
-            .any(|word| message.contains(word));
+        || is_beside_others(message)
+        || message.contains(VOLUME_IN_USE);
     is_held && leaving(pod, seen).next().is_some()
 }
 
@@ -172,6 +173,21 @@ fn tainted(seen: &Observation) -> Option<(Cause, &'static str)> {
 
 /// Action for a volume that is not there now.
 const VOLUME_FIX: &str = "kubectl get pv,nodes -o wide shows where the volume lies; bring that node back, or restore the volume elsewhere; it goes on by itself";
+
+/// Action for a Pod that another one keeps from its place.
+fn crowded_fix(cause: Cause, message: &str) -> Option<&'static str> {
+    if cause == Cause::ScheduleAffinity && is_beside_others(message) {
+        Some(
+            "lower replicas, or prefer (preferredDuringScheduling…) what the affinity requires; where a Pod keeps its own successor away: maxSurge: 0 and maxUnavailable: 1",
+        )
+    } else if cause == Cause::StorageUnbound && message.contains(VOLUME_IN_USE) {
+        Some(
+            "set strategy.type: Recreate, so that the Pod before ends first; or end the Pod that uses the volume",
+        )
+    } else {
+        None
+    }
+}
 
 fn schedule_fix(cause: Cause) -> &'static str {
     const FIXES: [(Cause, &str); 10] = [
