@@ -141,7 +141,7 @@ fn record(scenario: &Scenario) -> String {
     }
     let (last, earlier) = scenario.versions.split_last().unwrap();
     for version in earlier {
-        put(&file, version);
+        put(&file, &here(version));
         kubectl(&["-n", &namespace, "apply", "-f", path]);
         kubectl(&[
             "-n",
@@ -156,7 +156,7 @@ fn record(scenario: &Scenario) -> String {
     if let Some((change, _)) = &scenario.node {
         in_words(change);
     }
-    put(&file, last);
+    put(&file, &here(last));
     kubectl(&["-n", &namespace, "apply", "-f", path]);
     let applied = kubectl(&["-n", &namespace, "get", "-f", path, "-o", "json"]);
     let text = watch(scenario, &namespace, targets(&applied));
@@ -165,6 +165,11 @@ fn record(scenario: &Scenario) -> String {
     }
     leave(&namespace);
     text
+}
+
+/// A manifest with the address of the node of this cluster.
+fn here(manifest: &str) -> String {
+    manifest.replace("NODE_ADDRESS", &variable("NODE_ADDRESS"))
 }
 
 /// A command of kubectl.
