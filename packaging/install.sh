@@ -94,7 +94,8 @@ detect() {
     *) die "there is no agent for $(uname -m), only for x86-64 and arm64" ;;
     esac
     # A kernel of 64 bit below a system of 32 bit, as on some Raspberry Pis: the static program runs, the package does not fit.
-    if have dpkg && [ "$(dpkg --print-architecture)" = "$arch" ]; then
+    # Others have dpkg as a tool: only where it installed itself it is the manager of the system.
+    if have apt-get && have dpkg && dpkg -s dpkg >/dev/null 2>&1 && [ "$(dpkg --print-architecture)" = "$arch" ]; then
         kind=deb
     elif have rpm && { have dnf || have yum || have zypper; }; then
         kind=rpm
@@ -142,6 +143,10 @@ look_around() {
     done
     has_space "$program" 32 || die "$program: $free MB free, and the program takes 32" "free space: du -xh $program | sort -h | tail -n 20"
     has_space "$state" 64 || die "$state: $free MB free, and the databases and the download take 64" "free space: du -xh $state | sort -h | tail -n 20"
+    # The download is there, and what is in a tarball.
+    temporary=${TMPDIR:-/tmp}
+    { [ -d "$temporary" ] && [ -w "$temporary" ]; } || die "$temporary is no folder to write to" 'name another: sudo env TMPDIR=/var/tmp sh install.sh'
+    has_space "$temporary" 32 || die "$temporary: $free MB free, and the download takes 32" 'name another folder: sudo env TMPDIR=/var/tmp sh install.sh'
     has_space "$state" 256 || note "$state: $free MB free" 'free space: unused images (they are pulled again when needed), the journal, old packages'
     # The second version has them in a file, the first in another.
     controllers=$({ cat /sys/fs/cgroup/cgroup.controllers 2>/dev/null || awk '$4 == 1 { print $1 }' /proc/cgroups 2>/dev/null; } | tr '\n' ' ')
@@ -176,6 +181,11 @@ get() {
     done
 }
 
+# more_than NAME: blocks of 512 bytes that no such file has. Whoever never stops sending must not fill the disk.
+more_than() {
+    case $1 in SHA256SUMS*) echo 128 ;; *) echo 131072 ;; esac
+}
+
 # One attempt, over TLS only where the address says so: a redirection does not lead out of it.
 fetch() {
     if have curl; then
@@ -184,7 +194,7 @@ fetch() {
         if [ -t 2 ]; then quiet=--progress-bar; else quiet=--silent; fi
         answer=0
         # shellcheck disable=SC2086  # words
-        code=$(curl --fail $quiet --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 1 \
+        code=$(ulimit -f "$(more_than "$1")" && curl --fail $quiet --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 1 \
             --continue-at - --output "$work/$1" --write-out '%{http_code}' "$url/$1") || answer=$?
         case $answer-$code in
         # It is busy: later it may answer.
@@ -197,8 +207,10 @@ fetch() {
         return "$answer"
     elif have wget; then
         if [ -t 2 ]; then quiet=; else quiet=-q; fi
+        # busybox that is built without it crashes of it.
+        if wget --help 2>&1 | grep -q -e '-T[ ,]'; then patience='-T 20'; else patience=; fi
         # shellcheck disable=SC2086
-        wget $quiet -c -T 20 -O "$work/$1" "$url/$1"
+        (ulimit -f "$(more_than "$1")" && wget $quiet -c $patience -O "$work/$1" "$url/$1")
     else
         die 'neither curl nor wget is installed' 'install one of them, or download by hand and use --folder'
     fi
@@ -254,7 +266,7 @@ openssl_verifies() {
     sed -n 4p "$2" | openssl base64 -d -A >"$work/signed.all" || return 1
     has_bytes "$work/key" 42 && has_bytes "$work/signed" 74 && has_bytes "$work/signed.all" 64 || return 1
     [ "$(part "$work/key" 0 2)" = Ed ] || return 1
-    part "$work/key" 2 8 >"$work/number" && part "$work/signed" 2 8 | cmp -s - "$work/number" || return 1
+    [ "$(part "$work/key" 2 8 | openssl base64)" = "$(part "$work/signed" 2 8 | openssl base64)" ] || return 1
     # An Ed25519 key in DER is these twelve bytes (RFC 8410) and the key.
     {
         printf '\060\052\060\005\006\003\053\145\160\003\041\000'
@@ -308,7 +320,7 @@ verified() {
 # dpkg is often busy in the first minutes after the first boot.
 wait_for_lock() {
     waited=0
-    while have fuser && fuser /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock >/dev/null 2>&1; do
+    while have fuser && fuser /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/cache/apt/archives/lock /var/lib/apt/lists/lock >/dev/null 2>&1; do
         [ "$waited" -gt 0 ] || say "another program installs packages; waiting for up to $WAIT_S seconds"
         [ "$waited" -lt "$WAIT_S" ] || die 'another program still installs packages' 'ps aux | grep -e apt -e dpkg'
         sleep 2
@@ -321,7 +333,8 @@ installed_version() {
     case $kind in
     deb) dpkg-query -W -f '${Status} ${Version}\n' pipeops-agent 2>/dev/null | sed -n 's/^[a-z]* ok installed \(.*\)-[^-]*$/\1/p' ;;
     rpm) rpm -q --qf '%{VERSION}' pipeops-agent 2>/dev/null | grep -v ' ' || true ;;
-    tar) pipeops-agent version 2>/dev/null | awk '{ print $2 }' ;;
+    # That list is there until all of a version is in its place.
+    tar) [ -e /usr/share/pipeops-agent/placed.new ] || pipeops-agent version 2>/dev/null | awk '{ print $2 }' ;;
     esac
 }
 
@@ -352,7 +365,8 @@ install_package() {
             case $tool in
             # The list that was verified has its checksum. Somebody who names an older version wants it.
             zypper) act env ZYPP_LOCK_TIMEOUT="$WAIT_S" zypper --non-interactive install --allow-unsigned-rpm --oldpackage "$work/$file" </dev/null ;;
-            *) act "$tool" install -y --nogpgcheck "$work/$file" </dev/null ;;
+            # Without network a repository that cannot be asked would be an error.
+            *) act "$tool" install -y --nogpgcheck ${folder:+'--disablerepo=*'} "$work/$file" </dev/null ;;
             esac
             break
         done
@@ -421,9 +435,15 @@ set_up() {
     [ -z "$token_file" ] || set -- "$@" --token-file "$token_file"
     [ -z "$cluster_name" ] || set -- "$@" --cluster-name "$cluster_name"
     if [ -e /etc/pipeops-agent/config.toml ] && [ $# -eq 1 ]; then
-        say 'it is set up already; its settings stay'
+        if [ -L /etc/systemd/system/multi-user.target.wants/pipeops-agent.service ] || [ -L /etc/runlevels/default/pipeops-agent ]; then
+            say 'it is set up already; its settings stay'
+        else
+            say 'its settings are still here; start it: sudo pipeops-agent up'
+        fi
     elif [ $# -gt 1 ] || [ -n "${PIPEOPS_TOKEN-}${PIPEOPS_TOKEN_FILE-}" ]; then
         act pipeops-agent "$@" || [ $? -eq 1 ]
+    elif [ -n "$dry_run" ]; then
+        say 'that was all; nothing was changed'
     else
         say 'installed; set this machine up: sudo pipeops-agent up'
     fi
@@ -448,6 +468,9 @@ run_install() {
     [ -n "$file" ] || die "the release has no $kind for $arch"
     found=$(printf '%s\n' "$file" | sed 's/^pipeops-agent_\([^_]*\)_.*/\1/; s/^pipeops-agent-\(.*\)[.][^.]*[.]rpm$/\1/; s/^pipeops-agent-\(.*\)-linux-.*/\1/')
     [ -z "$version" ] || [ "$version" = "$found" ] || die "the release is $found and not $version"
+    # A list may take back its own release. Who names that version wants it.
+    [ -n "$version" ] || ! awk -v version="$found" '$1 == "#" && $2 == "withdrawn" { for (n = 3; n <= NF; n++) if ($n == version) found = 1 } END { exit !found }' "$work/SHA256SUMS" ||
+        die "version $found was withdrawn" "wait for the next release, or name an older one: --version"
     there=$(installed_version)
     if [ "$there" = "$found" ]; then
         say "version $found is installed already"
