@@ -19,7 +19,7 @@ use crate::{
 
 /// Longest list, and longest signature file.
 pub const BYTES_MAX: usize = 64 * 1024;
-const DAY_MS: i64 = 24 * 3600 * 1000;
+pub(super) const DAY_MS: i64 = 24 * 3600 * 1000;
 
 /// Trust before a list is read.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -240,11 +240,16 @@ fn only_a_newer_good_release_is_installed_by_itself() {
         ..machine("0.1.9", early)
     };
     held(&usual, &failed, "failed on this machine");
-    let soon = Machine {
-        not_before: Wall::parse_rfc3339("2026-06-01T01:00:00Z").unwrap(),
+    let resting = |until: &str| Machine {
+        not_before: Wall::parse_rfc3339(until).unwrap(),
         ..machine("0.1.9", early)
     };
+    let (soon, ahead) = (
+        resting("2026-06-01T01:00:00Z"),
+        resting("2100-01-01T00:00:00Z"),
+    );
     held(&usual, &soon, "the next is after");
+    assert_eq!(by_itself(&usual, &ahead), Choice::Install, "its clock");
     let knows = Machine {
         withdrawn: &banned,
         ..machine("0.1.9", early)

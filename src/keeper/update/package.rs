@@ -223,7 +223,15 @@ impl Keeper {
         let argv: &[&str] = match kind {
             PackageKind::Deb => &["dpkg", "--install", "--force-confold", file],
             // rpm waits for its lock by itself.
-            PackageKind::Rpm => &["rpm", "--upgrade", "--oldpackage", "--replacepkgs", file],
+            // Its hash is in the signed list; packages of a release have no signature of their own.
+            PackageKind::Rpm => &[
+                "rpm",
+                "--upgrade",
+                "--oldpackage",
+                "--replacepkgs",
+                "--nosignature",
+                file,
+            ],
         };
         self.run_unlocked(argv, watched)
     }
