@@ -12,6 +12,8 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
+use serde_json::Value;
+
 use crate::core::{
     order::GatherExt as _,
     procfs::{
@@ -21,6 +23,7 @@ use crate::core::{
     },
     rates::{FileSystem, Reading},
     time::Wall,
+    yaml,
 };
 
 /// Fact with the table of mounts.
@@ -269,6 +272,27 @@ impl Facts {
             Some(value.trim().trim_matches(['"', '\'']))
         });
         values.next().filter(|value| !value.is_empty())
+    }
+
+    /// Values of a key in the configuration of k3s and the files beside it, of the last one that
+    /// has it: those of a list, or of a text with commas.
+    pub fn k3s_values(&self, key: &str) -> Vec<String> {
+        const CONFIG: &str = "/etc/rancher/k3s/config.yaml";
+        let files = self.found.range(CONFIG.to_owned()..);
+        let files = files.take_while(|(name, _)| name.starts_with(CONFIG));
+        let texts: Vec<_> = files.filter_map(|(name, _)| self.text(name)).collect();
+        let found = texts
+            .iter()
+            .rev()
+            .find_map(|text| yaml::parse(text).ok()?.get(key).cloned());
+        let listed = |value: &Value| value.as_str().map(str::to_owned);
+        let all: Vec<_> = match found {
+            Some(Value::Array(all)) => all.iter().filter_map(listed).collect(),
+            found => found.iter().filter_map(listed).collect(),
+        };
+        let parts = all.iter().flat_map(|text| text.split(','));
+        let parts = parts.map(|part| part.trim().to_owned());
+        parts.filter(|part| !part.is_empty()).collect()
     }
 }
 

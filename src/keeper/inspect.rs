@@ -126,9 +126,7 @@ fn cut(text: &str) -> String {
 
 /// The lines of k3s' configuration that hold no secret.
 fn k3s_settings(system: &System, found: &mut FactTexts) {
-    let mut paths = vec!["/etc/rancher/k3s/config.yaml".to_owned()];
-    paths.extend(system.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
-    for path in paths.into_iter().take(16) {
+    for path in system.settings_files().into_iter().take(16) {
         if let Some(text) = system.text(&path) {
             let open = open_lines(&text);
             found.insert(path, Some(open.chars().take(4096).collect()));

@@ -154,10 +154,11 @@ pub fn parse_name(name: &str) -> Option<(&str, Wall)> {
     is_node_name(node).then_some((node, at))
 }
 
-/// Names of the backups that are too many, too old or too long together, the newest first.
+/// Names of the backups that are too many, too old or too long together, the newest first. Those
+/// of a clock that was ahead count as older than all others: nobody knows their age.
 pub fn surplus(mut found: Vec<Kept>, now: Wall, limits: Limits) -> Vec<String> {
-    found
-        .order_by(|one, other| (other.at.millis(), &other.name).cmp(&(one.at.millis(), &one.name)));
+    let rank = |kept: &Kept| (kept.at <= now, kept.at.millis());
+    found.order_by(|one, other| (rank(other), &other.name).cmp(&(rank(one), &one.name)));
     let oldest = now
         .millis()
         .saturating_sub(i64::from(limits.days).saturating_mul(86_400_000));
@@ -303,6 +304,8 @@ mod tests {
         assert_eq!(gone(vec![kept(80, 1), kept(99, 1)]), ["day80"], "age");
         assert_eq!(gone(vec![kept(98, 60), kept(99, 60)]), ["day98"], "bytes");
         assert!(gone(vec![kept(1, 1000)]).is_empty(), "the only one");
+        let ahead = [kept(99, 10), kept(200, 10), kept(98, 10), kept(97, 10)];
+        assert_eq!(gone(ahead.into()), ["day200"], "of a clock that was ahead");
     }
 
     #[test]

@@ -357,6 +357,31 @@ pub fn setting(files: &[String], key: &str) -> Option<String> {
     found.filter(|value| !value.is_empty())
 }
 
+/// Returns whether a file of k3s' settings leaves the ingress out.
+pub fn leaves_ingress_out(text: &str) -> bool {
+    let settings = yaml::parse(text).unwrap_or_default();
+    let names = |value: &Value| {
+        let parts = value.as_str().unwrap_or_default().split(',');
+        parts.map(|part| part.trim().to_owned()).collect::<Vec<_>>()
+    };
+    let found = ["disable", "disable+"].map(|key| match settings.get(key) {
+        Some(Value::Array(all)) => all.iter().flat_map(names).collect(),
+        found => found.map(names).unwrap_or_default(),
+    });
+    let mut names = found.iter().flatten();
+    names.any(|name| INGRESS.contains(&name.as_str()))
+}
+
+/// Returns whether a switch of k3s' settings is on, by the last file that has it.
+pub fn is_on(files: &[String], key: &str) -> bool {
+    let found = files.iter().rev().find_map(|text| {
+        let value = yaml::parse(text).ok()?;
+        let value = value.get(key)?;
+        Some(value.as_bool() == Some(true) || value.as_str() == Some("true"))
+    });
+    found.unwrap_or(false)
+}
+
 /// Returns whether the datastore encrypts Secrets, by the settings that k3s wrote for its API
 /// server: the first provider of Secrets encrypts. Without them there is none; `None`: they cannot
 /// be read.
@@ -434,6 +459,25 @@ mod tests {
         let said = "k3s version v1.34.4+k3s1 (c6017918)\ngo version go1.24.12\n";
         assert_eq!(version_in(said), Some(version(text)));
         assert_eq!(version_in("k3s: not found"), None);
+    }
+
+    #[test]
+    fn the_ingress_is_left_out_by_the_setting_and_by_no_other_word() {
+        for (text, wanted) in [
+            ("disable: traefik\n", true),
+            ("disable: \"metrics-server, traefik\"\n", true),
+            ("disable+:\n- servicelb\n", true),
+            ("# disable: traefik\n", false),
+            ("node-label: site=traefik-hall\n", false),
+            ("disable: metrics-server\n", false),
+        ] {
+            assert_eq!(leaves_ingress_out(text), wanted, "{text}");
+        }
+        let files = ["a: true\n", "a: false\nb: 'true'\n"].map(str::to_owned);
+        assert_eq!(
+            ["a", "b", "c"].map(|key| is_on(&files, key)),
+            [false, true, false]
+        );
     }
 
     #[test]

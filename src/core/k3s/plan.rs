@@ -2,7 +2,7 @@
 //! it is undone.
 
 use super::{
-    BINARY, DROP_IN, KILLALL, LINKS, MADE, REGISTRIES, Role, Version, connect,
+    BINARY, DROP_IN, KILLALL, KUBECONFIG, LINKS, MADE, REGISTRIES, Role, Version, connect,
     data::{self, aside, kept, settings_aside, unpacked},
     proxy::ENVIRONMENT,
     runtimes::Use,
@@ -335,6 +335,9 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
     steps.extend([BINARY, role.uninstall(), KILLALL].map(gone));
     steps.extend([&wanted.note, &shutdown::stopped(&wanted.note)].map(|path| gone(path)));
     // The last of what k3s had there; where somebody has more in it, it stays.
+    if wanted.keep == Keep::Nothing {
+        steps.extend(["/etc/rancher/k3s/config.yaml.d", "/etc/rancher/k3s"].map(empty));
+    }
     steps.extend(["/etc/rancher", "/var/lib/rancher"].map(empty));
     steps.extend(no_resume(wanted.init));
     steps
@@ -352,7 +355,14 @@ pub fn trees(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<String>
         let is_earlier = wanted.kept.iter().any(|kept| kept == path);
         (wanted.keep == Keep::Data && is_data) || is_shared || is_earlier
     };
-    let all = data.chain(["/etc/rancher/k3s"]).chain(made);
+    let is_setting = |kept: &String| kept.starts_with("/etc/rancher/k3s/") && kept != KUBECONFIG;
+    let has_settings = wanted.keep == Keep::Nothing && wanted.kept.iter().any(is_setting);
+    let settings: &[&str] = if has_settings {
+        &[DROP_IN, REGISTRIES, super::JOIN_TOKEN, KUBECONFIG]
+    } else {
+        &["/etc/rancher/k3s"]
+    };
+    let all = data.chain(settings.iter().copied()).chain(made);
     all.filter(|path| !is_kept(path))
         .filter(|path| is_there(path))
         .map(str::to_owned)
@@ -776,7 +786,10 @@ fn reset(data_dir: &str) -> [Step; 3] {
         // k3s refuses a second reset without a start between them; this one may be repeated.
         gone(&format!("{data_dir}/server/db/reset-flag")),
         run(
-            &format!("{BINARY} server --cluster-reset --cluster-reset-restore-path={snapshot}"),
+            // An adopted k3s may have its data directory from its command line only.
+            &format!(
+                "{BINARY} server --data-dir={data_dir} --cluster-reset --cluster-reset-restore-path={snapshot}"
+            ),
             "",
         ),
     ]

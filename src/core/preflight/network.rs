@@ -9,6 +9,7 @@ use super::{Advice, Check, Facts, Judgement, Problem, facts::Network, ok};
 use crate::core::{
     environment::Environment,
     health::Severity::{Critical, Warning},
+    k3s,
     procfs::net,
 };
 
@@ -286,10 +287,15 @@ fn overlap(facts: &Facts, _: &Environment) -> Judgement {
             "printf 'cluster-cidr: 10.52.0.0/16\\nservice-cidr: 10.53.0.0/16\\ncluster-dns: 10.53.0.10\\n' | sudo tee -a /etc/rancher/k3s/config.yaml",
         ],
     };
-    for (key, usual) in NETWORKS {
-        let Some(wanted) = Network::parse(facts.k3s_setting(key).unwrap_or(usual)) else {
-            continue;
-        };
+    let of = |(key, usual): (&'static str, &str)| {
+        let mut set = facts.k3s_values(key);
+        if set.is_empty() {
+            set.push(usual.to_owned());
+        }
+        let networks = set.into_iter().filter_map(|text| Network::parse(&text));
+        networks.map(move |network| (key, network))
+    };
+    for (key, wanted) in NETWORKS.into_iter().flat_map(of) {
         let mut routes = facts
             .routes()
             .filter(|route| !net::is_inner(route.interface) && route.prefix > 0)
@@ -439,7 +445,7 @@ fn web_ports(facts: &Facts, _: &Environment) -> Judgement {
         return Judgement::NotHere(NO_K3S);
     }
     let config = facts.text(CONFIG).unwrap_or_default();
-    if config.contains("traefik") || config.contains("servicelb") {
+    if k3s::leaves_ingress_out(config) {
         return Judgement::NotHere("the k3s load balancer is disabled");
     }
     const ADVICE: Advice = Advice {

@@ -110,6 +110,14 @@ impl Keeper {
                 .fix("see whether it runs: k3s --version")
         })?;
         let mut refused: Vec<_> = service.refusal().into_iter().map(finding).collect();
+        // The watch would take it for one that was deleted, and restart k3s.
+        refused.extend(self.system.is_unknown(&node).then(|| {
+            finding((
+                "adopt.no-node",
+                format!("the API answers, and has no node {node}"),
+                "see which it has: sudo k3s kubectl get nodes; name it in /etc/rancher/k3s/config.yaml: node-name: NAME; a server without a node (disable-agent) cannot be managed".to_owned(),
+            ))
+        }));
         refused.retain(|finding| !ignored.contains(&finding.id));
         let shared = SHARED.into_iter().filter(|path| self.system.is_there(path));
         let managed = Managed {
@@ -178,7 +186,8 @@ impl Keeper {
                 "leave one of the two in place",
             );
         }
-        if service.has("datastore-endpoint") {
+        let endpoint = ("datastore-endpoint", "K3S_DATASTORE_ENDPOINT");
+        if service.value(endpoint.0, endpoint.1, settings).is_some() {
             add(
                 "adopt.datastore",
                 "its datastore is another server: `k3s backup`, `restore` and `upgrade` refuse it"
@@ -230,8 +239,8 @@ impl Keeper {
                 variables.join(", ")
             ));
         }
-        let files = [k3s::CONFIG.to_owned(), k3s::REGISTRIES.to_owned()].into_iter();
-        let files = files.chain(self.system.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
+        let files = self.system.settings_files().into_iter();
+        let files = files.chain([k3s::REGISTRIES.to_owned()]);
         let files = files.chain([k3s::KILLALL, Role::Server.uninstall()].map(str::to_owned));
         all.extend(files.filter(|path| self.system.is_there(path)));
         all

@@ -360,7 +360,7 @@ impl Keeper {
                 datastore::copy(&self.system.path(&source), &target)?
             }
             Datastore::Etcd => {
-                self.system.snapshot(&target)?;
+                self.system.snapshot(&subject.data_dir, &target)?;
                 0
             }
         };
@@ -555,7 +555,7 @@ impl System {
 
     /// Volumes of the local-path provisioner: directories of this machine that no backup has.
     pub(super) fn volumes(&self, data_dir: &str) -> Vec<Volume> {
-        let set = k3s::setting(&self.k3s_settings(), "default-local-storage-path");
+        let set = self.k3s_value("default-local-storage-path", "");
         let folder = set.unwrap_or_else(|| format!("{data_dir}/storage"));
         let found = self.list(&folder, "").into_iter();
         let found = found.filter(|path| self.path(path).is_dir());
@@ -573,10 +573,15 @@ impl System {
         disk(&self.nearest(path)) == disk(&self.path("/"))
     }
 
-    /// Time of the newest backup of a node in a directory.
+    /// Time of the newest backup of a node in a directory; one of a clock that was ahead counts
+    /// where there is no other.
     pub(super) fn last_backup(&self, node: &str, target: &Target) -> Option<Wall> {
-        let found = kept(&self.path(target.folder()), Some(node));
-        found.into_iter().map(|kept| kept.at).max()
+        let (found, now) = (kept(&self.path(target.folder()), Some(node)), now());
+        let times = || found.iter().map(|kept| kept.at);
+        times()
+            .filter(|at| *at <= now)
+            .max()
+            .or_else(|| times().max())
     }
 
     /// Kind of the file system that has `path`, or will.

@@ -87,6 +87,11 @@ impl System {
             facts.found.insert(name, fact);
             true
         });
+        let beside = self.settings_files().into_iter().skip(1);
+        for path in beside.filter(|path| path != k3s::DROP_IN) {
+            let text = self.text(&path).unwrap_or_default();
+            facts.found.insert(path, Fact::Text(text));
+        }
         facts.reading = sample::read_below(self.root(), &sample::space);
         // Whether two distributions would stand in each other's way is judged where k3s is.
         for name in [BINARY.to_owned(), format!("stat {BINARY}")] {
@@ -212,15 +217,26 @@ impl System {
 
     /// All files of k3s' settings, ours too.
     pub(super) fn k3s_settings(&self) -> Vec<String> {
-        let files = [k3s::CONFIG.to_owned()].into_iter();
-        let files = files.chain(self.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
+        let files = self.settings_files().into_iter();
         files.filter_map(|path| self.text(&path)).collect()
+    }
+
+    /// The files that k3s reads its settings from, in its order.
+    pub(in super::super) fn settings_files(&self) -> Vec<String> {
+        let is_read = |path: &String| {
+            let path = path.to_ascii_lowercase();
+            [".yaml", ".yml"]
+                .iter()
+                .any(|ending| path.ends_with(ending))
+        };
+        let below = self.list("/etc/rancher/k3s/config.yaml.d", "").into_iter();
+        let files = [k3s::CONFIG.to_owned()].into_iter();
+        files.chain(below.filter(is_read)).collect()
     }
 
     /// The user's own files of k3s' settings.
     pub(super) fn user_settings(&self) -> Vec<String> {
-        let files = [k3s::CONFIG.to_owned()].into_iter();
-        let files = files.chain(self.list("/etc/rancher/k3s/config.yaml.d", ".yaml"));
+        let files = self.settings_files().into_iter();
         files
             .filter(|path| path != k3s::DROP_IN)
             .filter_map(|path| self.text(&path))

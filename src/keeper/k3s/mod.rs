@@ -326,21 +326,43 @@ impl Keeper {
     }
 
     fn data_dir(&self, note: Option<&Managed>) -> String {
-        let from_files = || texts::data_dir(&Wishes::default(), &self.system.k3s_settings());
-        note.map_or_else(from_files, |note| note.data_dir.clone())
+        let found = || self.system.k3s_value("data-dir", "K3S_DATA_DIR");
+        let usual = || k3s::DATA_DIR.to_owned();
+        note.map_or_else(
+            || found().unwrap_or_else(usual),
+            |note| note.data_dir.clone(),
+        )
     }
 
     fn node_name(&self, wished: Option<&str>) -> Result<String> {
-        let set = || k3s::setting(&self.system.k3s_settings(), "node-name");
+        let set = || self.system.k3s_value("node-name", "K3S_NODE_NAME");
+        // As k3s does.
+        let set = || set().map(|name| name.to_lowercase());
         let host = || facts::hostname(self.system.root()).map(|name| name.to_lowercase());
         let name = wished.map(str::to_owned).or_else(set).or_else(host);
         let name = name.unwrap_or_default();
         if k3s::is_node_name(&name) {
-            return Ok(name);
+            return self.with_id(name);
         }
         Err(Error::new(format!("{name:?} cannot be the name of a node"))
             .why("it must be lowercase letters, digits, dots and dashes, 63 at most")
             .fix("choose one: --node-name NAME"))
+    }
+
+    /// The name that the node gets of this one: with `with-node-id` k3s adds what it makes up once.
+    fn with_id(&self, name: String) -> Result<String> {
+        let init = self.system.init().ok();
+        let service = init.and_then(|init| self.system.found_service(init));
+        let has_flag = service.is_some_and(|(_, service)| service.has(NODE_ID));
+        if !has_flag && !k3s::is_on(&self.system.k3s_settings(), NODE_ID) {
+            return Ok(name);
+        }
+        match self.system.line("/etc/rancher/node/id") {
+            Some(id) => Ok(format!("{name}-{id}")),
+            None => Err(Error::new("the name of the node is not known")
+                .why(format!("with {NODE_ID} k3s adds to it what it makes up at its first start"))
+                .fix(format!("remove {NODE_ID} from /etc/rancher/k3s/config.yaml, and choose a name: --node-name NAME"))),
+        }
     }
 
     /// The data directory of an installation, where nothing is in its way.
@@ -353,6 +375,7 @@ impl Keeper {
                 .fix("look at it: sudo pipeops-agent k3s status; or remove it: sudo pipeops-agent k3s uninstall"));
         }
         let data_dir = texts::data_dir(&wanted.wishes, &self.system.k3s_settings());
+        check_data_dir(&data_dir)?;
         if self.system.is_there(&format!("{data_dir}/server/db")) && !wanted.reuses_data {
             return Err(Error::new(format!("{data_dir} has the data of a cluster"))
                 .fix("go on with that cluster: --reuse-data; or move it away; or choose another directory: --data-dir DIR"));
@@ -643,6 +666,8 @@ fn refuse(cannot: &str, refused: &[Finding]) -> Option<Error> {
     })
 }
 
+/// Setting by which k3s adds to the name of a node.
+const NODE_ID: &str = "with-node-id";
 /// The way back from an installation.
 const UNDO: &str = "sudo pipeops-agent k3s uninstall";
 /// The note that k3s is managed, in the keeper's directory.
@@ -691,9 +716,7 @@ fn ingress(wanted: &Install, drop_in: &DropIn, user: &[String]) -> Ingress {
     // "traefik (about 60 MB)"
     let names = drop_in.left_out.iter();
     let mut left_out = names.filter_map(|part| part.split(' ').next());
-    let is_set = user
-        .iter()
-        .any(|text| k3s::INGRESS.iter().any(|name| text.contains(name)));
+    let is_set = user.iter().any(|text| k3s::leaves_ingress_out(text));
     if wished.any(is_ingress) || left_out.any(is_ingress) || is_set {
         Ingress::None
     } else if wanted.wishes.role() == Role::Worker {
@@ -716,23 +739,29 @@ fn removal_sentence(wanted: &Uninstall) -> String {
     }
 }
 
+/// Refuses a data directory, of the options or of the settings, that would mean something else in a
+/// script or a unit.
+fn check_data_dir(path: &str) -> Result<()> {
+    // With a slash at its end it is the same one.
+    let plain = path.strip_suffix('/').unwrap_or(path);
+    let is_plain = plain.starts_with('/')
+        && plain.len() > 1
+        && !plain.ends_with('/')
+        && !plain.contains("//")
+        && plain.split('/').all(|part| part != ".." && part != ".")
+        && plain
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
+    if is_plain {
+        return Ok(());
+    }
+    Err(Error::new(format!("{path:?} cannot be the data directory"))
+        .why("it must be an absolute path of letters, digits, dots, dashes and underscores")
+        .fix("choose another one, or mount the disk at such a path"))
+}
+
 /// Refuses what would mean something else in a script, a unit or a file of settings.
 fn check_words(wishes: &Wishes) -> Result<()> {
-    let is_plain = |path: &str| {
-        path.starts_with('/')
-            && path.len() > 1
-            && !path.ends_with('/')
-            && !path.contains("//")
-            && path.split('/').all(|part| part != ".." && part != ".")
-            && path
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte))
-    };
-    if let Some(path) = wishes.data_dir.as_ref().filter(|path| !is_plain(path)) {
-        return Err(Error::new(format!("{path:?} cannot be the data directory"))
-            .why("it must be an absolute path of letters, digits, dots, dashes and underscores")
-            .fix("choose another one, or mount the disk at such a path"));
-    }
     let words = [&wishes.node_ip, &wishes.node_name].into_iter().flatten();
     let words = words
         .chain(&wishes.node_labels)
@@ -788,7 +817,14 @@ impl System {
         let there = k3s::MADE
             .into_iter()
             .filter(|path| self.is_there(path) && !is_earlier(path));
-        there.map(str::to_owned).collect()
+        let folder = "/etc/rancher/k3s/config.yaml.d";
+        let registries = wanted.registries.is_none() && !wanted.reuses_data;
+        let settings = [k3s::CONFIG.to_owned()]
+            .into_iter()
+            .chain(registries.then(|| k3s::REGISTRIES.to_owned()))
+            .chain(self.list(folder, ""));
+        let settings = settings.filter(|path| path != k3s::DROP_IN && self.is_there(path));
+        there.map(str::to_owned).chain(settings).collect()
     }
 
     /// A step as an act, with what is there before it.

@@ -150,13 +150,21 @@ impl System {
 
     /// The settings `bind-address` and `https-listen-port`.
     fn bound(&self) -> (Option<String>, Option<String>) {
+        (
+            self.k3s_value("bind-address", ""),
+            self.k3s_value("https-listen-port", ""),
+        )
+    }
+
+    /// A value of the k3s of this machine, as it reads them itself: of the command line of its
+    /// service before its environment before its settings.
+    pub(super) fn k3s_value(&self, flag: &str, variable: &str) -> Option<String> {
         let settings = self.k3s_settings();
         let service = self.init().ok().and_then(|init| self.found_service(init));
-        let value = |key| match &service {
-            Some((_, service)) => service.value(key, "", &settings),
-            None => k3s::setting(&settings, key),
-        };
-        (value("bind-address"), value("https-listen-port"))
+        match service {
+            Some((_, service)) => service.value(flag, variable, &settings),
+            None => k3s::setting(&settings, flag),
+        }
     }
 
     /// Option for the kubeconfig of the kubelet, where this is a worker.

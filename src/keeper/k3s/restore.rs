@@ -82,7 +82,7 @@ impl Keeper {
         let target = self.target(&wanted.ignored)?;
         let manifest = archive::unpack(&wanted.file, None, wanted.means())?;
         target.judge(&manifest)?;
-        let steps = self.restore_steps(wanted, &target, &manifest, Vec::new())?;
+        let steps = self.restore_steps(wanted, &target, &manifest, named(&manifest))?;
         Ok(K3sPlan {
             does: sentence(&manifest),
             warned: manifest.volumes.iter().map(not_in_it).collect(),
@@ -420,6 +420,20 @@ impl Target {
             None => Ok(()),
         }
     }
+}
+
+/// Settings of a backup, by their names and lengths: enough for a plan.
+fn named(manifest: &Manifest) -> Vec<SettingsFile> {
+    let files = manifest.files.iter().map(|file| {
+        let bytes = usize::try_from(file.bytes.min(TEXT_BYTES_MAX)).unwrap_or(0);
+        SettingsFile {
+            path: format!("/{}", file.name),
+            content: Content::Text(" ".repeat(bytes)),
+        }
+    });
+    let is_restored =
+        |file: &SettingsFile| file.path.starts_with("/etc/") && file.path != k3s::DROP_IN;
+    files.filter(is_restored).collect()
 }
 
 fn bytes_of(manifest: &Manifest) -> u64 {

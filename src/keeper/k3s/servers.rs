@@ -26,7 +26,8 @@ const NAME: &str = "pipeops";
 impl System {
     /// Kind of the datastore of this server.
     pub(super) fn datastore(&self, data_dir: &str) -> Datastore {
-        if k3s::setting(&self.k3s_settings(), "datastore-endpoint").is_some() {
+        let endpoint = self.k3s_value("datastore-endpoint", "K3S_DATASTORE_ENDPOINT");
+        if endpoint.is_some() {
             Datastore::Elsewhere
         } else if self.is_there(&format!("{data_dir}/server/db/etcd")) {
             Datastore::Etcd
@@ -68,7 +69,7 @@ impl System {
     }
 
     /// Has k3s write a snapshot of etcd into the directory of `to`, and checks it.
-    pub(super) fn snapshot(&self, to: &Path) -> Result<()> {
+    pub(super) fn snapshot(&self, data_dir: &str, to: &Path) -> Result<()> {
         let cannot = || Error::new("cannot make a snapshot of etcd");
         let real = to.parent().unwrap_or(to);
         let below = real.strip_prefix(self.root()).unwrap_or(real);
@@ -80,7 +81,8 @@ impl System {
             argv.extend(["systemd-run", "--quiet", "--wait", "--collect"]);
         }
         argv.extend([BINARY, "etcd-snapshot", "save", "--name", NAME, "--dir"]);
-        argv.push(&folder);
+        // An adopted k3s may have its data directory from its command line only.
+        argv.extend([folder.as_str(), "--data-dir", data_dir]);
         if let Some(supervisor) = &supervisor {
             argv.extend(["--etcd-server", supervisor]);
         }

@@ -689,6 +689,11 @@ impl System {
         Some(Api::Silent(said.collect()))
     }
 
+    /// Returns whether the API answers that it has no node of that name.
+    pub(super) fn is_unknown(&self, node: &str) -> bool {
+        self.api(node) == Some(Api::NoNode)
+    }
+
     /// State of the Pods of CoreDNS, of which none is ready.
     fn dns(&self) -> String {
         let question = format!("-o=jsonpath={PODS_QUESTION}");

@@ -73,6 +73,8 @@ fn an_adoption_changes_nothing_of_k3s_and_is_taken_back() {
     let since = since.lines().filter(|line| !line.starts_with("k3s "));
     let since: Vec<_> = since
         .filter(|line| !line.contains("show") && !line.contains("is-active"))
+        // Lines of a question about the node.
+        .filter(|line| !line.starts_with('"'))
         .collect();
     assert_eq!(
         since,
@@ -163,4 +165,50 @@ fn what_is_no_server_of_k3s_is_named_and_never_managed() {
     }
     let none = systemd().keeper().k3s_adopt_plan(&[], PROGRAM).unwrap_err();
     assert!(none.fix.unwrap().contains("k3s install"));
+}
+
+#[test]
+fn the_unit_and_the_environment_of_a_k3s_count_as_its_settings_do() {
+    let tree = official("server '--data-dir' '/mnt/ssd/k3s' '--node-name' 'Alpha'");
+    tree.put("mnt/ssd/k3s/server/token", "secret", 0o600);
+    let wanted = Uninstall {
+        takes_found: true,
+        keeps_data: false,
+        program: PROGRAM.to_owned(),
+    };
+    let status = tree.keeper().k3s_status(None).unwrap();
+    assert_eq!(status.node.as_deref(), Some("alpha"));
+    tree.keeper().k3s_uninstall(&wanted, "root").unwrap();
+    assert!(!tree.root().join("mnt/ssd/k3s/server").exists());
+
+    for (command, environment) in [
+        ("server '--datastore-endpoint' 'postgres://x'", ""),
+        ("server", "K3S_DATASTORE_ENDPOINT='postgres://x'\n"),
+    ] {
+        let tree = official(command);
+        tree.put("etc/systemd/system/k3s.service.env", environment, 0o600);
+        tree.put("var/lib/rancher/k3s/server/db/state.db", "old", 0o600);
+        let plan = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap();
+        assert!(ids(&plan.warned).contains(&"adopt.datastore"), "{plan:?}");
+        let refused = tree.keeper().k3s_backup(&k3s_backup::wanted());
+        assert!(refused.is_err(), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_node_that_the_api_does_not_know_is_not_adopted() {
+    let tree = official("server '--with-node-id'");
+    assert!(tree.keeper().k3s_adopt_plan(&[], PROGRAM).is_err());
+    tree.put("etc/rancher/node/id", "1a2b3c4d\n", 0o600);
+    let plan = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap();
+    let mut manages = plan.manages.iter();
+    assert!(
+        manages.any(|line| line.contains("the node box-1a2b3c4d")),
+        "{plan:?}"
+    );
+    let k3s = "case $1 in --version) echo 'k3s version v1.34.4+k3s1 (x)';; \
+        kubectl) echo 'Error from server (NotFound): nodes \"box\" not found' >&2; exit 1;; esac";
+    let tree = official("server").program("k3s", k3s);
+    let plan = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap();
+    assert_eq!(ids(&plan.refused), ["adopt.no-node"]);
 }

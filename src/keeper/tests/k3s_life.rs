@@ -695,3 +695,37 @@ fn a_place_that_another_runtime_uses_by_now_stays() {
             .is_none()
     );
 }
+
+#[test]
+fn settings_that_were_there_before_k3s_outlive_it() {
+    let tree = good();
+    for (path, text) in [
+        ("config.yaml", "write-kubeconfig-mode: \"0600\"\n"),
+        ("registries.yaml", "mirrors: {}\n"),
+        ("config.yaml.d/10-mine.yml", "node-name: alpha\n"),
+    ] {
+        tree.put(&format!("etc/rancher/k3s/{path}"), text, 0o600);
+    }
+    let before = tree.snapshot();
+    let plan = tree.keeper().k3s_install_plan(&wanted(&tree)).unwrap();
+    assert!(format!("{plan:?}").contains("alpha"), "{plan:?}");
+    install(&tree).unwrap();
+    tree.keeper()
+        .k3s_uninstall(&removal(false), "root")
+        .unwrap();
+    assert_same(&tree.snapshot(), &before, "");
+}
+
+#[test]
+fn a_data_directory_of_the_settings_is_refused_as_that_of_the_options_is() {
+    let tree = good();
+    let file = "etc/rancher/k3s/config.yaml";
+    tree.put(file, "data-dir: \"/mnt/My Disk/k3s\"\n", 0o600);
+    let refused = install(&tree).unwrap_err();
+    assert!(
+        refused.sentence().contains("/mnt/My Disk/k3s"),
+        "{refused:?}"
+    );
+    tree.put(file, "data-dir: /mnt/disk/k3s/\n", 0o600);
+    install(&tree).unwrap();
+}

@@ -62,6 +62,11 @@ pub(super) fn network() -> Vec<Case> {
             &["10.42.1.0/24", "10.52.0.0/16"],
         ),
         case(
+            "network.overlap",
+            ubuntu().with(config, "cluster-cidr: 10.52.0.0/16,192.168.1.0/24 # Pods\n"),
+            &["192.168.1.0/24"],
+        ),
+        case(
             "network.node-ip",
             ubuntu().with(config, "node-ip: 192.168.1.9\n"),
             &["192.168.1.9", "/etc/rancher/k3s/config.yaml"],
