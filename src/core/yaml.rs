@@ -4,7 +4,7 @@
 //! The events come from saphyr-parser. Anchors, aliases and tags are refused: no tool writes them
 //! into a kubeconfig, and an alias is how a kilobyte of text becomes a gigabyte of tree.
 
-use saphyr_parser::{Event, Parser, ScalarStyle};
+use saphyr_parser::{Event, Input, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
 /// Nodes of a document. The largest kubeconfig seen (400 clusters) has 8,000.
@@ -22,6 +22,13 @@ enum Scalars {
     Typed,
 }
 
+/// What becomes of documents behind the first one.
+#[derive(Clone, Copy, PartialEq)]
+enum Rest {
+    Left,
+    Refused,
+}
+
 /// A map or list that is not closed yet.
 enum Open {
     List(Vec<Value>),
@@ -34,7 +41,7 @@ enum Open {
 /// # Errors
 /// What is not allowed, with its line.
 pub fn parse(text: &str) -> Result<Value, String> {
-    document(text, Scalars::Text, 0)
+    document(text, (Scalars::Text, Rest::Left), 0)
 }
 
 /// Reads the first document of a manifest, with numbers. Whoever sends the result on as JSON leaves
@@ -44,18 +51,20 @@ pub fn parse(text: &str) -> Result<Value, String> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_manifest(text: &str) -> Result<Value, String> {
-    document(text, Scalars::Typed, 0)
+    document(text, (Scalars::Typed, Rest::Left), 0)
 }
 
-/// As [`parse_manifest`], for a text that has so many lines of its file before it.
+/// As [`parse_manifest`], for the only document of a text that has so many lines of its file before
+/// it: nothing of it may be lost.
 ///
 /// # Errors
 /// As [`parse`], with lines of the file.
 pub fn parse_manifest_below(text: &str, lines_before: usize) -> Result<Value, String> {
-    document(text, Scalars::Typed, lines_before)
+    document(text, (Scalars::Typed, Rest::Refused), lines_before)
 }
 
-fn document(text: &str, scalars: Scalars, lines_before: usize) -> Result<Value, String> {
+fn document(text: &str, how: (Scalars, Rest), lines_before: usize) -> Result<Value, String> {
+    let (scalars, rest) = how;
     let mut open: Vec<Open> = Vec::new();
     let mut nodes = 0_usize;
     let mut parser = Parser::new_from_str(text);
@@ -112,20 +121,44 @@ fn document(text: &str, scalars: Scalars, lines_before: usize) -> Result<Value, 
             },
         };
         match open.last_mut() {
-            None => return Ok(done),
+            None if rest == Rest::Left => return Ok(done),
+            None => return nothing_more(parser, lines_before).map(|()| done),
             Some(Open::List(list)) => list.push(done),
             Some(Open::Map(map, key)) => {
-                let Some(key) = key.take() else {
-                    return Err(format!("line {line}: a key that is not text"));
-                };
-                if map.contains_key(&key) {
-                    return Err(format!("line {line}: {key:?} is there twice"));
-                }
-                map.insert(key, done);
+                insert(map, key.take(), done).map_err(|why| format!("line {line}: {why}"))?;
             }
         }
     }
     Ok(Value::Null)
+}
+
+fn insert(map: &mut Map<String, Value>, key: Option<String>, value: Value) -> Result<(), String> {
+    let key = key.ok_or("a key that is not text")?;
+    if map.contains_key(&key) {
+        return Err(format!("{key:?} is there twice"));
+    }
+    map.insert(key, value);
+    Ok(())
+}
+
+/// Refuses whatever comes after a document.
+fn nothing_more(parser: Parser<'_, impl Input>, lines_before: usize) -> Result<(), String> {
+    for event in parser {
+        let (event, line) = match event {
+            Ok((event, span)) => (Some(event), span.start.line()),
+            Err(error) => (None, error.marker().line()),
+        };
+        if !matches!(
+            event,
+            Some(Event::Nothing | Event::DocumentEnd | Event::StreamEnd)
+        ) {
+            let line = line.saturating_add(lines_before);
+            return Err(format!(
+                "line {line}: another document begins here, without --- before it"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn refused(what: &str, line: usize) -> String {

@@ -228,8 +228,9 @@ impl Git {
             ],
             READ,
         )?;
-        let commit = commit.trim().to_owned();
-        let manifests = session.texts(&commit)?;
+        let manifests = session.texts(commit.trim())?;
+        // A fixed one is compared as it is written, also where it is in capitals or names a tag.
+        let commit = of.commit().unwrap_or_else(|| commit.trim()).to_owned();
         Ok(Content { commit, manifests })
     }
 

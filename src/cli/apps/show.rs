@@ -298,13 +298,27 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
             "  needs its registry: {image} of {object}: {why}\n    fix: {fix}"
         ));
     }
-    let running = app.at("running");
-    if let Some(runs) = running.count("revision").filter(|runs| *runs != revision) {
-        output.line(&format!(
-            "revision {runs} runs and is {}: {}",
-            printable(running.text("verdict")),
-            printable(running.text("sentence"))
-        ));
+    print_running(value, output);
+}
+
+/// Prints how what runs is now, where that is another revision or no longer what the last change
+/// came to.
+fn print_running(value: &Value, output: &mut Output) {
+    let (app, running) = (View::new(value), View::new(value).at("running"));
+    let is_other_now = verdict(value).is_final() && running.text("verdict") != app.text("verdict");
+    let is_told = |runs: &u64| app.count("revision") != Some(*runs) || is_other_now;
+    let Some(runs) = running.count("revision").filter(is_told) else {
+        return;
+    };
+    output.line(&format!(
+        "revision {runs} runs and is {}: {}",
+        printable(running.text("verdict")),
+        printable(running.text("sentence"))
+    ));
+    for (label, field) in [("cause", "cause"), ("seen", "evidence"), ("fix", "fix")] {
+        if let Some(text) = running.maybe(field).filter(|_| is_other_now) {
+            output.line(&format!("  {label}: {}", indented(text)));
+        }
     }
 }
 

@@ -218,15 +218,22 @@ fn documents(text: &str) -> impl Iterator<Item = Document> + use<> {
         if let Some(name) = line.strip_prefix(FILE_MARK) {
             (file, number, lines) = (Some(name.to_owned()), 0, 0);
         }
-        if line == "---" || line.starts_with("--- ") {
+        let behind = line.strip_prefix("---");
+        let behind = behind.filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));
+        if let Some(behind) = behind.map(str::trim) {
+            let begins_here = !behind.is_empty() && !behind.starts_with('#');
             // What stands before the first line of dashes is often empty.
             let is_empty = documents.last().is_some_and(Document::is_blank);
             number += usize::from(!is_empty || number == 0);
             documents.push(Document {
                 file: file.clone(),
                 number,
-                lines_before: lines,
-                text: String::new(),
+                lines_before: lines.saturating_sub(usize::from(begins_here)),
+                text: if begins_here {
+                    format!("{behind}\n")
+                } else {
+                    String::new()
+                },
             });
         } else if let Some(last) = documents.last_mut() {
             last.text.push_str(line);
@@ -315,7 +322,12 @@ pub fn common_namespace(objects: &[Value], asked: Option<&str>) -> Result<String
     all.extend(asked);
     let mut every = all.iter();
     match (every.next(), every.next()) {
-        (Some(one), None) => Ok((*one).to_owned()),
+        (Some(one), None) if is_label(one) => Ok((*one).to_owned()),
+        (Some(one), None) => Err(problem(
+            format!("the namespace {one:?}"),
+            "its name is not valid in Kubernetes",
+            "use up to 63 lowercase letters, digits and dashes",
+        )),
         (None, _) => Err(problem(
             "no namespace is named",
             "neither the command line nor the manifests say where the app belongs",
@@ -398,6 +410,15 @@ fn judged_one(mut object: Value, namespace: &str, customs: &Customs) -> Result<M
         name,
         object,
     })
+}
+
+/// Returns whether a name can be that of a namespace.
+fn is_label(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&name.len())
+        && name.bytes().all(is_plain)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
 }
 
 pub(super) fn is_object_name(name: &str) -> bool {
@@ -526,6 +547,35 @@ mod tests {
             )
         );
         assert_eq!(objects(&joined([("a", WEB), ("b", MAP)])).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn nothing_behind_the_end_of_a_document_is_lost() {
+        let count = |text: &str| objects(text).map(|found| found.len());
+        let map =
+            |name: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}}}");
+        let (a, b) = (map("a"), map("b"));
+        assert_eq!(
+            count(&format!("{a}\n--- {b}\n---\t# c\n{}", map("c"))),
+            Ok(3)
+        );
+        for lost in [format!("{a}\n{b}\n"), format!("{a}\n...\n{b}\n")] {
+            let found = count(&lost).unwrap_err();
+            assert_eq!(found.what, "document 1 cannot be read", "{lost}");
+        }
+        let broken = count(&format!("{a}\n--- {{a: b: c}}\n")).unwrap_err();
+        assert!(broken.why.starts_with("line 2: "), "{broken:?}");
+    }
+
+    #[test]
+    fn the_name_of_a_namespace_is_one_before_it_stands_in_a_command() {
+        for wrong in ["a b", "a;b", "a/b", "%61", "A", "-a", "a-", ""] {
+            assert!(common_namespace(&[], Some(wrong)).is_err(), "{wrong}");
+        }
+        assert_eq!(
+            common_namespace(&[], Some("shop-1")),
+            Ok("shop-1".to_owned())
+        );
     }
 
     #[test]

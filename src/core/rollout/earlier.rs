@@ -1,7 +1,7 @@
 //! Ends of containers from before a change: a reboot, or what the change does not touch, says
 //! nothing about it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Key, Object, Observation,
@@ -10,10 +10,14 @@ use super::{
 };
 use crate::core::order::GatherExt as _;
 
-/// Pods whose containers had ended when a change was first seen. A Pod that is created later has no
-/// earlier ends.
+/// Pods that had failed, and whose containers had ended, when a change was first seen. A Pod that is
+/// created later has no earlier ends.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Earlier(BTreeMap<Key, PodBefore>);
+pub(super) struct Earlier {
+    ends: BTreeMap<Key, PodBefore>,
+    /// UIDs of Pods that had failed as a whole: others run in their place.
+    failed: BTreeSet<String>,
+}
 
 #[derive(Clone, Debug)]
 struct PodBefore {
@@ -33,7 +37,25 @@ impl Earlier {
             let uid = pod.uid().to_owned();
             (!ends.is_empty()).then(|| (pod.key(), PodBefore { uid, ends }))
         };
-        Self(seen.of_kind("Pod").filter_map(ended).gather())
+        Self {
+            ends: seen.of_kind("Pod").filter_map(ended).gather(),
+            ..Self::failed(seen)
+        }
+    }
+
+    /// Pods that have failed by now, and no ends.
+    pub(super) fn failed(seen: &Observation) -> Self {
+        let has_failed = |pod: &&Object| pod.text("/status/phase") == "Failed";
+        let failed = seen.of_kind("Pod").filter(has_failed);
+        Self {
+            ends: BTreeMap::new(),
+            failed: failed.map(|pod| pod.uid().to_owned()).gather(),
+        }
+    }
+
+    /// Returns whether a Pod had failed before the change.
+    pub(super) fn has_failed(&self, pod: &Object) -> bool {
+        self.failed.contains(pod.uid())
     }
 
     /// Forgets Pods that are gone.
@@ -42,16 +64,16 @@ impl Earlier {
             let pod = seen.get(key);
             pod.is_some_and(|pod| pod.uid() == before.uid)
         };
-        self.0.retain(is_there);
+        self.ends.retain(is_there);
     }
 
     /// Ends of a container before the change.
     pub(super) fn ends(&self, pod: &Object, container: &str) -> u64 {
         // The key of every Pod is not made where nothing is known of any.
-        if self.0.is_empty() {
+        if self.ends.is_empty() {
             return 0;
         }
-        let before = self.0.get(&pod.key());
+        let before = self.ends.get(&pod.key());
         let before = before.filter(|before| before.uid == pod.uid());
         let mut all = before.into_iter().flat_map(|before| &before.ends);
         all.find(|(name, _)| name == container)

@@ -27,7 +27,10 @@ pub fn inputs(scope: &Scope, sight: Sight<'_>) -> Vec<String> {
     let (mut lines, mut complete) = (Vec::new(), Vec::new());
     for (key, generation) in &scope.targets {
         let Some(target) = seen.get(key) else {
-            lines.push(format!("{} is not there", key.in_words()));
+            // Of all other kinds no verdict reads anything.
+            if is_read(&key.kind) {
+                lines.push(format!("{} is not there", key.in_words()));
+            }
             continue;
         };
         let state = workloads::state(target, *generation, seen);
@@ -53,6 +56,11 @@ pub fn inputs(scope: &Scope, sight: Sight<'_>) -> Vec<String> {
         lines.push(format!("and {more} more"));
     }
     lines
+}
+
+/// Returns whether a verdict on an object of a kind reads that object.
+fn is_read(kind: &str) -> bool {
+    workloads::is_watched(kind) || matches!(kind, "Ingress" | "PersistentVolumeClaim" | "Service")
 }
 
 /// `Pod shop/web-1: Running; container c waiting CrashLoopBackOff, restarts 2; warning BackOff`, in
@@ -146,7 +154,11 @@ mod tests {
         let ready = json!([{"type": "Ready", "status": ready}]);
         let node = json!({"metadata": {"name": "n"}, "status": {"conditions": ready}});
         seen.add(Object::reduced("Node", &node));
-        let targets = [("ConfigMap", "gone"), ("DaemonSet", "web")];
+        let targets = [
+            ("ConfigMap", "unread"),
+            ("DaemonSet", "web"),
+            ("Deployment", "gone"),
+        ];
         let scope = Scope {
             targets: BTreeMap::from(targets.map(|(kind, name)| (key(kind, name), 0))),
             deadline: Duration::from_secs(600),
@@ -162,13 +174,13 @@ mod tests {
             inputs(&scope, Sight::Seen(&seen))
         };
         let all = [
-            "ConfigMap shop/gone is not there",
             "DaemonSet shop/web has 0 of 1 Pods available, 1 of the new version",
             "Pod shop/web-0: Running; container c waiting CrashLoopBackOff, not ready, restarts 2, last terminated Error 3",
+            "Deployment shop/gone is not there",
         ];
         assert_eq!(of_node(true), all);
         let lost = "the node n, where Pod shop/web-0 runs, is not ready";
-        assert_eq!(of_node(false), [all[0], all[1], lost]);
+        assert_eq!(of_node(false), [all[0], lost, all[2]]);
     }
 
     #[test]

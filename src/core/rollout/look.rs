@@ -48,7 +48,7 @@ impl RolloutProgress {
 
 /// Judges an observation.
 pub fn look(scope: &Scope, seen: &Observation) -> RolloutProgress {
-    look_since(scope, seen, &Earlier::default())
+    look_since(scope, seen, &Earlier::failed(seen))
 }
 
 /// Judges an observation by what has ended since a change was first seen.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{
     Cause, Finding, Key, Object, Observation, Scope,
     messages::evidence,
-    object::{list, text},
+    object::{is_custom, list, text},
     pods::{declared_ports, named_ports},
     workloads,
 };
@@ -16,12 +16,16 @@ use super::{
 /// Reasons why nobody is reached.
 pub(super) fn findings(scope: &Scope, seen: &Observation) -> Vec<Finding> {
     let mut found = Vec::new();
+    // Those of a CronJob come at their time, and what the controllers of others make nobody knows.
+    let makes_pods = |key: &Key| key.kind == "CronJob" || is_custom(&key.kind);
+    let may_come = scope.targets.keys().any(makes_pods);
+    let is_meant = |found: &Finding| !(may_come && found.cause == Cause::ServiceNoEndpoints);
     for key in scope.targets.keys() {
         let Some(target) = seen.get(key) else {
             continue;
         };
         match target.kind() {
-            "Service" => found.extend(service(target, seen)),
+            "Service" => found.extend(service(target, seen).filter(is_meant)),
             "Ingress" => found.extend(ingress(target, seen)),
             _ => {}
         }

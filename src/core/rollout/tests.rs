@@ -932,3 +932,32 @@ fn a_job_that_was_done_and_is_gone_by_its_ttl_is_still_done() {
     let never = rollout.observe(Sight::Seen(&ready()), at(0));
     assert_eq!(never.verdict, Waiting);
 }
+
+/// An observation with a Pod of the Deployment that was evicted because of its own use.
+fn with_evicted(mut seen: Observation) -> Observation {
+    seen.add(Object::reduced("Pod", &json!({
+        "metadata": {"name": "web-1-old", "namespace": "shop", "uid": "old",
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "web-1", "uid": "r"}]},
+        "spec": {"restartPolicy": "Always", "nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
+        "status": {"phase": "Failed", "reason": "Evicted",
+            "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi."}})));
+    seen
+}
+
+#[test]
+fn a_pod_that_was_evicted_before_a_change_says_nothing_about_it() {
+    let mut before = rollout();
+    let times = [
+        (0, Some(with_evicted(ready()))),
+        (60, Some(with_evicted(ready()))),
+    ];
+    assert_eq!(verdicts(&mut before, &times), [Soaking, Good]);
+    assert!(look(&before.scope, &with_evicted(ready())).is_complete);
+    let mut during = rollout();
+    let times = [
+        (0, Some(starting())),
+        (5, Some(with_evicted(starting()))),
+        (20, Some(with_evicted(starting()))),
+    ];
+    assert_eq!(verdicts(&mut during, &times)[2], Bad);
+}

@@ -232,22 +232,56 @@ impl Cluster<'_> {
     /// Has the API server try everything without keeping it. No object is bound to its UID: one
     /// that is made anew meanwhile is no mistake of the manifest, and each write looks at it again.
     pub async fn dry_run(&self, app: &App, manifests: &[Manifest]) -> Result<(), Error> {
-        // A Job that is there is made again, because it cannot be changed.
-        let is_tried = |manifest: &&Manifest| {
-            manifest.kind.name != "Job" || app.uid(&InventoryEntry::of(manifest)).is_none()
-        };
-        for manifest in manifests.iter().filter(is_tried) {
+        for manifest in manifests {
             self.account.may_have(&manifest.kind)?;
+            let is_there = app.uid(&InventoryEntry::of(manifest)).is_some();
+            if manifest.kind.name == "Job" && is_there {
+                self.try_again(manifest).await?;
+                continue;
+            }
+            let mut object = manifest.object.clone();
+            if is_recreated(manifest) {
+                // What stands in its way goes before it is written.
+                place(&mut object, &["spec", "strategy"], json!({}));
+            }
             let tried = self.call(async |identity| {
                 let path = format!("{}&dryRun=All", applied(manifest));
                 self.client
-                    .patch_as::<_, LiveObject>(identity, &path, Patch::Apply, &manifest.object)
+                    .patch_as::<_, LiveObject>(identity, &path, Patch::Apply, &object)
                     .await
             });
             let tried = tried.await;
             tried.map_err(|failed| self.explained(manifest, failed))?;
         }
         Ok(())
+    }
+
+    /// Tries a Job that is there. It cannot be changed and is made again, so another one like it is
+    /// tried; a quota that counts both of them says nothing.
+    async fn try_again(&self, manifest: &Manifest) -> Result<(), Error> {
+        let mut object = manifest.object.clone();
+        if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+            metadata.remove("name");
+            metadata.insert(
+                "generateName".to_owned(),
+                json!(format!("{}-", manifest.name)),
+            );
+        }
+        let path = manifest.kind.path(&manifest.namespace, "");
+        let path = format!("{path}?fieldManager={MANAGER}&dryRun=All");
+        let tried = self.call(async |identity| {
+            self.client
+                .create_as::<_, LiveObject>(identity, &path, &object)
+                .await
+        });
+        match tried.await {
+            Err(
+                failed @ Failed::Call(Refusal::Refused {
+                    status: 400 | 422, ..
+                }),
+            ) => Err(self.explained(manifest, failed)),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Differences between our object and what was deployed; `None`: there are none, or it is not
@@ -409,6 +443,11 @@ impl Cluster<'_> {
             }
             let version = self.note(manifest, &found, form).await?;
             let (uid, fields) = (found.metadata.uid, &found.metadata.managed_fields);
+            let version = match self.clear_strategy(manifest, (&uid, version)).await {
+                Ok(version) => version,
+                Err(Failed::Call(error)) if error.is_conflict() => continue,
+                Err(failed) => return Err(self.explained(manifest, failed)),
+            };
             let applied = if is_scaled {
                 let noted = form(fields).unwrap_or_else(|| fields.clone());
                 let is_owned = owns_replicas(&noted);
@@ -424,6 +463,38 @@ impl Cluster<'_> {
             }
         }
         Err(busy(manifest))
+    }
+
+    /// Takes `rollingUpdate` from a Deployment that is to have the strategy `Recreate`. The API
+    /// server has set it, nobody owns it, so applying leaves it there, and both are refused.
+    /// Returns the version of the object then.
+    async fn clear_strategy(
+        &self,
+        manifest: &Manifest,
+        (uid, version): (&str, String),
+    ) -> Result<String, Failed> {
+        if !is_recreated(manifest) {
+            return Ok(version);
+        }
+        let path = manifest.path();
+        let live = self.call(async |identity| self.client.get_as::<Value>(identity, &path).await);
+        let live = live.await?;
+        if live.pointer("/spec/strategy/rollingUpdate").is_none() {
+            return Ok(version);
+        }
+        let path = format!("{path}?fieldManager={MANAGER}");
+        let strategy = json!({
+            "metadata": {"uid": uid, "resourceVersion": version},
+            "spec": {"strategy": {"type": RECREATE, "rollingUpdate": null}},
+        });
+        let cleared = self
+            .write_call(async |identity| {
+                self.client
+                    .patch_as::<_, LiveObject>(identity, &path, Patch::Merge, &strategy)
+                    .await
+            })
+            .await?;
+        Ok(cleared.metadata.resource_version)
     }
 
     async fn create(&self, manifest: &Manifest, nonce: &str) -> Result<LiveObject, Error> {
@@ -787,6 +858,15 @@ fn is_for_ever(message: &str) -> bool {
 /// Fix of a refusal because the object is another than the one that was looked at.
 const REPLACED: &str =
     "it was created, changed or replaced by something else meanwhile: look at it, and deploy again";
+
+/// Strategy of a Deployment whose Pods are all gone before there are new ones.
+const RECREATE: &str = "Recreate";
+
+/// Returns whether an object is a Deployment of that strategy.
+fn is_recreated(manifest: &Manifest) -> bool {
+    let strategy = manifest.object.pointer("/spec/strategy/type");
+    manifest.kind.name == "Deployment" && strategy.and_then(Value::as_str) == Some(RECREATE)
+}
 
 /// Path under which an object is applied.
 fn applied(manifest: &Manifest) -> String {

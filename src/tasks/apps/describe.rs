@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     Apps,
-    change::{Plan, is_ours},
+    change::{Plan, Verb, is_ours},
     inspect::{Values, changed},
     ledger::of_api,
     veil::veil,
@@ -86,7 +86,7 @@ impl Apps {
         // Last, and of the record as it is by now: a change that has ended has its verdict there.
         let known = self.known.borrow().get(app).cloned();
         let known = known.as_ref().unwrap_or(&read);
-        let kept = known.revisions.last().map(|last| &last.outcome.inputs);
+        let kept = last_judged(known).map(|last| &last.outcome.inputs);
         let inputs = self.inputs(app).or_else(|| kept.cloned());
         let mut answer = self.change_answer(known);
         if let Value::Object(fields) = &mut answer {
@@ -227,10 +227,7 @@ impl Apps {
         let live = running
             .get(&app.name)
             .map(|running| (running.revision, &running.outcome));
-        let last = app
-            .revisions
-            .last()
-            .map(|revision| (revision.number, &revision.outcome));
+        let last = last_judged(app).map(|revision| (revision.number, &revision.outcome));
         let (number, outcome) = live
             .or(last)
             .map(|(number, outcome)| (number, outcome.clone()))
@@ -278,6 +275,14 @@ fn unseen(revision: u64) -> Value {
         "sentence": "its manifests cannot be read from the cluster now",
         "cause": null, "object": null, "evidence": null, "fix": null, "inputs": [],
     })
+}
+
+/// The revision that the last change is about: an earlier one where somebody went back.
+fn last_judged(app: &App) -> Option<&Revision> {
+    let plan = app.change.as_ref().and_then(|last| Plan::read(&last.body));
+    let back = plan.filter(|plan| plan.verb == Verb::Rollback);
+    let back = back.and_then(|plan| app.revision(plan.revision));
+    back.or_else(|| app.revisions.last())
 }
 
 /// Sentence about a bad revision while an earlier one takes its place.

@@ -35,6 +35,10 @@ pub(super) fn findings(pod: &Object, seen: &Observation, earlier: &Earlier) -> V
     if is_ready(pod) || pod.text("/status/phase") == "Succeeded" {
         return Vec::new();
     }
+    // Its controller has another one in its place, which says how it is.
+    if pod.text("/status/reason") == "Evicted" && earlier.has_failed(pod) {
+        return Vec::new();
+    }
     let mut found: Vec<_> = evicted(pod).into_iter().collect();
     found.extend(scheduling(pod, seen));
     for (status, part) in statuses(pod) {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, InventoryEntry, Stage},
+        apps::{App, InventoryEntry, Manifest, Overlay, Stage},
         backoff::Backoff,
         journal::Outcome,
         rollout::{Cause, Finding},
@@ -21,6 +21,8 @@ use crate::{
 /// Steps of a removal.
 const DELETE: u32 = 0;
 const FORGET: u32 = 1;
+
+const AUTOSCALER: &str = "HorizontalPodAutoscaler";
 
 impl Work {
     /// Deletes everything that is ours but claims, then the record. It goes on for as long as a
@@ -87,6 +89,22 @@ impl Work {
             .await
     }
 
+    /// Gives workloads the number of Pods of their manifests, which was left out for as long as
+    /// there was an autoscaler.
+    async fn rescale(&self, app: &App, version: &Version) {
+        let cluster = self.cluster();
+        let has_number = |it: &&Manifest| {
+            Overlay::key(it).is_some() && it.object.pointer("/spec/replicas").is_some()
+        };
+        for manifest in version.manifests.iter().filter(has_number) {
+            let of_version = (manifest, version.manifests.as_slice());
+            let written = self.patiently(async || cluster.write(app, of_version).await);
+            if let Err(error) = written.await {
+                log::warn!("app {}: {}", app.name, error.sentence());
+            }
+        }
+    }
+
     /// Deletes what the version no longer has, and forgets the oldest revisions. With that the
     /// change is over.
     pub(super) async fn prune(&self, version: &Version) -> Result<()> {
@@ -99,6 +117,9 @@ impl Work {
             self.delete(&read.app, entry).await?;
         }
         self.apps.may_stop(&self.plan.app, false);
+        if surplus.iter().any(|it| it.kind == AUTOSCALER) {
+            self.rescale(&read.app, version).await;
+        }
         read.app.forget(&surplus);
         let gone = read.app.prune();
         let ledger = self.apps.ledger();

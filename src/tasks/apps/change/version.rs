@@ -54,12 +54,6 @@ impl Version {
         self.manifests.iter().filter(is_first)
     }
 
-    /// A Job that is about to be written.
-    pub(super) fn job(&self) -> Option<&Manifest> {
-        let is_written = |it: &&Manifest| it.kind.name == "Job" && self.is_written(it);
-        self.manifests.iter().find(is_written)
-    }
-
     /// Returns whether an object is written before the Jobs that run first have succeeded: what
     /// they may read, and the Jobs themselves.
     pub(super) fn is_early(manifest: &Manifest) -> bool {

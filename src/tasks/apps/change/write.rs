@@ -86,9 +86,6 @@ impl Work {
             read.app.succeed(&InventoryEntry::of(job), number);
         }
         read.app.running = number;
-        if let Some(job) = version.job() {
-            read.app.unproven_job = job.in_words();
-        }
         if let Some(revision) = read.app.revision_mut(number) {
             revision.overlay.pinned.clone_from(&version.pinned);
             revision.overlay.kept.clone_from(&version.kept);
@@ -103,9 +100,15 @@ impl Work {
             .filter(|manifest| part == Part::Whole || Version::is_early(manifest))
         {
             let of_version = (manifest, version.manifests.as_slice());
+            let unproven = read.app.unproven_job.clone();
             if let Err(error) = self.write_one(&cluster, &mut read, of_version).await {
                 written = Err(error);
                 unsure = self.unsure(&cluster, &mut read.app, manifest).await;
+                let is_there = read.app.uid(&InventoryEntry::of(manifest)).is_some();
+                if unsure.is_none() && !is_there {
+                    // A Job that was refused has changed nothing.
+                    read.app.unproven_job = unproven;
+                }
                 break;
             }
         }
@@ -165,6 +168,11 @@ impl Work {
         }
         if is_job && read.app.uid(&entry).is_some() {
             self.remove_job(cluster, &mut read.app, &entry).await?;
+        }
+        if is_job {
+            // It may run as soon as it is there, and a power cut may come right then.
+            read.app.unproven_job = manifest.in_words();
+            self.keep(read).await?;
         }
         let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
         let uid = loop {
