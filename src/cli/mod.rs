@@ -63,6 +63,7 @@ use crate::{
     daemon,
     error::{Error, Exit},
     files::Jobs,
+    keeper::rest,
     net::tls::build_date,
 };
 
@@ -136,8 +137,15 @@ static SHOW_VERSION: Command = Command {
 
 /// Runs the command of these words, and returns how it ended.
 pub fn main(words: impl Iterator<Item = OsString>) -> Exit {
+    let mut words = words.skip(1).peekable();
+    if words
+        .peek()
+        .is_some_and(|word| word == keeper::COMMAND.name)
+    {
+        rest();
+    }
     let mut output = Output::of_process();
-    match args::parse(words.skip(1)) {
+    match args::parse(words) {
         Ok(Invocation::Run(args)) => command(&args, &mut output),
         Ok(Invocation::Help(text)) => {
             output.help(&text);

@@ -1,10 +1,10 @@
 //! The root helper as a process of its own: start, serve, stop. It shares nothing with the agent
 //! but the program.
 
-use std::{ffi::OsStr, path::Path, time::Duration};
+use std::{ffi::OsStr, path::Path, pin::pin, time::Duration};
 
 use nix::unistd::{User, geteuid};
-use smol::future::FutureExt as _;
+use smol::future::{self, FutureExt as _};
 
 use super::{VERSION, log_of_root};
 use crate::{
@@ -12,13 +12,16 @@ use crate::{
     error::{Error, Exit, Result},
     host::{
         notify::Notifier,
-        signals::{Signals, Wish},
+        signals::{self, Signals, Wish},
     },
     keeper::{Allowed, Keeper, Server, trust_all},
 };
 
 /// Time without a request after which the helper exits if a service manager holds its socket.
 const IDLE: Duration = Duration::from_secs(60);
+/// The same where it holds the socket itself and begins again, which takes some milliseconds. The
+/// threads that read the settings have ended by then.
+const IDLE_OF_OWN: Duration = Duration::from_secs(10);
 
 /// Start parameters.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +35,8 @@ pub struct Start<'a> {
     pub journal_stream: Option<&'a str>,
 }
 
-/// Runs it until it is told to stop. What is under way then is brought to its end first.
+/// Runs it until it is told to stop, or nobody asks. What is under way then is brought to its end
+/// first.
 pub fn run(start: Start<'_>) -> Result<Exit> {
     if !geteuid().is_root() {
         return Err(Error::new("the keeper cannot run")
@@ -42,33 +46,56 @@ pub fn run(start: Start<'_>) -> Result<Exit> {
     trust_all(start.files)
         .map_err(|error| error.within("the keeper cannot read its configuration"))?;
     log_of_root(start.journal_stream)?;
+    // Until they are listened for. The threads that start now leave them to this one.
+    signals::hold();
     smol::block_on(live(start))
 }
 
 async fn live(start: Start<'_>) -> Result<Exit> {
     let settings = start.settings;
     let mut signals = Signals::new()?;
+    signals::release();
     let notifier = Notifier::new(start.notify_socket);
-    ::log::info!("pipeops-agent {VERSION}: keeper started");
-    let keeper = Keeper::new(start.root, &settings.state_dir).in_sandbox();
-    // What a power cut interrupted comes before anybody can ask for more.
-    for done in keeper.resume()? {
-        ::log::info!("{}: {}", done.outcome, done.sentence);
-    }
     let allowed = allowed(settings);
-    // A service manager that holds the socket starts the helper again for the next request.
-    let (server, idle) = match Server::inherited(allowed)? {
-        Some(server) => (server, Some(IDLE)),
-        None => (Server::bind(&settings.socket, allowed)?, None),
+    let inherited = Server::inherited(allowed)?;
+    let keeper = Keeper::new(start.root, &settings.state_dir).in_sandbox();
+    // One that began again has done this. It serves those who only look while another process makes
+    // a change.
+    if !inherited.as_ref().is_some_and(Server::is_own) {
+        ::log::info!("pipeops-agent {VERSION}: keeper started");
+        // What a power cut interrupted comes before anybody can ask for more.
+        for done in keeper.resume()? {
+            ::log::info!("{}: {}", done.outcome, done.sentence);
+        }
+    }
+    let server = match inherited {
+        Some(server) => server,
+        None => Server::bind(&settings.socket, allowed)?,
     };
     notifier.ready("waiting for requests");
-    let stopped = async {
+    let mut stopped = pin!(async {
         while signals.next().await == Some(Wish::Reload) {
             ::log::info!("SIGHUP: restart to apply a changed configuration");
         }
+    });
+    // A service manager that holds the socket starts the helper again for the next request.
+    let idle = if server.is_own() { IDLE_OF_OWN } else { IDLE };
+    let is_told = async {
+        stopped.as_mut().await;
+        true
     };
-    let work = server.serve(&keeper, idle);
-    stopped.or(work).await;
+    let work = async {
+        server.serve(&keeper, idle).await;
+        false
+    };
+    let is_told = is_told.or(work).await;
+    if !is_told && server.is_own() {
+        signals::hold();
+        // One that came before that would be lost.
+        if future::poll_once(stopped).await.is_none() {
+            return Err(server.begin_again());
+        }
+    }
     notifier.stopping();
     ::log::info!("stopped");
     Ok(Exit::Fine)

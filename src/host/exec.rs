@@ -4,7 +4,7 @@
 use std::{
     io::{ErrorKind, Read},
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::{fs::PermissionsExt, process::CommandExt},
     },
     path::{Path, PathBuf},
@@ -174,6 +174,23 @@ pub fn run_in(
         output,
         complaints,
     })
+}
+
+/// Runs this program once more from its beginning, in the place of this process: with the same
+/// arguments, and this standard input. It returns only where that fails.
+pub fn again(input: OwnedFd) -> std::io::Error {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return error,
+    };
+    let mut words = std::env::args_os();
+    words.next();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it starts no other program, so there is none to limit"
+    )]
+    let mut command = Command::new(program);
+    command.args(words).stdin(input).exec()
 }
 
 /// Starts it; where somebody is just writing its file, as a package that is updated does, a moment

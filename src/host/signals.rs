@@ -3,6 +3,7 @@
 use std::io;
 
 use async_signal::{Signal, Signals as Stream};
+use nix::sys::signal::{SigSet, Signal as Number};
 use smol::stream::StreamExt;
 
 use crate::error::{Error, Result};
@@ -14,6 +15,24 @@ pub enum Wish {
     Stop,
     /// SIGHUP: read files again.
     Reload,
+}
+
+/// Keeps signals waiting: for this thread, for those that it starts, and over an exec. Who passes a
+/// process on in this way loses none of them.
+pub fn hold() {
+    SigSet::all().thread_block().unwrap_or_default();
+}
+
+/// Lets signals come to this thread, those that waited too.
+pub fn release() {
+    SigSet::empty().thread_set_mask().unwrap_or_default();
+}
+
+/// The same, but for SIGHUP, which would end a process that does not listen for it.
+pub fn release_ends() {
+    let mut reload = SigSet::empty();
+    reload.add(Number::SIGHUP);
+    reload.thread_set_mask().unwrap_or_default();
 }
 
 /// The signals of this process, one after the other. While it lives they do nothing by themselves.

@@ -16,7 +16,7 @@ pub mod update;
 
 use std::path::{Path, PathBuf};
 
-pub use server::{Allowed, Server};
+pub use server::{Allowed, Server, rest};
 pub use system::Watch;
 
 use self::{

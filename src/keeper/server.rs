@@ -2,12 +2,14 @@
 //! the kernel says may ask.
 //!
 //! A job holds up everything else on purpose: two changes at once could not be told apart in the
-//! journal. Without a peer nothing runs.
+//! journal. Without a peer nothing runs. Where no service manager holds the socket, the process
+//! begins again once nobody asks, and waits for the next peer before anything else: what it was in
+//! memory is gone.
 
 use std::{
     io,
     os::{
-        fd::AsFd,
+        fd::{AsFd, AsRawFd},
         unix::{
             fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
             net::UnixStream as Plain,
@@ -18,8 +20,9 @@ use std::{
 };
 
 use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{
-        getsockopt,
+        UnixAddr, getsockname, getsockopt,
         sockopt::{AcceptConn, PeerCredentials},
     },
     unistd::{Gid, chown},
@@ -27,7 +30,7 @@ use nix::{
 use serde::Serialize;
 use smol::{
     Timer,
-    future::{self, FutureExt as _},
+    future::FutureExt as _,
     io::{AsyncReadExt, AsyncWriteExt},
     net::unix::{UnixListener, UnixStream},
 };
@@ -37,7 +40,7 @@ use crate::{
     core::{accept::Accepts, images::ImageDigest, k3s::pins::PINS_MAX},
     error::{Error, Result},
     files,
-    host::{clock, random},
+    host::{clock, exec, random, signals},
     wire::{
         api::{ChangeList, ErrorBody},
         json,
@@ -49,6 +52,8 @@ use crate::{
 const PEER_DEADLINE: Duration = Duration::from_secs(5);
 /// Root, and the agent's group; of that group only the agent's user is served.
 const SOCKET_MODE: u32 = 0o660;
+/// End of the name under which a socket is made.
+const BESIDE: &str = "~";
 /// Changes that fit into a line.
 const CHANGES_MAX: usize = 100;
 /// Longest refusal, in characters.
@@ -126,7 +131,7 @@ impl Server {
         refuse_taken(path)?;
         // Made beside it and renamed, so that nobody can connect before owner and mode are right.
         let mut beside = path.to_owned().into_os_string();
-        beside.push("~");
+        beside.push(BESIDE);
         let beside = PathBuf::from(beside);
         match std::fs::remove_file(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
@@ -138,17 +143,17 @@ impl Server {
         std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(SOCKET_MODE))
             .and_then(|()| std::fs::rename(&beside, path))
             .map_err(cannot)?;
-        let inode = std::fs::symlink_metadata(path).map_err(cannot)?.ino();
-        let path = path.to_owned();
+        let own = Own::at(path.to_owned()).map_err(cannot)?;
         Ok(Self {
             listener,
-            own: Some(Own { path, inode }),
+            own: Some(own),
             allowed,
         })
     }
 
     /// Listens on the standard input, where a service manager put a socket that listens
-    /// (`StandardInput=socket`). It stays there for the next start.
+    /// (`StandardInput=socket`), or this process before it began again. It stays there for the next
+    /// start.
     pub fn inherited(allowed: Allowed) -> Result<Option<Self>> {
         let input = io::stdin();
         if getsockopt(&input.as_fd(), AcceptConn) != Ok(true) {
@@ -165,22 +170,31 @@ impl Server {
         })?;
         Ok(Some(Self {
             listener,
-            own: None,
+            own: own_path(&input).and_then(|path| Own::at(path).ok()),
             allowed,
         }))
     }
 
-    /// Serves one peer after the other until nobody asked for `idle`; without that until it is
-    /// dropped.
-    pub async fn serve(&self, keeper: &Keeper, idle: Option<Duration>) {
+    /// Returns whether this process made the socket, so that nobody else keeps it open.
+    pub const fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Begins the program again in the place of this process, with the socket: see [`rest`]. It
+    /// returns only where that fails.
+    pub fn begin_again(&self) -> Error {
+        let socket = self.listener.as_fd().try_clone_to_owned();
+        let error = socket.map_or_else(|error| error, exec::again);
+        Error::new("cannot begin again").because(&error)
+    }
+
+    /// Serves one peer after the other until nobody asked for `idle`.
+    pub async fn serve(&self, keeper: &Keeper, idle: Duration) {
         let mut accepts = Accepts::default();
         loop {
             let accepted = async { Some(self.listener.accept().await) };
             let waited_enough = async {
-                match idle {
-                    Some(idle) => drop(Timer::after(idle).await),
-                    None => future::pending().await,
-                }
+                Timer::after(idle).await;
                 None
             };
             let Some(accepted) = accepted.or(waited_enough).await else {
@@ -250,6 +264,36 @@ impl Server {
                 Error::new("the kernel does not identify the user of the socket").because(&errno),
             ),
         }
+    }
+}
+
+/// Waits until somebody connects, where this process began again with its own socket as standard
+/// input; elsewhere it returns at once.
+///
+/// It is the first thing that the program does: each function that runs brings 64 KB of the program
+/// into memory, and without a service manager that holds the socket one process has to stay.
+/// Signals act as in any program meanwhile: nothing is under way. SIGHUP waits for who logs it.
+pub fn rest() {
+    let input = io::stdin();
+    if own_path(&input).is_some() {
+        signals::release_ends();
+        // Cut short, it serves nobody for a while and begins again.
+        let mut waited = [PollFd::new(input.as_fd(), PollFlags::POLLIN)];
+        poll(&mut waited, PollTimeout::NONE).unwrap_or_default();
+    }
+}
+
+/// The path of a socket that this program made: its name was another one then.
+fn own_path(socket: &io::Stdin) -> Option<PathBuf> {
+    let address: UnixAddr = getsockname(socket.as_raw_fd()).ok()?;
+    let path = address.path()?.to_str()?;
+    path.strip_suffix(BESIDE).map(PathBuf::from)
+}
+
+impl Own {
+    fn at(path: PathBuf) -> io::Result<Self> {
+        let inode = std::fs::symlink_metadata(&path)?.ino();
+        Ok(Self { path, inode })
     }
 }
 

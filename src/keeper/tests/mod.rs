@@ -664,5 +664,5 @@ fn a_helper_that_nobody_asks_ends_where_its_service_manager_listens() {
     let server = Server::bind(&tree.root().join("run/keeper.sock"), Allowed::default()).unwrap();
     let idle = std::time::Duration::from_millis(20);
     // It comes back, which without an idle time it would not.
-    smol::block_on(server.serve(&keeper, Some(idle)));
+    smol::block_on(server.serve(&keeper, idle));
 }

@@ -130,6 +130,11 @@ impl WakeUps {
     }
 }
 
+/// Number of threads of a process.
+pub(crate) fn thread_count(pid: u32) -> usize {
+    threads(pid).len()
+}
+
 fn threads(pid: u32) -> BTreeMap<u32, Switches> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return BTreeMap::new();

@@ -46,11 +46,12 @@ pub(crate) struct Group {
 }
 
 /// In the order in which they run: rest comes before stress, and the peak last.
-pub(crate) const GROUPS: [Group; 15] = [
+pub(crate) const GROUPS: [Group; 16] = [
     start::SIZE,
     samples::SAMPLES,
     start::START,
     rest::REST,
+    rest::KEEPER,
     dashboard::DASHBOARD,
     requests::LATENCY,
     bulk::DOWNLOAD,

@@ -1,8 +1,14 @@
 //! What an agent costs that is linked and has nothing to do; and the most it ever took.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use super::{Bench, Group, Results, all, each};
+use crate::agent::Kind;
+use crate::child::Running;
 use crate::os;
 use crate::process::{self, WakeUps};
 use crate::stats::Samples;
@@ -32,6 +38,16 @@ pub(crate) const REST: Group = Group {
     measure: rest,
 };
 
+pub(crate) const KEEPER: Group = Group {
+    name: "keeper",
+    about: "memory of the root helper beside the agent, where no service manager holds its socket",
+    figures: &[
+        Figure::new("PSS of the root helper at rest", "MB"),
+        Figure::new("anonymous memory of the root helper at rest", "MB"),
+    ],
+    measure: keeper,
+};
+
 pub(crate) const PEAK: Group = Group {
     name: "peak",
     about: "the largest resident memory of all groups that ran",
@@ -41,6 +57,9 @@ pub(crate) const PEAK: Group = Group {
 
 /// 250 ms: threads of a blocking pool live for longer, so that none is missed.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// 60 s: it waits ten seconds for another request, on a busy machine.
+const KEEPER_LIMIT: Duration = Duration::from_secs(60);
 
 fn rest(bench: &mut Bench) -> Results {
     all(bench, |bench| {
@@ -122,6 +141,71 @@ impl Watch {
             Measured::new(voluntary, format!("and {forced:.1} forced by others")),
         ])
     }
+}
+
+fn keeper(bench: &mut Bench) -> Results {
+    vec![(Kind::Ours, keeper_at_rest(bench))]
+}
+
+fn keeper_at_rest(bench: &mut Bench) -> Result<Vec<Measured>, String> {
+    let ours = bench
+        .agents
+        .iter_mut()
+        .find(|agent| agent.kind == Kind::Ours);
+    let agent = ours.ok_or("it does not run")?;
+    // Both have the pages of the program that both use.
+    agent.pid()?;
+    let socket = agent.dir.join("keeper/keeper.sock");
+    let mut command = os::program(&agent.binary);
+    command
+        .arg("keeper")
+        .env_clear()
+        .env("PIPEOPS_KEEPER_SOCKET", &socket)
+        .env("PIPEOPS_KEEPER_STATE_DIR", agent.dir.join("keeper-state"))
+        .env("PIPEOPS_KEEPER_USER", "nobody")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut running = Running::start("the root helper", &mut command)?;
+    let pid = running.pid();
+    within_limit(&mut running, "listen", || {
+        UnixStream::connect(&socket).is_ok()
+    })?;
+    ask(&socket).map_err(|error| format!("the root helper does not answer: {error}"))?;
+    let after_request = process::pss_mb(pid)?;
+    within_limit(&mut running, "rest", || process::thread_count(pid) == 1)?;
+    Ok(vec![
+        Measured::new(
+            process::pss_mb(pid)?,
+            format!("{} after a request", number(after_request)),
+        ),
+        Measured::new(process::anonymous_mb(pid)?, ""),
+    ])
+}
+
+/// One request that changes nothing.
+fn ask(socket: &Path) -> std::io::Result<()> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(KEEPER_LIMIT))?;
+    stream.write_all(b"{\"verb\":\"changes\"}\n")?;
+    BufReader::new(stream).read_line(&mut String::new())?;
+    Ok(())
+}
+
+fn within_limit(
+    running: &mut Running,
+    what: &str,
+    mut level: impl FnMut() -> bool,
+) -> Result<(), String> {
+    let start = os::now();
+    while !level() {
+        running.check()?;
+        if os::since(start) > KEEPER_LIMIT {
+            return Err(format!("the root helper does not {what}"));
+        }
+        os::pause(Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 fn peak(bench: &mut Bench) -> Results {
