@@ -7,7 +7,7 @@ use std::{
     os::unix::{
         fs::{MetadataExt, PermissionsExt},
         net::{UnixDatagram, UnixStream},
-        process::CommandExt,
+        process::{CommandExt, ExitStatusExt},
     },
     path::{Path, PathBuf},
     process::{Child, ExitStatus, Stdio},
@@ -16,6 +16,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use nix::{
+    fcntl::{Flock, FlockArg},
     sys::signal::{Signal, kill},
     unistd::{Pid, User, geteuid},
 };
@@ -34,6 +35,8 @@ use crate::{
 const USER: &str = "nobody";
 /// Somebody else.
 const STRANGER: u32 = 54_321;
+/// Number of SIGTERM.
+const TERM: i32 = 15;
 /// A fix may wait for a disk, under strace and beside everything else.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -159,6 +162,22 @@ impl Helper {
 
     fn pid(&self) -> i32 {
         i32::try_from(self.child.as_ref().unwrap().id()).unwrap()
+    }
+
+    /// Waits until it began again: with one thread, which waits for nothing but its socket.
+    fn until_it_rests(&self) {
+        let entries = |of: &str| {
+            let entries = std::fs::read_dir(format!("/proc/{}/{of}", self.pid()));
+            entries.unwrap().flatten().map(|entry| entry.path())
+        };
+        let is_poller = |file: PathBuf| {
+            let target = std::fs::read_link(file).unwrap_or_default();
+            target.to_string_lossy().contains("eventpoll")
+        };
+        until("it rests", LONG, || {
+            let rests = entries("task").count() == 1 && !entries("fd").any(is_poller);
+            rests.then_some(())
+        });
     }
 
     fn end(&mut self, signal: Signal) -> ExitStatus {
@@ -596,6 +615,101 @@ fn it_says_that_it_is_ready_sleeps_and_stops_when_told() {
     });
     assert!(helper.end(Signal::SIGTERM).success());
     assert!(!helper.path("run/keeper.sock").exists());
+}
+
+#[test]
+fn where_nobody_asks_it_begins_again_and_waits_as_one_thread() {
+    let Some(mut helper) = helper() else { return };
+    helper.start();
+    let socket = std::fs::metadata(helper.path("run/keeper.sock")).unwrap();
+    assert_eq!(helper.fix().unwrap()["outcome"], "done");
+    helper.until_it_rests();
+    // Several at once are all answered, by who they are, also while root makes a change itself.
+    let lock = std::fs::File::open(helper.path("state/lock")).unwrap();
+    let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).unwrap();
+    let crowd: Vec<_> = (0..20)
+        .map(|_| {
+            let mut peer = UnixStream::connect(helper.path("run/keeper.sock")).unwrap();
+            peer.write_all(b"{\"verb\":\"changes\"}\n").unwrap();
+            peer.set_read_timeout(Some(LONG)).unwrap();
+            peer
+        })
+        .collect();
+    for peer in crowd {
+        let mut answer = String::new();
+        BufReader::new(peer).read_line(&mut answer).unwrap();
+        assert!(answer.contains("limits-inotify-1"), "{answer}");
+    }
+    drop(lock);
+    let agent = agent_user();
+    let (code, told) = helper.cli((STRANGER, agent.1), &["undo", "limits-inotify-1"]);
+    assert_eq!(code, 2, "{told}");
+    assert!(told.contains("you are uid 54321"), "{told}");
+    // It reads its settings for those who ask next.
+    let mut settings = std::fs::read_to_string(helper.path("config.toml")).unwrap();
+    settings = settings.replace("[keeper]\n", "[keeper]\nallow = []\n");
+    let config = helper.path("config.toml");
+    put(&config, &settings);
+    std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
+    helper.until_it_rests();
+    let (code, told) = helper.cli(agent, &["undo", "limits-inotify-1"]);
+    assert_eq!(code, 2, "{told}");
+    assert!(told.contains("keeper.allow does not list repair"), "{told}");
+    let after = std::fs::metadata(helper.path("run/keeper.sock")).unwrap();
+    let of = |socket: std::fs::Metadata| (socket.ino(), socket.mode(), socket.gid());
+    assert_eq!(of(after), of(socket));
+    // One start for the log, however often it began again.
+    assert_eq!(helper.log().matches("keeper started").count(), 1);
+    assert!(helper.end(Signal::SIGTERM).success());
+    assert!(!helper.path("run/keeper.sock").exists());
+}
+
+#[test]
+fn one_that_rests_is_stopped_by_a_signal_and_its_socket_is_replaced() {
+    let Some(mut helper) = helper() else { return };
+    helper.start();
+    helper.until_it_rests();
+    // It has nothing to read again, and says so to the log when somebody asks.
+    kill(Pid::from_raw(helper.pid()), Signal::SIGHUP).unwrap();
+    assert!(helper.ask(r#"{"verb":"changes"}"#).is_some());
+    until("the signal is in the log", LONG, || {
+        helper.log().contains("SIGHUP: restart").then_some(())
+    });
+    helper.until_it_rests();
+    let ended = helper.end(Signal::SIGTERM);
+    assert_eq!(ended.signal(), Some(TERM));
+    helper.start();
+    assert!(helper.ask(r#"{"verb":"changes"}"#).is_some());
+}
+
+#[test]
+fn a_signal_that_comes_while_it_begins_again_is_not_lost() {
+    let Some(mut helper) = helper() else { return };
+    if !can_trace() {
+        return;
+    }
+    let trace = helper.path("trace").display().to_string();
+    // It reads the path of its program right before it begins again.
+    let slow = "inject=?readlink,?readlinkat:delay_enter=8000000";
+    helper.start_by(&["strace", "-f", "-qq", "-o", &trace, "-e", slow], None);
+    let socket = helper.path("run/keeper.sock");
+    until("it listens", LONG, || {
+        UnixStream::connect(&socket).ok().map(drop)
+    });
+    let children = format!("/proc/{0}/task/{0}/children", helper.pid());
+    let traced = std::fs::read_to_string(children).unwrap();
+    let traced: i32 = traced.trim().parse().unwrap();
+    until("it holds signals back", LONG, || {
+        let status = std::fs::read_to_string(format!("/proc/{traced}/status")).ok()?;
+        let mask = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigBlk:"))?;
+        let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+        (mask & (1 << (TERM - 1)) != 0).then_some(())
+    });
+    kill(Pid::from_raw(traced), Signal::SIGTERM).unwrap();
+    // Strace ends as its program does.
+    assert_eq!(helper.ended().signal(), Some(TERM));
 }
 
 /// How often the threads of a process gave up a processor, each time to wait.
