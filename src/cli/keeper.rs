@@ -11,6 +11,7 @@ use super::{
 use crate::{
     daemon::keeper,
     error::{Exit, Result},
+    host::signals,
 };
 
 /// Root directory, for trials.
@@ -35,6 +36,8 @@ pub(super) static COMMAND: Command = Command {
 };
 
 fn run(args: &Args, _: &mut Output) -> Result<Exit> {
+    // Until the helper listens for them: the threads that start meanwhile leave them to this one.
+    signals::hold();
     let loaded = load(args);
     let variable = |name: &str| std::env::var_os(name);
     let (notify_socket, journal_stream) = (variable("NOTIFY_SOCKET"), variable("JOURNAL_STREAM"));

@@ -46,8 +46,6 @@ pub fn run(start: Start<'_>) -> Result<Exit> {
     trust_all(start.files)
         .map_err(|error| error.within("the keeper cannot read its configuration"))?;
     log_of_root(start.journal_stream)?;
-    // Until they are listened for. The threads that start now leave them to this one.
-    signals::hold();
     smol::block_on(live(start))
 }
 
