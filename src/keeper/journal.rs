@@ -112,12 +112,8 @@ impl Journal {
         let mut records = Vec::new();
         for entry in entries {
             let entry = entry.map_err(|error| files::explain(cannot(), &error))?;
-            let path = entry.path();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "json")
-            {
-                records.push(read(&path)?);
+            if is_record(&entry.file_name().to_string_lossy()) {
+                records.push(read(&entry.path())?);
             }
         }
         records.order_by_key(|record| record.number);
@@ -127,6 +123,16 @@ impl Journal {
     fn name(record: &Record) -> String {
         format!("{:04}-{}", record.number, record.check.replace('.', "-"))
     }
+}
+
+/// Returns whether a file is a record, by the name that [`Journal::name`] gives it: notes about other
+/// things lie beside them.
+fn is_record(name: &str) -> bool {
+    let number = name
+        .strip_suffix(".json")
+        .and_then(|name| name.split_once('-'));
+    number
+        .is_some_and(|(number, _)| number.len() >= 4 && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn read(path: &Path) -> Result<Record> {

@@ -45,6 +45,10 @@ fn a_record_that_cannot_be_read_stops_everything_and_a_half_written_one_nothing(
     assert_eq!(done.outcome, "done");
     assert!(!kept(&tree).contains(&half.to_owned()));
 
+    // The note about updates lies beside them.
+    tree.put("var/keeper/updates.json", "{\"banned\": []}", 0o600);
+    assert_eq!(keeper.changes().unwrap().len(), 1);
+    assert!(keeper.resume().unwrap().is_empty());
     tree.put("var/keeper/0002-of-a-newer-version.json", "{}", 0o600);
     let id = done.change.unwrap();
     for refused in [

@@ -216,6 +216,7 @@ fn a_good_version_stays_and_a_bad_one_goes_and_only_its_own_fault_bans_it() {
         let is_stopped = tree.calls().contains("stop pipeops-agent");
         assert_eq!(is_stopped, fault != Fault::None);
         assert!(!reserve.exists(), "room is kept for ever");
+        assert!(tree.keeper().resume().unwrap().is_empty(), "no change");
     }
 }
 
