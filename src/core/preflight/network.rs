@@ -9,7 +9,6 @@ use super::{Advice, Check, Facts, Judgement, Problem, facts::Network, ok};
 use crate::core::{
     environment::Environment,
     health::Severity::{Critical, Warning},
-    k3s,
     procfs::net,
 };
 
@@ -444,8 +443,10 @@ fn web_ports(facts: &Facts, _: &Environment) -> Judgement {
     if !facts.has(BINARY) {
         return Judgement::NotHere(NO_K3S);
     }
-    let config = facts.text(CONFIG).unwrap_or_default();
-    if k3s::leaves_ingress_out(config) {
+    let mut left_out = ["disable", "disable+"]
+        .into_iter()
+        .flat_map(|key| facts.k3s_values(key));
+    if left_out.any(|name| name == "traefik" || name == "servicelb") {
         return Judgement::NotHere("the k3s load balancer is disabled");
     }
     const ADVICE: Advice = Advice {

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::core::order::GatherExt as _;
 
-/// Pods that had failed, and whose containers had ended, when a change was first seen. A Pod that is
-/// created later has no earlier ends.
+/// Pods that had failed, and whose containers had ended, when a change was first seen. A Pod that
+/// is created later has no earlier ends.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Earlier {
     ends: BTreeMap<Key, PodBefore>,
