@@ -125,8 +125,8 @@ impl Journal {
     }
 }
 
-/// Returns whether a file is a record, by the name that [`Journal::name`] gives it: notes about other
-/// things lie beside them.
+/// Returns whether a file is a record, by the name that [`Journal::name`] gives it: notes about
+/// other things lie beside them.
 fn is_record(name: &str) -> bool {
     let number = name
         .strip_suffix(".json")
