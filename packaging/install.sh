@@ -317,6 +317,11 @@ verified() {
     (cd "$work" && printf '%s\n' "$line" | sha256sum -c >/dev/null 2>&1) || die "$1 is damaged or not the one of the release" 'download again'
 }
 
+# is_withdrawn VERSION: a list may take back its own release.
+is_withdrawn() {
+    awk -v version="$1" '$1 == "#" && $2 == "withdrawn" { for (n = 3; n <= NF; n++) if ($n == version) found = 1 } END { exit !found }' "$work/SHA256SUMS"
+}
+
 # dpkg is often busy in the first minutes after the first boot.
 wait_for_lock() {
     waited=0
@@ -468,9 +473,10 @@ run_install() {
     [ -n "$file" ] || die "the release has no $kind for $arch"
     found=$(printf '%s\n' "$file" | sed 's/^pipeops-agent_\([^_]*\)_.*/\1/; s/^pipeops-agent-\(.*\)[.][^.]*[.]rpm$/\1/; s/^pipeops-agent-\(.*\)-linux-.*/\1/')
     [ -z "$version" ] || [ "$version" = "$found" ] || die "the release is $found and not $version"
-    # A list may take back its own release. Who names that version wants it.
-    [ -n "$version" ] || ! awk -v version="$found" '$1 == "#" && $2 == "withdrawn" { for (n = 3; n <= NF; n++) if ($n == version) found = 1 } END { exit !found }' "$work/SHA256SUMS" ||
+    # Who names that version wants it.
+    if [ -z "$version" ] && is_withdrawn "$found"; then
         die "version $found was withdrawn" "wait for the next release, or name an older one: --version"
+    fi
     there=$(installed_version)
     if [ "$there" = "$found" ]; then
         say "version $found is installed already"
