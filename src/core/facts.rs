@@ -12,8 +12,6 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use serde_json::Value;
-
 use crate::core::{
     order::GatherExt as _,
     procfs::{
@@ -285,14 +283,7 @@ impl Facts {
             .iter()
             .rev()
             .find_map(|text| yaml::parse(text).ok()?.get(key).cloned());
-        let listed = |value: &Value| value.as_str().map(str::to_owned);
-        let all: Vec<_> = match found {
-            Some(Value::Array(all)) => all.iter().filter_map(listed).collect(),
-            found => found.iter().filter_map(listed).collect(),
-        };
-        let parts = all.iter().flat_map(|text| text.split(','));
-        let parts = parts.map(|part| part.trim().to_owned());
-        parts.filter(|part| !part.is_empty()).collect()
+        found.as_ref().map(yaml::words).unwrap_or_default()
     }
 }
 

@@ -22,7 +22,7 @@ enum Scalars {
     Typed,
 }
 
-/// What becomes of documents behind the first one.
+/// Treatment of documents behind the first one.
 #[derive(Clone, Copy, PartialEq)]
 enum Rest {
     Left,
@@ -159,6 +159,20 @@ fn nothing_more(parser: Parser<'_, impl Input>, lines_before: usize) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Words of a value that may be a list, or a text with commas.
+pub fn words(value: &Value) -> Vec<String> {
+    let texts: Vec<_> = match value {
+        Value::Array(all) => all.iter().filter_map(Value::as_str).collect(),
+        Value::String(text) => vec![text],
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Vec::new(),
+    };
+    let words = texts.iter().flat_map(|text| text.split(',')).map(str::trim);
+    words
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 fn refused(what: &str, line: usize) -> String {

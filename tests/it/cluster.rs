@@ -96,6 +96,20 @@ pub(crate) fn kubectl(arguments: &[&str]) -> String {
     text
 }
 
+/// Merges a patch into the status of an object, as its controller would.
+pub(crate) fn set_status(namespace: &str, object: &str, patch: &str) {
+    kubectl(&[
+        "-n",
+        namespace,
+        "patch",
+        object,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        patch,
+    ]);
+}
+
 /// Applies a file with definitions of custom resources, and waits until the API server serves
 /// these. (`kubectl wait` and a filter of jsonpath fail where a definition has no conditions yet.)
 pub(crate) fn define(file: &Path, definitions: &[&str]) {

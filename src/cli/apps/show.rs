@@ -278,16 +278,7 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
         let usual = in_words(Duration::from_secs(usual));
         output.line(&format!("  usually takes about {usual} until it is ready"));
     }
-    for (label, field) in [
-        ("cause", "cause"),
-        ("object", "object"),
-        ("seen", "evidence"),
-        ("fix", "fix"),
-    ] {
-        if let Some(text) = app.maybe(field) {
-            output.line(&format!("  {label}: {}", indented(text)));
-        }
-    }
+    print_fields(app, &REASONS, output);
     from(app.at("source"), output);
     standing_by(app.maybe("standing_by"), output);
     drifted(app.at("drift"), output);
@@ -315,8 +306,23 @@ fn print_running(value: &Value, output: &mut Output) {
         printable(running.text("verdict")),
         printable(running.text("sentence"))
     ));
-    for (label, field) in [("cause", "cause"), ("seen", "evidence"), ("fix", "fix")] {
-        if let Some(text) = running.maybe(field).filter(|_| is_other_now) {
+    if is_other_now {
+        let [cause, _, seen, fix] = REASONS;
+        print_fields(running, &[cause, seen, fix], output);
+    }
+}
+
+/// Labels of the fields that give reasons for a verdict.
+const REASONS: [(&str, &str); 4] = [
+    ("cause", "cause"),
+    ("object", "object"),
+    ("seen", "evidence"),
+    ("fix", "fix"),
+];
+
+fn print_fields(judged: View<'_>, fields: &[(&str, &str)], output: &mut Output) {
+    for (label, field) in fields {
+        if let Some(text) = judged.maybe(field) {
             output.line(&format!("  {label}: {}", indented(text)));
         }
     }

@@ -360,15 +360,8 @@ pub fn setting(files: &[String], key: &str) -> Option<String> {
 /// Returns whether a file of k3s' settings leaves the ingress out.
 pub fn leaves_ingress_out(text: &str) -> bool {
     let settings = yaml::parse(text).unwrap_or_default();
-    let names = |value: &Value| {
-        let parts = value.as_str().unwrap_or_default().split(',');
-        parts.map(|part| part.trim().to_owned()).collect::<Vec<_>>()
-    };
-    let found = ["disable", "disable+"].map(|key| match settings.get(key) {
-        Some(Value::Array(all)) => all.iter().flat_map(names).collect(),
-        found => found.map(names).unwrap_or_default(),
-    });
-    let mut names = found.iter().flatten();
+    let found = ["disable", "disable+"].map(|key| settings.get(key));
+    let mut names = found.into_iter().flatten().flat_map(yaml::words);
     names.any(|name| INGRESS.contains(&name.as_str()))
 }
 

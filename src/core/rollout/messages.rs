@@ -482,7 +482,7 @@ const OF_ROOM: [Reason; 2] = [
     ),
 ];
 
-/// What is said of volumes by themselves, and of taints.
+/// Volumes and taints.
 const OF_VOLUMES: [Reason; 5] = [
     (
         "bound to non-existent pv",

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Bench, SOON};
 use crate::{
     agent::{Agent, put, until_every},
-    cluster::{define, kubectl, leave_object},
+    cluster::{define, kubectl, leave_object, set_status},
 };
 
 const LOOK: Duration = Duration::from_millis(200);
@@ -82,15 +82,7 @@ impl Bench {
 
     fn says(&self, object: &str, conditions: &Value) {
         let status = json!({"status": {"conditions": conditions}}).to_string();
-        let patch = [
-            "patch",
-            object,
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            &status,
-        ];
-        kubectl(&[&["-n", &self.namespace], patch.as_slice()].concat());
+        set_status(&self.namespace, object, &status);
     }
 }
 

@@ -19,7 +19,7 @@ use smol::lock::Mutex;
 use super::{Scenario, folder, judged, names};
 use crate::{
     agent::{clock, put},
-    cluster::{admin, alone, calm, define, kubectl, leave, variable},
+    cluster::{admin, alone, calm, define, kubectl, leave, set_status, variable},
     kube::{Executor, real::client_of},
 };
 
@@ -183,7 +183,7 @@ fn signal_kubelet(signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
-/// What happens to the cluster in the course of a scenario.
+/// Changes of the cluster in the course of a scenario.
 struct Course<'a> {
     scenario: &'a Scenario,
     /// Second up to which it has happened.
@@ -198,15 +198,7 @@ impl Course<'_> {
             says, does, stops, ..
         } = self.scenario;
         for (_, object, status) in says.iter().filter(|(at, ..)| due.contains(at)) {
-            let patch = [
-                "patch",
-                object,
-                "--subresource=status",
-                "--type=merge",
-                "-p",
-                status,
-            ];
-            kubectl(&[&["-n", namespace], patch.as_slice()].concat());
+            set_status(namespace, object, status);
         }
         for (_, command) in does.iter().filter(|(at, _)| due.contains(at)) {
             in_words(command);
