@@ -22,6 +22,7 @@ mod promises;
 mod reread;
 mod run_first;
 mod scaled;
+mod since;
 mod ssh;
 mod standby;
 mod storm;

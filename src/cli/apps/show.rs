@@ -59,7 +59,7 @@ pub(super) static WHY: Command = Command {
         "pipeops-agent apps why web",
         "pipeops-agent apps why web --json",
     ],
-    exit: "0 good, 1 bad, 2 neither, or it cannot be said.",
+    exit: "0 good, 1 bad (the last change, or what runs since), 2 neither, or it cannot be said.",
     run: Some(why),
     ..ONE
 };
@@ -223,7 +223,13 @@ fn why(args: &Args, output: &mut Output) -> Result<Exit> {
         print_change(value, output);
         print_inputs(View::new(value), output);
     })?;
-    Ok(exit(verdict(&value)))
+    // The last change may have been good, and what runs may crash since.
+    let is_bad_now =
+        View::new(&value).at("running").text("verdict") == RolloutVerdict::Bad.as_str();
+    Ok(match verdict(&value) {
+        RolloutVerdict::Good if is_bad_now => Exit::Problem,
+        verdict => exit(verdict),
+    })
 }
 
 /// Prints what the verdict on the last change read, and that on what runs where it is another one.

@@ -32,6 +32,44 @@ fn a_change_of_an_immutable_field_is_refused_before_the_first_write() {
 }
 
 #[test]
+fn a_mistake_in_a_job_that_is_there_is_refused_before_the_first_write() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let version = |script: &str, text: &str| job(script) + &map(text);
+    assert_eq!(bench.apply("web", &version("true", "one")).0, 0);
+    bench.until_verdict("web", "soaking");
+    let uid = bench.get("job/once", "{.metadata.uid}");
+    let wrong = version("exit 0", "two").replace("restartPolicy: Never", "restartPolicy: Always");
+    let (code, said) = bench.apply("web", &wrong);
+    assert!(code == 2 && said.contains("restartPolicy"), "{said}");
+    assert_eq!(bench.get("configmap/page", "{.data.text}"), "one");
+    assert_eq!(bench.get("job/once", "{.metadata.uid}"), uid);
+}
+
+#[test]
+fn a_deployment_becomes_recreate_and_rolls_again() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let rolling = deployment("web", "");
+    let recreated = rolling.replace(
+        "spec:\n  selector",
+        "spec:\n  strategy: {type: Recreate}\n  selector",
+    );
+    for (manifests, strategy) in [
+        (&rolling, "RollingUpdate 25%"),
+        (&recreated, "Recreate "),
+        (&recreated, "Recreate "),
+        (&rolling, "RollingUpdate 25%"),
+    ] {
+        let (code, said) = bench.apply("web", manifests);
+        assert_eq!(code, 0, "{said}");
+        bench.until_verdict("web", "soaking");
+        let fields = "{.spec.strategy.type} {.spec.strategy.rollingUpdate.maxSurge}";
+        assert_eq!(bench.get("deployment/web", fields), strategy);
+    }
+}
+
+#[test]
 fn one_object_too_many_is_refused() {
     let Some(bench) = Bench::new() else { return };
     bench.bind();

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Bench, SOON, deployment};
+use super::{Bench, SOON, deployment, drift::LOOK};
 use crate::{
     agent::{command, until_every},
     cluster::{admin, kubectl, variable},
@@ -93,6 +93,30 @@ fn scaler(name: &str) -> String {
 }
 
 const TWO: &str = "  replicas: 2\n";
+
+#[test]
+fn the_number_of_the_manifests_is_back_where_the_autoscaler_left_them() {
+    let Some(bench) = Bench::prepared(|agent| agent.with("PIPEOPS_TEST_SOAK_MS", "300")) else {
+        return;
+    };
+    bench.bind();
+    let deployed = |manifests: &str| {
+        let (code, said) = bench.apply("web", manifests);
+        assert_eq!(code, 0, "{said}");
+        bench.until_verdict("web", "good");
+    };
+    deployed(&(scaled("web", "", "one") + &scaler("web")));
+    let number = || bench.get("deployment/web", "{.spec.replicas}");
+    until_every(LOOK, "it is scaled", SOON, || {
+        (number() == "2").then_some(())
+    });
+    deployed(&scaled("web", "  replicas: 1\n", "two"));
+    // Pruning follows the verdict, and the number of Pods follows pruning.
+    until_every(LOOK, "its own number", SOON, || {
+        (number() == "1").then_some(())
+    });
+    assert!(!bench.objects("hpa").contains("/web"));
+}
 
 #[test]
 fn the_number_of_pods_stays_when_it_is_left_to_an_autoscaler() {
