@@ -91,6 +91,20 @@ fn manifests_of_a_branch_a_tag_and_a_commit_are_read() {
     };
     assert_eq!(read("v1", "deploy/b.yaml"), old);
     assert_eq!(read(&first, "deploy"), old);
+    // A fixed one has the name that each poll compares, whatever it is resolved to.
+    let tag = forge.here(&["rev-parse", "v1"]).trim().to_owned();
+    assert_ne!(tag, first);
+    for fixed in [first.to_uppercase(), tag] {
+        let of = pair.repository(&fixed, "deploy");
+        let tip = pair.git().tip(&of).unwrap().commit;
+        assert_eq!(
+            pair.read(&of).unwrap(),
+            Content {
+                commit: tip,
+                ..old.clone()
+            }
+        );
+    }
     // A history that was written anew is what it is now.
     forge.here(&["reset", "--quiet", "--hard", &first]);
     assert_eq!(read("main", "deploy"), old);
