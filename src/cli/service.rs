@@ -98,7 +98,13 @@ impl Manager {
                 &["rc-update", "delete", NAME, "default"],
             ],
         };
-        steps.into_iter().try_for_each(|argv| run(root, argv))
+        // To rc-update it is an error where the service does not start at boot.
+        let is_enabled = match self {
+            Self::Systemd => true,
+            Self::OpenRc => root.join("etc/runlevels/default").join(NAME).is_symlink(),
+        };
+        let mut steps = steps.into_iter().take(1 + usize::from(is_enabled));
+        steps.try_for_each(|argv| run(root, argv))
     }
 }
 
@@ -191,6 +197,14 @@ mod tests {
             said(root.path()),
             "rc-update add pipeops-agent default\nrc-service pipeops-agent restart\nrc-service pipeops-k3s-watch stop\nrc-service pipeops-k3s-connect stop\n"
         );
+        // Somebody took it out of the boot already, which rc-update would call an error.
+        manager.stop(root.path()).unwrap();
+        assert!(!said(root.path()).contains("delete"));
+        let runlevel = root.path().join("etc/runlevels/default");
+        std::fs::create_dir_all(&runlevel).unwrap();
+        std::os::unix::fs::symlink("/etc/init.d/pipeops-agent", runlevel.join(NAME)).unwrap();
+        manager.stop(root.path()).unwrap();
+        assert!(said(root.path()).ends_with("rc-update delete pipeops-agent default\n"));
     }
 
     #[test]

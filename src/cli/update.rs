@@ -764,7 +764,7 @@ mod tests {
         for more in [&[][..], &["--automatic"]] {
             let second = machine.update("active", more).unwrap_err().to_string();
             assert!(
-                second.contains("another update is under way: by another command on this machine"),
+                second.contains("an update is under way: by another command on this machine"),
                 "{second}"
             );
             assert!(second.contains("update --check"), "{second}");

@@ -46,6 +46,11 @@ pub(super) static COMMAND: Command = Command {
 fn down(args: &Args, output: &mut Output) -> Result<Exit> {
     let (file, loaded) = install::now(args);
     install::check_may_write(&file, "down")?;
+    let is_usual = file == Path::new(DEFAULT_FILE);
+    let keeper = Keeper::new(Path::new("/"), &loaded.keeper().state_dir);
+    if is_usual {
+        keeper.check_no_update_runs()?;
+    }
     let purge = if args.has("purge") {
         Some(Purge::find(&subject(&file, &loaded)))
     } else {
@@ -59,7 +64,6 @@ fn down(args: &Args, output: &mut Output) -> Result<Exit> {
             return Ok(Exit::Problem);
         }
     }
-    let is_usual = file == Path::new(DEFAULT_FILE);
     let manager = service::manager(Path::new("/")).filter(|_| is_usual);
     if let Some(manager) = manager {
         manager.stop(Path::new("/"))?;
@@ -67,7 +71,7 @@ fn down(args: &Args, output: &mut Output) -> Result<Exit> {
     check_is_stopped(args)?;
     if purge.is_some() && is_usual {
         service::stop_for_k3s(Path::new("/"));
-        unpin(&loaded.keeper().state_dir);
+        unpin(&keeper);
     }
     let done = purge.map(Purge::remove).unwrap_or_default();
     let is_whole = done.failed.is_empty();
@@ -108,8 +112,7 @@ fn down(args: &Args, output: &mut Output) -> Result<Exit> {
 }
 
 /// Takes our pins off the images in containerd. Where k3s does not run they stay, and keep images.
-fn unpin(state_dir: &Path) {
-    let keeper = Keeper::new(Path::new("/"), state_dir);
+fn unpin(keeper: &Keeper) {
     for _ in 0..PINS_MAX {
         if !keeper.k3s_pin(&[]).is_ok_and(|pinned| pinned.left > 0) {
             return;

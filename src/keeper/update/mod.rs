@@ -58,6 +58,8 @@ const SYSTEMD_UNIT: &str = "/etc/systemd/system/pipeops-update.service";
 /// Directory of OpenRC's states, with a link for each service in one.
 const OPENRC: &str = "/run/openrc";
 const OPENRC_SCRIPT: &str = "/etc/init.d/pipeops-update";
+/// Link that has OpenRC start it at boot.
+const OPENRC_LINK: &str = "/etc/runlevels/default/pipeops-update";
 
 /// A program, or a package of it, that was downloaded or came by hand.
 #[derive(Clone, Debug)]
@@ -139,6 +141,17 @@ impl Keeper {
         };
         let update: Option<Update> = read(&self.record())?;
         Ok(update.filter(|update| !ended(update)))
+    }
+
+    /// Refuses to stop the agent while an update is tried: its end starts the agent again.
+    ///
+    /// # Errors
+    /// The update that is under way.
+    pub fn check_no_update_runs(&self) -> Result<()> {
+        let update = self.update_under_way()?.filter(|_| self.service_runs());
+        update.map_or(Ok(()), |update| {
+            Err(is_under_way(format!("to {}", update.version)))
+        })
     }
 
     /// Returns whether the service manager neither runs the agent nor starts it again: it was never
@@ -550,13 +563,15 @@ impl Keeper {
             (
                 OPENRC_SCRIPT,
                 &[
-                    &["rc-update", "delete", "pipeops-update", "default"],
                     &["rc-service", "pipeops-update", "zap"],
+                    // An error where it was cut off after this the last time.
+                    &["rc-update", "delete", "pipeops-update", "default"],
                 ],
             )
         };
+        let is_enabled = self.has_systemd() || self.system.path(OPENRC_LINK).is_symlink();
         if self.system.is_there(path) {
-            for command in commands {
+            for command in commands.iter().take(1 + usize::from(is_enabled)) {
                 self.system.run(command)?;
             }
             #[cfg(test)]
@@ -605,9 +620,9 @@ impl Keeper {
     }
 }
 
-/// The error of an update beside another one.
+/// The error of what may not be done beside an update.
 fn is_under_way(why: impl Into<String>) -> Error {
-    Error::new("another update is under way")
+    Error::new("an update is under way")
         .why(why)
         .fix("wait for its end: sudo pipeops-agent update --check")
         .retry(Retry::Soon)
