@@ -1,16 +1,20 @@
 //! First conversation with a server of k3s that this machine wants to join: its CA is compared with
 //! the token before anything is sent.
+//!
+//! Who may ask what: `pkg/server/handlers/router.go` of k3s.
 
 use std::time::Duration;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use ring::digest::{SHA256, digest};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
     core::{
         k3s::{
             Role,
-            join::{Server, Token, doubts},
+            join::{Credential, Server, Token, doubts},
             servers, version_in,
         },
         time::{Now, Wall},
@@ -86,28 +90,7 @@ pub async fn look(
         ..Settings::default()
     };
     let answer = ask(&target, &blind, clock, ("/cacerts", None)).await?;
-    if answer.head.status != 200 || answer.body.is_empty() {
-        return Err(
-            Error::new(format!("{} is not a k3s server", url.authority()))
-                .why(format!("it answers {} to /cacerts", answer.head.status))
-                .fix(
-                    "name the address of the server, with its port: --server https://ADDRESS:6443",
-                ),
-        );
-    }
-    let found = hex(digest(&SHA256, &answer.body).as_ref());
-    if found != token.ca_sha256 {
-        return Err(Error::new(format!(
-            "the server {} is not the one that made this token",
-            url.authority()
-        ))
-        .why(format!(
-            "its CA has the hash {found}, the token names {}",
-            token.ca_sha256
-        ))
-        .why("the token was not sent")
-        .fix("is this the right address? Else make a new token on the server: sudo pipeops-agent k3s token"));
-    }
+    let ca = trusted(url, &answer, token)?;
     let mut server = Server {
         time: time(&answer.head),
         now: now().wall,
@@ -120,35 +103,98 @@ pub async fn look(
     }
     let proven = Settings {
         roots: Roots::ExtraOnly,
-        extra_ca_pem: Some(answer.body),
+        extra_ca_pem: Some(ca),
         ..Settings::default()
     };
-    let authorization = token.authorization(role);
-    let question = ("/version", Some(authorization.reveal()));
-    let answer = ask(&target, &proven, clock, question).await?;
+    let ask = async |path, role| {
+        let authorization = token.authorization(role);
+        ask(
+            &target,
+            &proven,
+            clock,
+            (path, Some(authorization.reveal())),
+        )
+        .await
+    };
+    // The API, which tells the version, knows bootstrap tokens only.
+    let is_known_to_api = matches!(token.credential, Credential::Bootstrap(_));
+    let path = if is_known_to_api {
+        "/version"
+    } else {
+        "/v1-k3s/config"
+    };
+    // To k3s a server is a node, too, until it asks for the keys of the cluster.
+    let answer = ask(path, Role::Worker).await?;
     match answer.head.status {
-        200 => {
+        200 if is_known_to_api => {
             let text = String::from_utf8_lossy(&answer.body);
-            let words = text.replace(['"', ',', ':'], " ");
-            server.version = version_in(&words);
-            if role == Role::Server {
-                let ask = |path| ask(&target, &proven, clock, (path, question.1));
-                server.shared = servers::shared(&ask("/v1-k3s/config").await?.body);
-                if let Some(shared) = &mut server.shared {
-                    // Keys of the cluster, which k3s itself fetches: only whether there are some.
-                    shared.has_etcd = ask("/v1-k3s/server-bootstrap").await?.head.status == 200;
-                }
-            }
-            Ok(server)
+            server.version = version_in(&text.replace(['"', ',', ':'], " "));
         }
-        401 => Err(Error::new("the server does not accept this token")
-            .why("it has ended, was revoked, or is of another server")
-            .fix("make a new one on the server: sudo pipeops-agent k3s token")),
-        status => Err(unreachable(&target)
-            .why(format!("it answers {status} {}", answer.head.reason))
-            .fix("look at it there: sudo pipeops-agent k3s status")
-            .retry(Retry::Soon)),
+        200 if role == Role::Server => {
+            server.shared = servers::shared(&answer.body);
+            if let Some(shared) = &mut server.shared {
+                // Keys of the cluster, which k3s itself fetches: only whether there are some.
+                let keys = ask("/v1-k3s/server-bootstrap", role).await?;
+                shared.has_etcd = keys.head.status == 200;
+            }
+        }
+        200 => {}
+        401 => {
+            return Err(Error::new("the server does not accept this token")
+                .why("it has ended, was revoked, or is of another server; or the servers have an agent-token of their own")
+                .fix("make a new one on the server: sudo pipeops-agent k3s token"));
+        }
+        status => {
+            return Err(unreachable(&target)
+                .why(format!(
+                    "it answers {status} {} to {path}",
+                    answer.head.reason
+                ))
+                .fix("look at it there: sudo pipeops-agent k3s status")
+                .retry(Retry::Soon));
+        }
     }
+    Ok(server)
+}
+
+/// The CA of a server, where the token is of it.
+fn trusted(url: &Url, answer: &Answer, token: &Token) -> Result<Vec<u8>> {
+    if answer.head.status != 200 || answer.body.is_empty() {
+        return Err(
+            Error::new(format!("{} is not a k3s server", url.authority()))
+                .why(format!("it answers {} to /cacerts", answer.head.status))
+                .fix(
+                    "name the address of the server, with its port: --server https://ADDRESS:6443",
+                ),
+        );
+    }
+    root(&answer.body, &token.ca_sha256).ok_or_else(|| {
+        Error::new(format!(
+            "the server {} is not the one that made this token",
+            url.authority()
+        ))
+        .why(format!(
+            "its CA has the hash {}, the token names {}",
+            hex(digest(&SHA256, &answer.body).as_ref()),
+            token.ca_sha256
+        ))
+        .why("the token was not sent")
+        .fix("is this the right address? Else make a new token on the server: sudo pipeops-agent k3s token")
+    })
+}
+
+/// The certificate that a hash of a token is of, as PEM: the only one of a bundle as it stands, or
+/// one of several by its DER, as k3s counts it. Only that one vouches for the server, since anybody
+/// can add others.
+fn root(bundle: &[u8], sha256: &str) -> Option<Vec<u8>> {
+    let is_named = |bytes: &[u8]| hex(digest(&SHA256, bytes).as_ref()) == sha256;
+    if is_named(bundle) {
+        return Some(bundle.to_vec());
+    }
+    let mut certificates = CertificateDer::pem_slice_iter(bundle).flatten();
+    let root = certificates.find(|certificate| is_named(certificate))?;
+    let text = BASE64.encode(&root);
+    Some(format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n").into_bytes())
 }
 
 fn time(head: &Head) -> Option<Wall> {
@@ -204,6 +250,32 @@ async fn ask(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_names_the_file_of_one_certificate_or_the_root_of_several() {
+        let pem = |der: &[u8]| {
+            let text = BASE64.encode(der);
+            format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+        };
+        let sum = |bytes: &[u8]| hex(digest(&SHA256, bytes).as_ref());
+        let one = format!("# of the cluster\n{}", pem(b"root"));
+        assert_eq!(
+            root(one.as_bytes(), &sum(one.as_bytes())).as_deref(),
+            Some(one.as_bytes())
+        );
+        let several = [&b"intermediate"[..], b"root", b"another"]
+            .map(pem)
+            .concat();
+        // Nobody else's certificate comes with it.
+        assert_eq!(
+            root(several.as_bytes(), &sum(b"root")),
+            Some(pem(b"root").into_bytes())
+        );
+        for unnamed in [sum(b"absent"), sum(b"")] {
+            assert_eq!(root(several.as_bytes(), &unnamed), None);
+        }
+        assert_eq!(root(b"", &sum(b"root")), None);
+    }
 
     #[test]
     fn half_an_answer_is_none() {

@@ -615,10 +615,28 @@ fn the_index_that_is_made_for_releases_is_read() {
 /// The credential of a token, which nobody but its server may see.
 const CREDENTIAL: &str = "abc123.0123456789abcdef";
 
+/// The password of a cluster.
+const PASSWORD: &str = "5d41402abc4b2a76b9719d911017c592";
+
+/// Settings that all servers share.
+const CONFIG: &str =
+    r#"{"ClusterDomain": "edge.local", "FlannelBackend": "host-gw", "DisableNPC": true}"#;
+
 /// A server of k3s that says this of its time, and takes the credential or not. Returns what it
 /// says of a token was seen, too.
 fn joined(
     machine: &Machine,
+    (date, is_known, is_own): (&str, bool, bool),
+    words: &[&str],
+) -> (Output, bool) {
+    joined_by(machine, CREDENTIAL, (date, is_known, is_own), words)
+}
+
+/// The same with this credential: what a password of k3s opens, and to whom, is in its router
+/// (`pkg/server/handlers/router.go`).
+fn joined_by(
+    machine: &Machine,
+    credential: &str,
     (date, is_known, is_own): (&str, bool, bool),
     words: &[&str],
 ) -> (Output, bool) {
@@ -630,13 +648,24 @@ fn joined(
         if request.head.to_ascii_lowercase().contains("authorization:") {
             is_shown.store(true, Relaxed);
         }
-        let expected = format!("Authorization: Bearer {CREDENTIAL}");
+        let shows = |expected: &str| is_known && request.head.contains(expected);
+        let as_user = |user| {
+            format!(
+                "Authorization: Basic {}",
+                BASE64.encode(format!("{user}:{PASSWORD}"))
+            )
+        };
         let mut answer = match request.path {
             "/cacerts" => Answer::whole(ca.get().cloned().unwrap_or_default()),
-            "/version" if is_known && request.head.contains(&expected) => {
+            "/version" if shows(&format!("Authorization: Bearer {CREDENTIAL}")) => {
                 Answer::whole(format!("{{\"gitVersion\": \"{VERSION}\"}}").into_bytes())
             }
-            "/version" => Answer::nothing("401 Unauthorized", ""),
+            "/v1-k3s/config" if shows(&as_user("node")) => Answer::whole(CONFIG.into()),
+            "/v1-k3s/server-bootstrap" if shows(&as_user("server")) => Answer::whole(b"{}".into()),
+            "/v1-k3s/config" if shows(&as_user("server")) => Answer::nothing("403 Forbidden", ""),
+            "/version" | "/v1-k3s/config" | "/v1-k3s/server-bootstrap" => {
+                Answer::nothing("401 Unauthorized", "")
+            }
             path if path == at(VERSION) => Answer::whole(program()),
             _ => return None,
         };
@@ -646,7 +675,7 @@ fn joined(
     served(&index, 1, answer, |server| {
         let own = ca.get_or_init(|| std::fs::read(&server.ca).unwrap());
         let sum = if is_own { hash(own) } else { "0".repeat(64) };
-        machine.put("token", &format!("K10{sum}::{CREDENTIAL}\n"), 0o600);
+        machine.put("token", &format!("K10{sum}::{credential}\n"), 0o600);
         let token = machine.path().join("token").display().to_string();
         let all = ["join", "--server", &server.url, "--token-file", &token];
         output = Some(machine.k3s(server, &[&all, words].concat()));
@@ -686,6 +715,41 @@ fn a_worker_gets_the_version_of_its_server_and_its_token_is_in_no_journal() {
                 "{path:?}"
             );
         }
+    }
+}
+
+#[test]
+fn the_password_of_a_cluster_joins_and_tells_no_version() {
+    if !is_root() {
+        return;
+    }
+    let credential = format!("server:{PASSWORD}");
+    let join = |is_known, words: &[&str]| {
+        let machine = Machine::new();
+        let (output, _) = joined_by(&machine, &credential, ("", is_known, true), words);
+        let said = texts(&output);
+        assert!(!said.contains(PASSWORD), "{said}");
+        (output.status.code(), said, machine)
+    };
+    for role in [&[][..], &["--server-role"]] {
+        let (code, said, machine) = join(true, role);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(
+            said.contains("the version of the servers is not known"),
+            "{said}"
+        );
+        assert_eq!(machine.installed(), None);
+        let (code, said, _) = join(false, role);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("does not accept this token"), "{said}");
+    }
+    let (code, said, machine) = join(true, &["--version", VERSION]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(machine.installed(), Some(program()));
+    let (code, said, _) = join(true, &["--server-role", "--version", VERSION, "--dry-run"]);
+    assert_eq!(code, Some(0), "{said}");
+    for words in ["as the server", "was not compared with it"] {
+        assert!(said.contains(words), "{said}");
     }
 }
 

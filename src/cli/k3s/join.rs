@@ -112,6 +112,14 @@ fn join(args: &Args, output: &mut Output) -> Result<Exit> {
             .why(what)
             .fix(format!("{fix}; or continue anyway: --ignore {id}")));
     }
+    let is_chosen = ["version", release::CHANNEL.long, release::FROM.long]
+        .into_iter()
+        .any(|option| args.has(option));
+    if server.version.is_none() && !is_chosen {
+        return Err(Error::new("the version of the servers is not known")
+            .why("k3s does not tell it for a token that never ends")
+            .fix("name it: --version VERSION; on the server: sudo pipeops-agent k3s status"));
+    }
     let usual = server.version.unwrap_or(PINNED);
     let release = release::release(args, &keeper, "version", || Choice::Version(usual))?;
     let address = format!("https://{}", url.authority());

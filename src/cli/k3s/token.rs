@@ -92,9 +92,11 @@ fn token(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let from = file.as_ref().map_or("-", |_| "FILE");
     let role = if is_for_server { " --server-role" } else { "" };
+    let version = found.version.map(|version| format!(" --version {version}"));
     let command = format!(
-        "sudo pipeops-agent k3s join --server {}{role} --token-file {from}",
-        found.server
+        "sudo pipeops-agent k3s join --server {}{role} --token-file {from}{}",
+        found.server,
+        version.unwrap_or_default()
     );
     if args.has(JSON.long) {
         let mut answer = json!({

@@ -106,13 +106,13 @@ impl Token {
         })
     }
 
-    /// The value of the header `Authorization`, of a machine that wants this role.
+    /// The value of the header `Authorization` for what k3s gives to a machine of this role.
     pub fn authorization(&self, role: Role) -> Secret {
         Secret::new(match &self.credential {
             Credential::Bootstrap(token) => format!("Bearer {}", token.reveal()),
             Credential::Password(password) => {
                 let user = match role {
-                    // A node, whatever the password is of.
+                    // With each password, that of servers too.
                     Role::Worker => "node",
                     Role::Server => "server",
                 };

@@ -59,8 +59,9 @@ pub struct Invite {
 pub struct Invitation {
     /// Address of the server.
     pub server: String,
-    /// Token, which ends.
     pub token: Token,
+    /// Version of this server, which it does not tell for the token of servers.
+    pub version: Option<Version>,
 }
 
 impl Keeper {
@@ -95,7 +96,17 @@ impl Keeper {
                 "take one that ends: sudo pipeops-agent k3s token, on the server".to_owned(),
             )
         });
-        let warned = join::name_warning(node).into_iter().chain(lasts);
+        let unknown = server.is_none().then(|| {
+            (
+                "join.version-unknown",
+                format!("the server does not tell its version for this token: {version} was not compared with it"),
+                "it must not be older there: sudo pipeops-agent k3s status, on the server".to_owned(),
+            )
+        });
+        let warned = join::name_warning(node)
+            .into_iter()
+            .chain(lasts)
+            .chain(unknown);
         look.warned.extend(warned.map(finding));
     }
 
@@ -115,7 +126,11 @@ impl Keeper {
             let text = self.system.text(&path).unwrap_or_default();
             let token =
                 Token::parse(&text).map_err(|why| cannot().why(format!("{path}: {why}")))?;
-            return Ok(Invitation { server, token });
+            return Ok(Invitation {
+                server,
+                token,
+                version: self.k3s_version(),
+            });
         }
         let argv = creation(wanted);
         let ended = exec::run(self.system.root(), &argv, Limits::SHORT)?;
@@ -129,6 +144,7 @@ impl Keeper {
         Ok(Invitation {
             server,
             token: Token::parse(token.reveal()).map_err(|why| cannot().why(why))?,
+            version: None,
         })
     }
 

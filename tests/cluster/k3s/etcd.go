@@ -285,7 +285,8 @@ func (m *machine) joinServers() error {
 	if j.user == "" {
 		return errors.New("failed to validate token: a bootstrap token is for agents only")
 	}
-	j.user = "server"
+	// With every password; k3s asks for the settings as a node, too.
+	j.user = "node"
 	_, trust, err := j.authority()
 	if err != nil {
 		return err
@@ -294,6 +295,7 @@ func (m *machine) joinServers() error {
 	if err := j.compare(client); err != nil {
 		return err
 	}
+	j.user = "server"
 	answer, err := j.get(client, http.MethodGet, "/v1-k3s/server-bootstrap", nil)
 	if err != nil {
 		return fmt.Errorf("failed to bootstrap from %s: %w", j.server, err)

@@ -164,7 +164,7 @@ func (s *supervisor) caller(r *http.Request) (*user, error) {
 		if subtle.ConstantTimeCompare([]byte(password), []byte(s.password)) != 1 || (name != "node" && name != "server") {
 			return nil, errors.New("wrong password")
 		}
-		return &user{name, []string{"k3s:agent"}}, nil
+		return &user{name, map[string][]string{"node": {"k3s:agent"}, "server": {"k3s:server"}}[name]}, nil
 	}
 	return nil, nil
 }
@@ -176,8 +176,10 @@ func (s *supervisor) forward(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	caller, err := s.caller(r)
+	_, _, isPassword := r.BasicAuth()
 	switch {
-	case err != nil:
+	// Passwords of k3s are for its own paths; the API server knows none.
+	case err != nil || isPassword:
 		http.Error(w, "Unauthorized", http.StatusUnauthorized)
 	case caller == nil:
 		s.asThemself.ServeHTTP(w, r)
@@ -257,7 +259,7 @@ func (s *supervisor) config(w http.ResponseWriter, _ *http.Request, _ user) {
 func (s *supervisor) bootstrap(w http.ResponseWriter, r *http.Request) {
 	caller, err := s.caller(r)
 	switch {
-	case err != nil || caller == nil || caller.name != "server":
+	case err != nil || caller == nil || !slices.Contains(caller.groups, "k3s:server"):
 		http.Error(w, "Unauthorized", http.StatusUnauthorized)
 		return
 	case !s.m.hasEtcd():
