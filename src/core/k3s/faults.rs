@@ -1019,7 +1019,7 @@ pub fn fix(text: &str, init: Init, role: Role) -> String {
 
 /// Days before the end within which every version of k3s renews a certificate when it starts (120;
 /// before May 2025: 90).
-const RENEWED_DAYS: i64 = 85;
+pub const RENEWED_DAYS: i64 = 85;
 
 /// Two reports of a kubelet that were missed (`nodeStatusReportFrequency`, 5 min), and a minute.
 const UNREPORTED_MS: i64 = 660_000;

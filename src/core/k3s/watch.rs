@@ -73,6 +73,8 @@ const COUNT_EVERY_S: u64 = 3600;
 const LOOP_S: u64 = 600;
 /// Restarts that are remembered.
 const ENDS_MAX: usize = 16;
+/// Certificates that are left alone.
+const UNRENEWED_MAX: usize = 64;
 /// Absence after which a fault is forgotten, and its failures with it.
 const FORGOTTEN_S: u64 = 3600;
 /// Failures after which a repair is left to a person.
@@ -155,6 +157,8 @@ pub struct Memory {
     pub unsaved: Option<String>,
     /// Change that was interrupted and that nobody goes on with.
     unfinished: Option<Unfinished>,
+    /// Ends of certificates that a restart of k3s did not renew, in milliseconds since 1970.
+    unrenewed_ms: Vec<i64>,
     /// Faults by id.
     entries: LiteMap<String, SeenFault>,
 }
@@ -338,6 +342,17 @@ impl Memory {
         }
     }
 
+    /// Takes in which certificates a restart of k3s did not renew, by their ends: k3s did not make
+    /// them, or makes them no longer, and another restart would do as little.
+    pub fn not_renewed(&mut self, ends: impl Iterator<Item = Wall>) {
+        self.unrenewed_ms = ends.map(Wall::millis).take(UNRENEWED_MAX).collect();
+    }
+
+    /// Returns whether a restart of k3s renews a certificate that ends then, as far as is known.
+    pub fn is_renewed(&self, end: Wall) -> bool {
+        !self.unrenewed_ms.contains(&end.millis())
+    }
+
     /// Takes in how it ended: the reason of a failure.
     pub fn ended(&mut self, order: &Order, failure: Option<&str>) {
         let Some(entry) = self.entries.get_mut(order.fault.id) else {
@@ -464,8 +479,9 @@ impl Memory {
             .map(|asked| asked.to_string())
             .unwrap_or_default();
         let ends = self.ends.iter().map(|(at, more)| format!("{at}:{more}"));
+        let unrenewed = self.unrenewed_ms.iter().map(i64::to_string);
         let mut text = format!(
-            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\t{}\t{}\t{} {}\t{}\t{}\t{} {} {}\n",
+            "{mono}\t{wall}\t{asked}\t{}\t{}\t{}\t{}\t{}\t{} {}\t{}\t{}\t{} {} {}\t{}\n",
             self.restarts,
             ends.collect::<Vec<_>>().join(","),
             u8::from(self.is_stopped),
@@ -488,6 +504,7 @@ impl Memory {
             u8::from(self.is_unchecked),
             self.checked_s,
             self.damage.as_deref().unwrap_or_default(),
+            unrenewed.collect::<Vec<_>>().join(","),
         );
         for (id, entry) in &self.entries {
             let tries: Vec<_> = entry.tries.iter().map(u64::to_string).collect();
@@ -571,6 +588,7 @@ impl Memory {
                 Role::Server
             },
             unfinished: rest.get(2).and_then(|text| unfinished(text)),
+            unrenewed_ms: numbers(rest.get(4).unwrap_or(&"")),
             entries: lines
                 .filter_map(SeenFault::parse)
                 .take(FAULTS.len())
@@ -636,7 +654,7 @@ impl SeenFault {
             seen_s: seen.parse().ok()?,
             is_there: *is_there == "1",
             failures: failures.parse().ok()?,
-            tries: tries.split(',').filter_map(|at| at.parse().ok()).collect(),
+            tries: numbers(tries),
             sentence: (*sentence).to_owned(),
             handed: handed.strip_prefix('=').map(str::to_owned),
         };
@@ -663,6 +681,12 @@ fn found(sight: &Sight) -> Vec<(&'static Fault, String)> {
 /// Returns whether one of these faults explains those of a part.
 fn is_explained(found: &[(&Fault, String)], part: Component) -> bool {
     found.iter().any(|(fault, _)| fault.part.explains(part))
+}
+
+/// Numbers of a list, as many as are written.
+fn numbers<N: std::str::FromStr>(list: &str) -> Vec<N> {
+    let numbers = list.split(',').filter_map(|number| number.parse().ok());
+    numbers.take(UNRENEWED_MAX).collect()
 }
 
 fn seconds(now: Now) -> u64 {

@@ -27,7 +27,8 @@ use crate::{
             clock::{ClockFacts, is_tracked},
             connect, consumer,
             faults::{
-                self, Api, Node, PODS_QUESTION, PROPERTIES, Repair, Service, Sight, pods_state,
+                self, Api, Node, PODS_QUESTION, PROPERTIES, RENEWED_DAYS, Repair, Service, Sight,
+                pods_state,
             },
             images,
             servers::Datastore,
@@ -37,7 +38,7 @@ use crate::{
             watch::{self, Handed, MEMORY, MEMORY_MODE, Memory, Order},
             window::{self, Window},
         },
-        time::Wall,
+        time::{Now, Wall},
     },
     error::{Error, Result},
     files,
@@ -323,7 +324,7 @@ impl Keeper {
             {
                 sight.consumer = self.system.consumer();
             }
-            sight.certificate = self.system.certificate(&note.data_dir, now.wall.millis());
+            sight.certificate = self.system.certificate(&note.data_dir, now, memory);
             sight.addresses = network::all_addresses(self.system.root()).unwrap_or_default();
             let is_set = k3s::setting(&self.system.k3s_settings(), "node-ip").is_some();
             let role = self.system.role();
@@ -413,7 +414,7 @@ impl Keeper {
         let _telling = self.system.begin_telling(&does);
         if done.outcome == Outcome::Done.as_str() {
             let came = self.system.wait_ready(&note.node, None, READY_WITHIN);
-            let came = came.and_then(|()| self.has_helped(order, note, sight));
+            let came = came.and_then(|()| self.has_helped(order, note, sight, memory));
             if has_lease {
                 self.leave_lease(&note.node);
             }
@@ -431,7 +432,16 @@ impl Keeper {
     }
 
     /// Judges a repair whose node is Ready by what it was for, where the look after it would not.
-    fn has_helped(&self, order: &Order, note: &Managed, sight: &Sight) -> Result<()> {
+    fn has_helped(
+        &self,
+        order: &Order,
+        note: &Managed,
+        sight: &Sight,
+        memory: &mut Memory,
+    ) -> Result<()> {
+        if order.fault.id.starts_with(CERTIFICATES) {
+            return self.system.has_renewed(note, sight, memory);
+        }
         let lacks = match order.repair {
             Repair::Start | Repair::Restart => None,
             Repair::Import => {
@@ -728,11 +738,32 @@ impl System {
 
     /// The certificate of k3s that ends first, of those that it renews when it starts, and days
     /// until then.
-    fn certificate(&self, data_dir: &str, now_ms: i64) -> Option<(String, i64)> {
+    fn certificate(&self, data_dir: &str, now: Now, memory: &Memory) -> Option<(String, i64)> {
         let ends = self.ends(data_dir);
-        let renewed = ends.filter(|(path, _)| is_renewed(path));
+        let renewed = ends.filter(|(path, end)| is_renewed(path) && memory.is_renewed(*end));
         let (path, end) = renewed.min_by_key(|(_, end)| end.millis())?;
-        Some((path, (end.millis() - now_ms).div_euclid(86_400_000)))
+        Some((path, days_until(end, now)))
+    }
+
+    /// Judges a restart for certificates. Those that would still be renewed by now are left alone
+    /// from here on, so that they neither cause another restart nor hide one that is needed.
+    fn has_renewed(&self, note: &Managed, sight: &Sight, memory: &mut Memory) -> Result<()> {
+        let now = clock::now();
+        let is_left =
+            |(path, end): &(String, Wall)| is_renewed(path) && days_until(*end, now) < RENEWED_DAYS;
+        let left: Vec<_> = self.ends(&note.data_dir).filter(is_left).collect();
+        memory.not_renewed(left.iter().map(|(_, end)| *end));
+        let wanted = sight.certificate.as_ref().map(|(path, _)| path);
+        match left.iter().find(|(path, _)| Some(path) == wanted) {
+            Some((path, _)) => Err(
+                Error::new("k3s did not renew a certificate when it started")
+                    .why(format!("{path} is not one that it makes, or no longer"))
+                    .fix(format!(
+                        "renew it where it came from; or, if nothing uses it: sudo rm {path}"
+                    )),
+            ),
+            None => Ok(()),
+        }
     }
 
     /// The reason not to repair this now.
@@ -793,7 +824,12 @@ impl System {
 
 /// Returns whether k3s renews a certificate when it starts.
 fn is_renewed(path: &str) -> bool {
-    !path.ends_with("-ca.crt")
+    !path.ends_with("-ca.crt") && !path.ends_with("-ca.nochain.crt")
+}
+
+/// Days until a certificate ends.
+fn days_until(end: Wall, now: Now) -> i64 {
+    (end.millis() - now.wall.millis()).div_euclid(86_400_000)
 }
 
 /// Namespace of CoreDNS.
@@ -848,6 +884,63 @@ mod tests {
         // What is broken is restarted all the same: the API of such a one answers nobody.
         assert_eq!(keeper.turn(&order(ENDED), &note), Ok(false));
         assert_eq!(keeper.turn(&order("k3s.api-silent"), &note), Ok(false));
+    }
+
+    #[test]
+    fn a_certificate_that_a_restart_does_not_renew_causes_no_other_and_hides_none() {
+        let root = tempfile::tempdir().unwrap();
+        let keeper = Keeper::new(root.path(), &root.path().join("keeper"));
+        let folder = root.path().join("d/server/tls");
+        std::fs::create_dir_all(&folder).unwrap();
+        let put = |name: &str, year| {
+            let mut made = rcgen::CertificateParams::default();
+            made.not_after = rcgen::date_time_ymd(year, 1, 1);
+            let made = made.self_signed(&rcgen::KeyPair::generate().unwrap());
+            files::replace(&folder.join(name), made.unwrap().pem().as_bytes(), 0o600).unwrap();
+        };
+        put("stale.crt", 2019);
+        put("own.crt", 2020);
+        put("server-ca.crt", 2018);
+        put("server-ca.nochain.crt", 2018);
+        let note = Managed {
+            data_dir: "/d".to_owned(),
+            ..Managed::default()
+        };
+        let system = &keeper.system;
+        let ending = |memory: &Memory| {
+            let found = system.certificate("/d", clock::now(), memory)?;
+            Some((found.0, found.1 < RENEWED_DAYS))
+        };
+        let mut memory = Memory::default();
+        let sight = Sight {
+            certificate: system.certificate("/d", clock::now(), &memory),
+            ..Sight::default()
+        };
+        assert_eq!(
+            ending(&memory),
+            Some(("/d/server/tls/stale.crt".to_owned(), true))
+        );
+        // The restart.
+        put("own.crt", 2099);
+        let error = system.has_renewed(&note, &sight, &mut memory).unwrap_err();
+        assert!(error.sentence().contains("stale.crt"), "{error}");
+        memory = Memory::parse(&memory.text());
+        assert_eq!(
+            ending(&memory),
+            Some(("/d/server/tls/own.crt".to_owned(), false))
+        );
+        // Years later.
+        put("own.crt", 2021);
+        assert_eq!(
+            ending(&memory),
+            Some(("/d/server/tls/own.crt".to_owned(), true))
+        );
+        put("own.crt", 2099);
+        let sight = Sight {
+            certificate: Some(("/d/server/tls/own.crt".to_owned(), -1)),
+            ..Sight::default()
+        };
+        assert!(system.has_renewed(&note, &sight, &mut memory).is_ok());
     }
 
     #[test]

@@ -313,7 +313,10 @@ fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
     assert_eq!(memory().handed(), []);
     let text = memory().text();
     let mut fields: Vec<_> = text.trim_end_matches('\n').split('\t').collect();
-    let at = fields.len() - 2;
+    let at = fields
+        .iter()
+        .position(|field| field.contains("k3s-install-1"))
+        .unwrap();
     let aged = format!("0 1 {}", fields[at].rsplit(' ').next().unwrap());
     fields[at] = &aged;
     tree.put(MEMORY.trim_start_matches('/'), &fields.join("\t"), 0o640);
