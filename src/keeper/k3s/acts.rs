@@ -138,9 +138,12 @@ impl System {
         }
         if !only_empty {
             let mounts = MountPoints::of(&Self::mountinfo()?);
-            // The kernel names mount points without links.
-            let real = std::fs::canonicalize(&real)
-                .map_err(|error| files::explain(format!("cannot look at {path}"), &error))?;
+            // The kernel names mount points without links. The last part is no link now, and is not
+            // followed if somebody makes it one.
+            let above = real.parent().unwrap_or(&real).canonicalize();
+            let above =
+                above.map_err(|error| files::explain(format!("cannot look at {path}"), &error))?;
+            let real = above.join(real.file_name().unwrap_or_default());
             let left = |path: &Path| {
                 self.tell(&format!("left, it is on another disk: {}", path.display()));
             };

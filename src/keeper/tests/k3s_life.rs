@@ -1,6 +1,9 @@
 //! Installation and removal of k3s, cut off at every write of the journal.
 
-use std::{os::unix::fs::MetadataExt, time::Duration};
+use std::{
+    os::unix::fs::{MetadataExt, symlink},
+    time::Duration,
+};
 
 use super::{
     super::{
@@ -363,6 +366,30 @@ fn a_wait_that_begins_late_takes_what_the_running_kubelet_has_reported() {
         let program = program.replace("2099-01-01T00:00:00Z", &reported);
         tree.put("usr/sbin/k3s", &program, 0o755);
         assert_eq!(install(&tree).unwrap().outcome, outcome, "{state}");
+    }
+}
+
+#[test]
+fn a_log_directory_that_is_open_to_its_group_is_no_obstacle() {
+    for (mode, is_trusted) in [(0o775, true), (0o777, false)] {
+        let tree = good();
+        let logs = tree.root().join("var/log");
+        std::fs::create_dir_all(logs.join("pods")).unwrap();
+        std::fs::set_permissions(&logs, std::fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(
+            install(&tree).is_ok_and(|done| done.outcome == "done"),
+            is_trusted,
+            "{mode:o}"
+        );
+        if is_trusted {
+            // The group exchanges what is removed for a link.
+            std::fs::remove_dir(logs.join("pods")).unwrap();
+            tree.put("home/kept", "", 0o600);
+            symlink(tree.root().join("home"), logs.join("pods")).unwrap();
+            let removed = tree.keeper().k3s_uninstall(&removal(false), "root");
+            assert_eq!(removed.unwrap().outcome, "done");
+            assert!(tree.read("home/kept").is_some());
+        }
     }
 }
 
