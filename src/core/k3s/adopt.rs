@@ -118,13 +118,14 @@ impl Service {
         })
     }
 
-    /// A value: of the command line before the environment before the settings, as k3s reads them.
+    /// A value: of the command line before the settings before the environment. So k3s reads them,
+    /// which puts the settings before the flags of its command line.
     pub fn value(&self, flag: &str, variable: &str, settings: &[String]) -> Option<String> {
         let of_flag = || self.flag(flag).map(str::to_owned);
         let of_variable = || self.variables.get(variable).cloned();
         of_flag()
-            .or_else(of_variable)
             .or_else(|| setting(settings, flag))
+            .or_else(of_variable)
             .filter(|value| !value.is_empty())
     }
 
@@ -280,7 +281,7 @@ mod tests {
             ]
         );
         assert_eq!(service.variables(), ["K3S_DATA_DIR", "K3S_TOKEN"]);
-        let settings = ["node-name: other\ndata-dir: /srv\n".to_owned()];
+        let settings = ["node-name: other\ntoken-file: /t\n".to_owned()];
         let value = |flag, variable| service.value(flag, variable, &settings);
         assert_eq!(
             value("node-name", "K3S_NODE_NAME").as_deref(),
@@ -289,6 +290,13 @@ mod tests {
         assert_eq!(
             value("data-dir", "K3S_DATA_DIR").as_deref(),
             Some("/mnt/k3s")
+        );
+        let settings_first = ["data-dir: /srv\n".to_owned()];
+        assert_eq!(
+            service
+                .value("data-dir", "K3S_DATA_DIR", &settings_first)
+                .as_deref(),
+            Some("/srv")
         );
         assert_eq!(service.drift(&settings), ["--node-name"]);
         assert_eq!(service.refusal(), None);

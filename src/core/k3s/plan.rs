@@ -146,7 +146,7 @@ fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn(&str) -> b
             let name = wanted.role.name();
             steps.push(run(
                 &format!("rc-update add {name} default"),
-                &format!("rc-update delete {name} default"),
+                &leave_runlevel(name),
             ));
             steps.push(run(&start(wanted.init, wanted.role), KILLALL));
         }
@@ -306,7 +306,7 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
     steps.push(run(KILLALL, ""));
     let (unit, disable) = match wanted.init {
         Init::Systemd => (role.unit(), format!("systemctl disable {name}")),
-        Init::OpenRc => (role.service(), format!("rc-update delete {name} default")),
+        Init::OpenRc => (role.service(), leave_runlevel(name)),
     };
     if is_there(unit) {
         steps.push(run(&disable, ""));
@@ -390,6 +390,8 @@ pub struct Restore {
     pub settings: Vec<SettingsFile>,
     /// Datastore of the backup.
     pub datastore: Datastore,
+    /// Options of the node that only the command line of its service has.
+    pub options: Vec<String>,
 }
 
 /// A file of settings of a backup.
@@ -679,6 +681,12 @@ fn start(init: Init, role: Role) -> String {
     }
 }
 
+/// Command that keeps a service from the next boot. Unlike rc-update it does not fail where a cut or
+/// somebody has done it already.
+fn leave_runlevel(name: &str) -> String {
+    format!("rm -f /etc/runlevels/default/{name}")
+}
+
 fn stop(init: Init, role: Role) -> String {
     let name = role.name();
     match init {
@@ -742,7 +750,7 @@ pub fn restore(wanted: &Restore, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     }));
     settings(&mut steps, &wanted.settings, is_there);
     if wanted.datastore == Datastore::Etcd {
-        steps.extend(reset(&wanted.data_dir));
+        steps.extend(reset(wanted));
     }
     steps.push(run(&start(wanted.init, Role::Server), KILLALL));
     steps.push(ready(When::Forth));
@@ -777,21 +785,24 @@ fn settings(steps: &mut Vec<Step>, files: &[SettingsFile], is_there: &dyn Fn(&st
 pub const SNAPSHOT: &str = "data/server/db/etcd-snapshot";
 
 /// The steps that make a cluster of one member of a snapshot, the token and the CA being there.
-fn reset(data_dir: &str) -> [Step; 3] {
+fn reset(wanted: &Restore) -> [Step; 3] {
+    let data_dir = &wanted.data_dir;
     let snapshot = format!("{}/{SNAPSHOT}", unpacked(data_dir));
+    // An adopted k3s may have its data directory, and what its member of etcd is called and reached
+    // at, from its command line only.
+    let command = [
+        format!(
+            "{BINARY} server --data-dir={data_dir} --cluster-reset --cluster-reset-restore-path={snapshot}"
+        ),
+        wanted.options.join(" "),
+    ];
     [
         Step::Made {
             path: format!("{data_dir}/server/db/etcd"),
         },
         // k3s refuses a second reset without a start between them; this one may be repeated.
         gone(&format!("{data_dir}/server/db/reset-flag")),
-        run(
-            // An adopted k3s may have its data directory from its command line only.
-            &format!(
-                "{BINARY} server --data-dir={data_dir} --cluster-reset --cluster-reset-restore-path={snapshot}"
-            ),
-            "",
-        ),
+        run(command.join(" ").trim_end(), ""),
     ]
 }
 
@@ -1092,6 +1103,7 @@ mod tests {
                 content: Content::Text(String::new()),
             }],
             datastore: Datastore::Etcd,
+            options: vec!["--node-ip=10.0.0.2".to_owned()],
         }
     }
 
@@ -1119,6 +1131,7 @@ mod tests {
         let reset =
             ran("--cluster-reset-restore-path=/d/server/restoring/data/server/db/etcd-snapshot");
         assert!(aside < made && text < reset && made < reset && reset < ran("start"));
+        assert_eq!(ran("--node-ip=10.0.0.2"), reset);
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Keeper {
         let others = self.system.other_distributions();
         let init = self.system.init()?;
         let Some((path, service)) = self.system.found_service(init) else {
-            return nothing_to_adopt(&others);
+            return nothing_to_adopt(&others, &self.system.named_services());
         };
         let settings = self.system.k3s_settings();
         let named = service.value("node-name", "K3S_NODE_NAME", &settings);
@@ -110,6 +110,7 @@ impl Keeper {
                 .fix("see whether it runs: k3s --version")
         })?;
         let mut refused: Vec<_> = service.refusal().into_iter().map(finding).collect();
+        refused.extend(self.system.unreadable(&service, &settings));
         // The watch would take it for one that was deleted, and restart k3s.
         refused.extend(self.system.is_unknown(&node).then(|| {
             finding((
@@ -233,9 +234,11 @@ impl Keeper {
         )];
         let variables = service.variables();
         if !variables.is_empty() {
+            let files = environment(init, service.role).into_iter();
+            let files: Vec<_> = files.filter(|path| self.system.is_there(path)).collect();
             all.push(format!(
                 "{} with {}",
-                environment(init),
+                files.join(" and "),
                 variables.join(", ")
             ));
         }
@@ -248,7 +251,12 @@ impl Keeper {
 }
 
 /// The answer where there is no k3s: what is there is named, with the way to connect it.
-fn nothing_to_adopt(others: &[Other]) -> Result<Prepared> {
+fn nothing_to_adopt(others: &[Other], named: &[String]) -> Result<Prepared> {
+    if let [path, ..] = named {
+        return Err(Error::new("k3s cannot be adopted")
+            .why(format!("its service has a name of its own: {path}"))
+            .fix("install it again as the service k3s, without INSTALL_K3S_NAME: its data stays"));
+    }
     if others.is_empty() {
         return Err(Error::new("there is no k3s with a service on this machine")
             .fix("install it: sudo pipeops-agent k3s install"));
@@ -274,13 +282,21 @@ fn nothing_to_adopt(others: &[Other]) -> Result<Prepared> {
 /// The word of the note for an adopted k3s.
 pub(super) const ADOPTED: &str = "adopted";
 
-/// The file of the environment that k3s' own script writes.
-fn environment(init: Init) -> &'static str {
+/// Files of the environment that k3s' own unit and script read, of which the last wins.
+fn environment(init: Init, role: Role) -> Vec<String> {
+    let name = role.name();
     match init {
-        Init::Systemd => "/etc/systemd/system/k3s.service.env",
-        Init::OpenRc => "/etc/rancher/k3s/k3s.env",
+        Init::Systemd => vec![
+            format!("/etc/default/{name}"),
+            format!("/etc/sysconfig/{name}"),
+            format!("{UNITS}/{name}.service.env"),
+        ],
+        Init::OpenRc => vec![format!("/etc/rancher/k3s/{name}.env")],
     }
 }
+
+const UNITS: &str = "/etc/systemd/system";
+const SCRIPTS: &str = "/etc/init.d";
 
 fn finding((id, what, fix): (&str, String, String)) -> Finding {
     Finding {
@@ -337,14 +353,77 @@ impl System {
 
     /// The service of a k3s, a server before a worker, and its path.
     pub(super) fn found_service(&self, init: Init) -> Option<(String, Service)> {
-        let paths = match init {
-            Init::Systemd => Role::ALL.map(Role::unit),
-            Init::OpenRc => Role::ALL.map(Role::service),
-        };
-        let environment = self.text(environment(init)).unwrap_or_default();
-        paths.into_iter().find_map(|path| {
-            let service = Service::read(init, &self.text(path)?, &environment)?;
+        Role::ALL.into_iter().find_map(|role| {
+            let path = match init {
+                Init::Systemd => role.unit(),
+                Init::OpenRc => role.service(),
+            };
+            let files = environment(init, role).into_iter();
+            let texts: Vec<_> = files.filter_map(|path| self.text(&path)).collect();
+            let service = Service::read(init, &self.text(path)?, &texts.join("\n"))?;
             Some((path.to_owned(), service))
         })
     }
+
+    /// Services of k3s that have another name than its own, which its script gives them where
+    /// somebody sets `INSTALL_K3S_NAME`.
+    pub(super) fn named_services(&self) -> Vec<String> {
+        let units = self.list(UNITS, ".service").into_iter();
+        let all = units.chain(self.list(SCRIPTS, ""));
+        let is_named = |path: &String| {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            let is_usual = Role::ALL
+                .iter()
+                .any(|role| path == role.unit() || path == role.service());
+            let runs_k3s = || self.text(path).is_some_and(|text| text.contains(BINARY));
+            name.starts_with("k3s-") && !is_usual && runs_k3s()
+        };
+        all.filter(is_named).collect()
+    }
+
+    /// Findings about a service whose settings are elsewhere than they are read here, or that has
+    /// no API of its own.
+    fn unreadable(&self, service: &Service, settings: &[String]) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut add = |id, what: String, fix: &str| found.push(finding((id, what, fix.to_owned())));
+        let file = service.value("config", "K3S_CONFIG_FILE", &[]);
+        if let Some(file) = file.filter(|file| file != k3s::CONFIG) {
+            add(
+                "adopt.config",
+                format!("it reads its settings from {file}"),
+                "move them to /etc/rancher/k3s/config.yaml",
+            );
+        }
+        let folder = format!("{UNITS}/{}.service.d", service.role.name());
+        let overrides = |path: &String| {
+            let text = self.text(path).unwrap_or_default();
+            let begins = |line: &str| {
+                ["ExecStart=", "Environment"]
+                    .iter()
+                    .any(|it| line.trim_start().starts_with(it))
+            };
+            text.lines().any(begins)
+        };
+        if let Some(path) = self.list(&folder, ".conf").into_iter().find(overrides) {
+            add(
+                "adopt.drop-in",
+                format!("{path} changes the command or the environment of its service"),
+                "move what it sets to /etc/rancher/k3s/config.yaml",
+            );
+        }
+        let is_off = setting_is(settings, "disable-apiserver") || service.has("disable-apiserver");
+        if is_off {
+            add(
+                "adopt.no-api",
+                "it is a server without an API server, which cannot be asked for its node"
+                    .to_owned(),
+                "adopt a server that has one",
+            );
+        }
+        found
+    }
+}
+
+fn setting_is(settings: &[String], key: &str) -> bool {
+    k3s::setting(settings, key).as_deref() == Some("true")
 }

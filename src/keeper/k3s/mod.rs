@@ -479,6 +479,15 @@ impl Keeper {
                 .why("pipeops-agent did not install it")
                 .fix("see what would go: sudo pipeops-agent k3s uninstall --found --dry-run; then the same without --dry-run"));
         }
+        if let Some(path) = self.system.named_services().first() {
+            return Err(Error::new("k3s is not removed")
+                .why(format!(
+                    "{path} is a service of the same program, and would stay without it"
+                ))
+                .fix(
+                    "remove that one first, by its own script: ls /usr/local/bin/k3s-*uninstall.sh",
+                ));
+        }
         let links = k3s::LINKS.into_iter().flat_map(|name| {
             ["/usr/local/bin", "/usr/bin"].map(|folder| format!("{folder}/{name}"))
         });

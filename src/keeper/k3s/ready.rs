@@ -9,10 +9,7 @@ use std::{
 use super::super::system::System;
 use crate::{
     core::{
-        k3s::{
-            self, BINARY, Role, join, ready,
-            texts::{self, Wishes},
-        },
+        k3s::{self, BINARY, Role, join, ready},
         time::{Wall, in_words},
     },
     error::{Error, Result},
@@ -157,7 +154,7 @@ impl System {
     }
 
     /// A value of the k3s of this machine, as it reads them itself: of the command line of its
-    /// service before its environment before its settings.
+    /// service before its settings before its environment.
     pub(super) fn k3s_value(&self, flag: &str, variable: &str) -> Option<String> {
         let settings = self.k3s_settings();
         let service = self.init().ok().and_then(|init| self.found_service(init));
@@ -167,10 +164,23 @@ impl System {
         }
     }
 
+    /// Options about the node of the command line and the environment of its service, which other
+    /// commands of k3s do not know of.
+    pub(super) fn node_options(&self) -> Vec<String> {
+        let service = self.init().ok().and_then(|init| self.found_service(init));
+        let option = |(flag, variable): (&str, &str)| {
+            let value = service.as_ref()?.1.value(flag, variable, &[])?;
+            Some(format!("--{flag}={value}"))
+        };
+        let options = [("node-ip", ""), ("node-name", "K3S_NODE_NAME")];
+        options.into_iter().filter_map(option).collect()
+    }
+
     /// Option for the kubeconfig of the kubelet, where this is a worker.
     pub(super) fn kubelet_kubeconfig(&self) -> Option<String> {
         (self.role() == Role::Worker).then(|| {
-            let data_dir = texts::data_dir(&Wishes::default(), &self.k3s_settings());
+            let data_dir = self.k3s_value("data-dir", "K3S_DATA_DIR");
+            let data_dir = data_dir.unwrap_or_else(|| k3s::DATA_DIR.to_owned());
             format!("--kubeconfig={data_dir}/agent/kubelet.kubeconfig")
         })
     }

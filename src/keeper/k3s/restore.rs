@@ -353,6 +353,7 @@ impl Keeper {
             items,
             settings,
             datastore: target.datastore,
+            options: self.system.node_options(),
         };
         let is_there = |path: &str| self.system.is_there(path);
         Ok(plan::restore(&restore, &is_there))

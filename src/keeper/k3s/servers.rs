@@ -83,6 +83,9 @@ impl System {
         argv.extend([BINARY, "etcd-snapshot", "save", "--name", NAME, "--dir"]);
         // An adopted k3s may have its data directory from its command line only.
         argv.extend([folder.as_str(), "--data-dir", data_dir]);
+        // Settings of the snapshots that k3s makes by itself: compressed, or sent away, this one
+        // would not be what is looked for.
+        argv.extend(["--etcd-snapshot-compress=false", "--etcd-s3=false"]);
         if let Some(supervisor) = &supervisor {
             argv.extend(["--etcd-server", supervisor]);
         }

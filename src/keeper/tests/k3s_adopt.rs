@@ -196,6 +196,79 @@ fn the_unit_and_the_environment_of_a_k3s_count_as_its_settings_do() {
 }
 
 #[test]
+fn a_k3s_whose_settings_are_elsewhere_is_not_adopted() {
+    let refused = |tree: &Tree| {
+        let plan = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap();
+        ids(&plan.refused)
+            .iter()
+            .map(|id| (*id).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let with = |path: &str, text: &str| {
+        let tree = official("server");
+        tree.put(path, text, 0o600);
+        tree
+    };
+    let drop_in = |text| with("etc/systemd/system/k3s.service.d/a.conf", text);
+    for (tree, wanted) in [
+        (official("server"), &[][..]),
+        (
+            official("server '--config' '/srv/k3s.yaml'"),
+            &["adopt.config"],
+        ),
+        (
+            official("server '--config=/etc/rancher/k3s/config.yaml'"),
+            &[],
+        ),
+        (
+            with("etc/default/k3s", "K3S_CONFIG_FILE=/srv/k3s.yaml\n"),
+            &["adopt.config"],
+        ),
+        (drop_in("[Service]\nMemoryMin=1G\n"), &[]),
+        (
+            drop_in("[Service]\nEnvironment=K3S_DATA_DIR=/srv\n"),
+            &["adopt.drop-in"],
+        ),
+        (
+            drop_in("[Service]\nExecStart=\nExecStart=/usr/local/bin/k3s server\n"),
+            &["adopt.drop-in"],
+        ),
+        (official("server '--disable-apiserver'"), &["adopt.no-api"]),
+    ] {
+        assert_eq!(refused(&tree), wanted);
+    }
+    let tree = with("etc/default/k3s", "K3S_NODE_NAME=beta\n");
+    tree.put("etc/rancher/k3s/config.yaml", "", 0o600);
+    let status = tree.keeper().k3s_status(None).unwrap();
+    assert_eq!(status.node.as_deref(), Some("beta"));
+}
+
+#[test]
+fn a_service_with_a_name_of_its_own_is_named_and_outlives_no_removal() {
+    let tree = official("server");
+    let unit = tree.read("etc/systemd/system/k3s.service").unwrap();
+    tree.put("etc/systemd/system/k3s-edge.service", &unit, 0o644);
+    let wanted = Uninstall {
+        takes_found: true,
+        keeps_data: false,
+        program: PROGRAM.to_owned(),
+    };
+    let before = tree.snapshot();
+    let refused = tree.keeper().k3s_uninstall(&wanted, "root").unwrap_err();
+    assert!(
+        refused.sentence().contains("k3s-edge.service"),
+        "{refused:?}"
+    );
+    assert_same(&tree.snapshot(), &before, "refused");
+    std::fs::remove_file(tree.root().join("etc/systemd/system/k3s.service")).unwrap();
+    let refused = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap_err();
+    assert!(
+        refused.sentence().contains("k3s-edge.service"),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn a_node_that_the_api_does_not_know_is_not_adopted() {
     let tree = official("server '--with-node-id'");
     assert!(tree.keeper().k3s_adopt_plan(&[], PROGRAM).is_err());

@@ -99,7 +99,7 @@ func (s settings) merge(text string) error {
 }
 
 // Flags without a value.
-var isSwitch = map[string]bool{"cluster-init": true, "cluster-reset": true, "etcd-snapshot-compress": true}
+var isSwitch = map[string]bool{"cluster-init": true, "cluster-reset": true, "etcd-snapshot-compress": true, "etcd-s3": true}
 
 func (s settings) is(name string) bool { return s.text(name, "false") == "true" }
 
