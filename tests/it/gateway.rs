@@ -121,7 +121,10 @@ fn what_fails_at_a_gateway_is_known_here_and_not_delivered() {
     // Like the control plane's own address, so it is dialled; it speaks no TLS.
     let plane = plane_naming(&format!("wss://{address}/x"));
     let agent = Agent::start_for(&plane);
-    agent.status();
+    // Until then it has no events yet.
+    until("the end of the start", SOON, || {
+        agent.get("/api/v1/events").filter(|(code, _)| *code != 503)
+    });
     until("the condition", SOON, || {
         if let Some(mut visitor) = service.visitor() {
             visitor.set_nonblocking(false).unwrap();

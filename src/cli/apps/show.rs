@@ -226,9 +226,11 @@ fn why(args: &Args, output: &mut Output) -> Result<Exit> {
     // The last change may have been good, and what runs may crash since.
     let is_bad_now =
         View::new(&value).at("running").text("verdict") == RolloutVerdict::Bad.as_str();
-    Ok(match verdict(&value) {
-        RolloutVerdict::Good if is_bad_now => Exit::Problem,
-        verdict => exit(verdict),
+    let verdict = verdict(&value);
+    Ok(if verdict == RolloutVerdict::Good && is_bad_now {
+        Exit::Problem
+    } else {
+        exit(verdict)
     })
 }
 
