@@ -681,8 +681,8 @@ fn start(init: Init, role: Role) -> String {
     }
 }
 
-/// Command that keeps a service from the next boot. Unlike rc-update it does not fail where a cut or
-/// somebody has done it already.
+/// Command that keeps a service from the next boot. Unlike rc-update it does not fail where a cut
+/// or somebody has done it already.
 fn leave_runlevel(name: &str) -> String {
     format!("rm -f /etc/runlevels/default/{name}")
 }
