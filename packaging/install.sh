@@ -504,6 +504,15 @@ name_rest() {
     done
 }
 
+# Whether a package manager has it, or what its removal left.
+is_package() {
+    case $kind in
+    deb) dpkg -s pipeops-agent >/dev/null 2>&1 ;;
+    rpm) rpm -q pipeops-agent >/dev/null 2>&1 ;;
+    tar) false ;;
+    esac
+}
+
 # The repository may have packages of others.
 name_keyring() {
     ! has_keyring || case $kind in
@@ -512,18 +521,29 @@ name_keyring() {
     esac
 }
 
+# Whatever keeps the agent from stopping, or its program from running, is no reason to keep the rest, whose removal stops the services, too.
+stop_agent() {
+    set -- down
+    [ -z "$purge" ] || set -- down --purge --yes
+    act pipeops-agent "$@" || {
+        failed=1
+        note "\"pipeops-agent $*\" failed, and the rest is removed nevertheless" 'see above; what stays is named below'
+    }
+}
+
 run_uninstall() {
     need_root ' uninstall'
     detect
-    # Debian keeps what a removal leaves for a purge.
-    have pipeops-agent || { [ "$kind" = deb ] && dpkg -s pipeops-agent >/dev/null 2>&1; } || {
+    placed=/usr/share/pipeops-agent/place failed=''
+    # Debian keeps what a removal leaves for a purge. Of a tarball, or an rpm, the program may be lost.
+    have pipeops-agent || [ -e "$placed" ] || is_package || {
         say 'it is not installed'
         [ -z "$purge" ] || name_rest
         return 0
     }
     case $kind in
     deb)
-        if dpkg -s pipeops-agent >/dev/null 2>&1; then
+        if is_package; then
             refuse_held
             [ -n "$dry_run" ] || wait_for_lock
             # apt waits for the lock as well, where fuser is missing.
@@ -533,20 +553,19 @@ run_uninstall() {
         fi
         ;;
     rpm)
-        if rpm -q pipeops-agent >/dev/null 2>&1; then
-            [ -z "$purge" ] || act pipeops-agent down --purge --yes
+        if is_package; then
+            [ -z "$purge" ] || stop_agent
             act rpm -e pipeops-agent
             name_keyring
+            [ -z "$failed" ] || exit 1
             return
         fi
         ;;
     esac
-    if [ -n "$purge" ]; then
-        act pipeops-agent down --purge --yes
-    else
-        act pipeops-agent down
-    fi
-    [ ! -e /usr/share/pipeops-agent/place ] || act sh /usr/share/pipeops-agent/place remove
+    stop_agent
+    [ ! -e "$placed" ] || act sh "$placed" remove
+    # Without a purge nothing is missing.
+    [ -z "$failed" ] || [ -z "$purge" ] || exit 1
 }
 
 # wget knows these by their small letters only.
