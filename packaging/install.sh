@@ -403,20 +403,29 @@ set_up_repository() {
         return
         ;;
     esac
-    if ! has_keyring; then
+    # Somebody may have taken the address away, and the keys alone update nothing.
+    if ! has_keyring || [ ! -e "$sources" ]; then
         # zypper has its repositories elsewhere. A folder may be all that a machine without network ever sees.
         [ "$repository" != none ] || return 0
         [ -z "$folder" ] || [ -n "$repository" ] || return 0
         [ "$kind" = deb ] || have dnf || have yum || return 0
-        ring=$(listed "$ring")
-        if [ -z "$ring" ]; then
-            [ -z "$repository" ] || die "the release has no keyring, so nothing of $repository could be verified" 'take a release with the package pipeops-archive-keyring'
-            return
+        if ! has_keyring || [ "$kind" = rpm ]; then
+            ring=$(listed "$ring")
+            if [ -z "$ring" ]; then
+                [ -z "$repository" ] || die "the release has no keyring, so nothing of $repository could be verified" 'take a release with the package pipeops-archive-keyring'
+                return
+            fi
+            verified "$ring"
+            # Over itself it would not bring the address back.
+            ! has_keyring || act rpm -e pipeops-archive-keyring
+            install_package "$ring"
+            # Without systemd its script cannot do that.
+            [ "$kind" != rpm ] || act rpm --import /etc/pki/rpm-gpg/RPM-GPG-KEY-pipeops
         fi
-        verified "$ring"
-        install_package "$ring"
-        # Without systemd its script cannot do that.
-        [ "$kind" != rpm ] || act rpm --import /etc/pki/rpm-gpg/RPM-GPG-KEY-pipeops
+        # The package writes it once only.
+        if [ "$kind" = deb ] && [ ! -e "$sources" ] && has_keyring; then
+            act cp /usr/share/pipeops-archive-keyring/pipeops.sources "$sources"
+        fi
     fi
     case $repository in
     '' | none) ;;
