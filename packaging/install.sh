@@ -299,7 +299,7 @@ install_minisign() {
             apt-get update -q </dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -q minisign </dev/null
         } >&2
     elif have dnf; then
-        dnf install -y -q minisign </dev/null
+        by_dnf dnf install -y -q minisign
     elif have apk; then
         apk add --quiet minisign
     elif have zypper; then
@@ -330,6 +330,23 @@ wait_for_lock() {
         [ "$waited" -lt "$WAIT_S" ] || die 'another program still installs packages' 'ps aux | grep -e apt -e dpkg'
         sleep 2
         waited=$((waited + 2))
+    done
+}
+
+# by_dnf COMMAND: dnf 5 does not wait for the lock of rpm.
+by_dnf() {
+    waited=0
+    while :; do
+        answer=0
+        act "$@" </dev/null 2>"$work/complaints" || answer=$?
+        if [ "$answer" -eq 0 ] || ! grep -q 'Failed to obtain .*transaction lock' "$work/complaints"; then
+            cat "$work/complaints" >&2
+            return "$answer"
+        fi
+        [ "$waited" -gt 0 ] || say "another program installs packages; waiting for up to $WAIT_S seconds"
+        [ "$waited" -lt "$WAIT_S" ] || die 'another program still installs packages' 'ps aux | grep -e dnf -e rpm -e packagekit'
+        sleep 10
+        waited=$((waited + 10))
     done
 }
 
@@ -369,9 +386,12 @@ install_package() {
             have "$tool" || continue
             case $tool in
             # The list that was verified has its checksum. Somebody who names an older version wants it.
-            zypper) act env ZYPP_LOCK_TIMEOUT="$WAIT_S" zypper --non-interactive install --allow-unsigned-rpm --oldpackage "$work/$file" </dev/null ;;
+            # From 100 on its codes are news, such as a repository that it left out, or a reboot that is due.
+            zypper)
+                act env ZYPP_LOCK_TIMEOUT="$WAIT_S" zypper --non-interactive install --allow-unsigned-rpm --oldpackage "$work/$file" </dev/null || [ $? -ge 100 ]
+                ;;
             # Without network a repository that cannot be asked would be an error.
-            *) act "$tool" install -y --nogpgcheck ${folder:+'--disablerepo=*'} "$work/$file" </dev/null ;;
+            *) by_dnf "$tool" install -y --nogpgcheck ${folder:+'--disablerepo=*'} "$work/$file" ;;
             esac
             break
         done
