@@ -33,12 +33,13 @@ const RUN: Limits = Limits {
     output_bytes_max: 64 * 1024,
 };
 
-/// Words of dpkg, apt and dnf (which waits for another dnf, and not for rpm) about a lock that
-/// another one holds.
-const LOCKED: [&str; 3] = [
+/// Words of dpkg, apt, dnf 4 (which waits for another dnf, and not for rpm) and dnf 5 (which waits
+/// for nobody) about a lock that another one holds.
+const LOCKED: [&str; 4] = [
     "locked by another process",
     "Could not get lock",
     "Could not run transaction",
+    "Failed to obtain rpm transaction lock",
 ];
 
 /// Hears what a change is doing.

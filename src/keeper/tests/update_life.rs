@@ -509,7 +509,7 @@ fn packaged(kind: PackageKind) -> Tree {
             .program("dpkg-deb", "echo pipeops-agent $(cut -d' ' -f2 $3)-1")
             .program("dpkg-query", "if [ -e half ]; then echo install half-configured $(cat half)-1; else echo $(cat want 2>/dev/null || echo install) installed $(cat installed)-1; fi"),
         PackageKind::Rpm => tree
-            .program("dnf", &careful)
+            .program("dnf", &format!("[ ! -e locked ] || {{ cat locked >&2; rm locked; exit 1; }}\n{careful}"))
             .program("rpm", &format!("case \"$*\" in *--file*) exit 0 ;; *--package*) echo pipeops-agent $(cut -d' ' -f2 $5); exit ;; --query*) cat half installed 2>/dev/null; exit 0 ;; esac\n{INSTALL}")),
     }
 }
@@ -607,6 +607,25 @@ fn a_lock_is_waited_for_and_a_hold_or_another_package_changes_nothing() {
         .unwrap();
     assert_over(&tree, Fault::Silent);
     assert_eq!(tree.calls().matches("dpkg --install").count(), 2);
+
+    // dnf 5 waits for nobody; the other words are rpm's before another failure.
+    for (said, attempts) in [
+        (
+            "Failed to obtain rpm transaction lock. Another one runs.",
+            2,
+        ),
+        ("warning: waiting for transaction lock on .rpm.lock", 1),
+    ] {
+        let tree = packaged(PackageKind::Rpm).with("locked", said);
+        tree.keeper()
+            .stage_update(&package(&tree, PackageKind::Rpm))
+            .unwrap();
+        tree.keeper()
+            .finish_update(&agent(&tree, Fault::None))
+            .unwrap();
+        let calls = tree.calls();
+        assert_eq!(calls.matches("dnf install").count(), attempts, "{said}");
+    }
 
     let refused = |tree: &Tree, new: &NewProgram| {
         let error = tree.keeper().stage_update(new).unwrap_err();
