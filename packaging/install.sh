@@ -188,11 +188,11 @@ more_than() {
 
 # One attempt, over TLS only where the address says so: a redirection does not lead out of it.
 fetch() {
+    answer=0
     if have curl; then
         case $url in https:*) protocols='=https' ;; *) protocols='=http,https' ;; esac
         # Somebody who watches sees how far it is.
         if [ -t 2 ]; then quiet=--progress-bar; else quiet=--silent; fi
-        answer=0
         # shellcheck disable=SC2086  # words
         code=$(ulimit -f "$(more_than "$1")" && curl --fail $quiet --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 1 \
             --continue-at - --output "$work/$1" --write-out '%{http_code}' "$url/$1") || answer=$?
@@ -201,6 +201,7 @@ fetch() {
         22-408 | 22-429 | 22-5??) ;;
         # The server knows the file and refuses: another attempt has the same answer.
         22-*) die "$url/$1 is not there (the server answered $code)" 'look at the address (PIPEOPS_INSTALL_BASE) and --version' ;;
+        60-* | 77-*) distrust ;;
         # A server that has files only as a whole.
         33-*) rm -f "$work/$1" ;;
         esac
@@ -210,10 +211,18 @@ fetch() {
         # busybox that is built without it crashes of it.
         if wget --help 2>&1 | grep -q -e '-T[ ,]'; then patience='-T 20'; else patience=; fi
         # shellcheck disable=SC2086
-        (ulimit -f "$(more_than "$1")" && wget $quiet -c $patience -O "$work/$1" "$url/$1")
+        (ulimit -f "$(more_than "$1")" && wget $quiet -c $patience -O "$work/$1" "$url/$1") || answer=$?
+        [ "$answer" -ne 5 ] || distrust
+        return "$answer"
     else
         die 'neither curl nor wget is installed' 'install one of them, or download by hand and use --folder'
     fi
+}
+
+# The network is there: another attempt has the same end. A machine without a battery for its clock starts in the past.
+distrust() {
+    die "the certificate of $url cannot be verified; this machine's clock shows $(date -u +%Y-%m-%dT%H:%M:%SZ)" \
+        'where the clock is wrong: sudo date -u -s "YYYY-MM-DD HH:MM:SS", in UTC; else install ca-certificates, or there the certificate of a proxy that reads TLS'
 }
 
 # The list of checksums, believed only with a signature of the pinned key.
