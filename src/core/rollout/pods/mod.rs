@@ -867,13 +867,23 @@ fn not_ready(
 
 /// Volumes and sandboxes that keep a container from being made.
 fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
-    let is_meant = |event: &Object| {
+    let is_failure = |event: &Object| {
         matches!(
             event.text("/reason"),
             "FailedMount" | "FailedAttachVolume" | "FailedCreatePodSandBox"
         )
     };
-    let event = newest(pod, seen, is_meant)?;
+    // Sandbox and volumes are there before an image is pulled or a container made.
+    let is_past = |event: &Object| {
+        matches!(
+            event.text("/reason"),
+            "Pulling" | "Pulled" | "Created" | "Started"
+        )
+    };
+    let event = events_about(pod, seen)
+        .filter(|event| is_failure(event) || is_past(event))
+        .max_by_key(|event| (event.moment(), is_past(event)))
+        .filter(|event| is_failure(event))?;
     let (reason, message) = (event.text("/reason"), event.text("/message"));
     let object = pod.in_words();
     // Not a driver or a device that is not found.

@@ -274,6 +274,44 @@ fn a_volume_that_is_away_is_waited_for_and_one_that_is_named_wrongly_is_not() {
     }
 }
 
+/// Events about the Pod of [`pod`]: reason, message and second.
+fn events(all: &[(&str, &str, u64)]) -> Observation {
+    let mut seen = Observation::default();
+    for (number, (reason, message, second)) in all.iter().enumerate() {
+        seen.add(Object::reduced(
+            "Event",
+            &json!({"metadata": {"name": format!("e{number}"), "namespace": "shop"},
+                "reason": reason, "message": message, "lastTimestamp": format!("2026-01-01T10:00:{second:02}Z"),
+                "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "p", "uid": "p"}}),
+        ));
+    }
+    seen
+}
+
+#[test]
+fn a_volume_that_was_mounted_since_says_nothing_any_more() {
+    let status =
+        json!({"containerStatuses": [{"name": "web", "state": {"waiting": {"reason": "x"}}}]});
+    let pod = pod(&json!({}), &status);
+    let mount = "MountVolume.SetUp failed for volume \"a\" : configmap \"settings\" not found";
+    let sandbox = ("FailedCreatePodSandBox", "no network", 5);
+    let found = |all: &[(&str, &str, u64)]| {
+        let found = findings(&pod, &events(all), &Earlier::default());
+        found.first().map(|found| found.cause)
+    };
+    let failed = ("FailedMount", mount, 5);
+    assert_eq!(found(&[failed]), Some(Cause::ConfigMissing));
+    for later in ["Pulling", "Pulled", "Created", "Started"] {
+        for second in [5, 6] {
+            for failed in [failed, sandbox] {
+                assert_eq!(found(&[failed, (later, "", second)]), None, "{later}");
+            }
+        }
+        let before = (later, "", 4);
+        assert_eq!(found(&[before, failed]), Some(Cause::ConfigMissing));
+    }
+}
+
 #[test]
 fn a_container_without_a_limit_was_killed_for_the_memory_of_its_node() {
     let found = |spec: &Value, last: &Value| {
