@@ -1,8 +1,8 @@
 //! One observation, judged by itself: what is ready, what is missing, what keeps it from being so.
 
 use super::{
-    Finding, Object, Observation, Scope, earlier::Earlier, pods, routes, state::Readiness,
-    workloads,
+    Cause, Finding, Object, Observation, Scope, earlier::Earlier, object::is_custom, pods, routes,
+    state::Readiness, workloads,
 };
 
 /// Result of looking at one observation.
@@ -89,6 +89,12 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
             look.hear(&state.pods, (seen, earlier));
         }
     }
+    if scope.targets.keys().any(|key| may_make(&key.kind)) {
+        let missing = |found: &&mut Finding| found.cause == Cause::ConfigMissing;
+        for found in look.findings.iter_mut().filter(missing) {
+            found.is_definite = false;
+        }
+    }
     if look.is_complete {
         // Routes say nothing while Pods are still missing.
         look.findings.extend(routes::findings(scope, seen));
@@ -124,4 +130,10 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
         }
     }
     look
+}
+
+/// Returns whether an object of this kind may make a Secret or a ConfigMap that others of its app
+/// read: a certificate, a secret from elsewhere, a chart. That may take longer than their Pods.
+fn may_make(kind: &str) -> bool {
+    is_custom(kind) || kind == "HelmChart"
 }

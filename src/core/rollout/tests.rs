@@ -961,3 +961,28 @@ fn a_pod_that_was_evicted_before_a_change_says_nothing_about_it() {
     ];
     assert_eq!(verdicts(&mut during, &times)[2], Bad);
 }
+
+#[test]
+fn a_secret_that_a_custom_resource_of_the_app_may_make_is_waited_for() {
+    let message = "secret \"web-tls\" not found";
+    let state = json!({"waiting": {"reason": "CreateContainerConfigError", "message": message}});
+    let judged = |kind: Option<&str>| {
+        let mut scope = scope_of("Deployment", "web");
+        let seen = seen(false, 0, &state);
+        scope.targets.extend(kind.map(|kind| (key(kind, "web"), 0)));
+        let mut rollout = Rollout::new(scope, at(0));
+        let times = [5, 599, 600].map(|second| (second, Some(seen.clone())));
+        rollout.observe(Sight::Seen(&seen), at(0));
+        let verdicts = verdicts(&mut rollout, &times);
+        let last = rollout.observe(Sight::Seen(&seen), at(601));
+        (verdicts, last.finding.unwrap().cause)
+    };
+    let missing = Cause::ConfigMissing;
+    for kind in [None, Some("ConfigMap")] {
+        assert_eq!(judged(kind), (vec![Bad, Bad, Bad], missing), "{kind:?}");
+    }
+    for kind in ["certificates.cert-manager.io", "HelmChart"] {
+        let late = (vec![Progressing, Progressing, Bad], missing);
+        assert_eq!(judged(Some(kind)), late, "{kind}");
+    }
+}
