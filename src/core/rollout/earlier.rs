@@ -7,6 +7,7 @@ use super::{
     Key, Object, Observation,
     containers::{ends_of, statuses},
     object::text,
+    state::has_failed,
 };
 use crate::core::order::GatherExt as _;
 
@@ -45,8 +46,7 @@ impl Earlier {
 
     /// Pods that have failed by now, and no ends.
     pub(super) fn failed(seen: &Observation) -> Self {
-        let has_failed = |pod: &&Object| pod.text("/status/phase") == "Failed";
-        let failed = seen.of_kind("Pod").filter(has_failed);
+        let failed = seen.of_kind("Pod").filter(|pod| has_failed(pod));
         Self {
             ends: BTreeMap::new(),
             failed: failed.map(|pod| pod.uid().to_owned()).gather(),

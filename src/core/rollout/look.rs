@@ -1,5 +1,7 @@
 //! One observation, judged by itself: what is ready, what is missing, what keeps it from being so.
 
+use std::mem;
+
 use super::{
     Cause, Finding, Object, Observation, Scope, earlier::Earlier, object::is_custom, pods, routes,
     state::Readiness, workloads,
@@ -38,7 +40,11 @@ impl RolloutProgress {
     }
 
     /// Takes what the Pods of the version say.
-    fn hear(&mut self, pods: &[&Object], (seen, earlier): (&Observation, &Earlier)) {
+    fn hear<'a>(
+        &mut self,
+        pods: impl Iterator<Item = &'a Object>,
+        (seen, earlier): (&Observation, &Earlier),
+    ) {
         for pod in pods {
             self.restarts = self.restarts.saturating_add(pods::restarts(pod));
             self.findings.extend(pods::findings(pod, seen, earlier));
@@ -69,7 +75,7 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
             }
             continue;
         };
-        let state = workloads::state(target, *generation, seen);
+        let mut state = workloads::state(target, *generation, seen);
         look.ready = look.ready.saturating_add(state.ready);
         wanted = wanted.saturating_add(state.wanted);
         if state.readiness == Readiness::Unknown {
@@ -81,12 +87,12 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
         if !state.is_complete {
             look.is_complete = false;
             look.behind = target.in_words();
-            look.missing = state.missing;
+            look.missing = mem::take(&mut state.missing);
         }
         // Until its controller has seen the version, all of it is about the one before.
         if state.is_seen {
-            look.findings.extend(state.findings);
-            look.hear(&state.pods, (seen, earlier));
+            look.findings.append(&mut state.findings);
+            look.hear(state.heard(), (seen, earlier));
         }
     }
     if scope.targets.keys().any(|key| may_make(&key.kind)) {

@@ -17,6 +17,8 @@ pub(super) struct ObjectState<'a> {
     pub(super) findings: Vec<Finding>,
     /// Pods of the newest version.
     pub(super) pods: Vec<&'a Object>,
+    /// True while it is a Job that has another Pod in the place of those that failed.
+    pub(super) has_retried: bool,
 }
 
 /// Whether an object reports how it is.
@@ -29,6 +31,12 @@ pub(super) enum Readiness {
 }
 
 impl ObjectState<'_> {
+    /// Pods that say how the version is. A Job counts those that failed by itself.
+    pub(super) fn heard(&self) -> impl Iterator<Item = &Object> {
+        let is_meant = |pod: &&&Object| !self.has_retried || !has_failed(pod);
+        self.pods.iter().filter(is_meant).copied()
+    }
+
     pub(super) fn applied() -> Self {
         Self {
             is_complete: true,
@@ -36,6 +44,11 @@ impl ObjectState<'_> {
             ..Self::default()
         }
     }
+}
+
+/// Returns whether a Pod has failed as a whole.
+pub(super) fn has_failed(pod: &Object) -> bool {
+    pod.text("/status/phase") == "Failed"
 }
 
 /// Sentence on an object whose controller has not seen its version.

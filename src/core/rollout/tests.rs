@@ -986,3 +986,31 @@ fn a_secret_that_a_custom_resource_of_the_app_may_make_is_waited_for() {
         assert_eq!(judged(Some(kind)), late, "{kind}");
     }
 }
+
+/// A Pod of the Job of [`open_job`] that is in this phase and not ready; its container ended so.
+fn pod_of_job(name: &str, phase: &str, (spec, status): (&Value, &Value)) -> Object {
+    let whole = json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "ownerReferences": [{"uid": "j"}]},
+        "spec": spec, "status": {"phase": phase, "containerStatuses": [status]}});
+    Object::reduced("Pod", &whole)
+}
+
+#[test]
+fn a_job_that_tries_again_after_a_pod_that_failed_is_not_late_while_it_runs() {
+    let mut seen = open_job(&json!({"backoffLimit": 6}), "Running");
+    let ended = json!({"terminated": {"exitCode": 1, "reason": "Error", "containerID": "x"}});
+    let ended = json!({"name": "c", "restartCount": 0, "state": ended});
+    let never = json!({"restartPolicy": "Never"});
+    seen.add(pod_of_job("migrate-0", "Failed", (&never, &ended)));
+    let mut rollout = Rollout::new(scope_of("Job", "migrate"), at(0));
+    let times = [(0, Some(seen.clone())), (7200, Some(seen.clone()))];
+    assert_eq!(verdicts(&mut rollout, &times), [Progressing, Progressing]);
+    // What the one that failed wrote is read all the same.
+    assert_eq!(died(&rollout.scope, &seen)[0].pod, "migrate-0");
+    // Until there is another one it is the reason, and the next one may come too late.
+    seen.remove(&key("Pod", "migrate-1"));
+    let mut rollout = Rollout::new(scope_of("Job", "migrate"), at(0));
+    let times = [(0, Some(seen.clone())), (600, Some(seen.clone()))];
+    assert_eq!(verdicts(&mut rollout, &times), [Progressing, Bad]);
+    let found = rollout.observe(Sight::Seen(&seen), at(601)).finding;
+    assert_eq!(found.unwrap().cause, Cause::CrashLoop);
+}

@@ -9,7 +9,7 @@ use super::{
     messages::{self, refused},
     object::{is_custom, text},
     pods::{self, is_ready},
-    state::{ObjectState, Readiness, waits},
+    state::{ObjectState, Readiness, has_failed, waits},
 };
 
 /// Returns whether a kind has a state of its own to wait for.
@@ -86,6 +86,7 @@ fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         missing,
         findings,
         pods,
+        has_retried: false,
     }
 }
 
@@ -144,6 +145,7 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
             .chain(on_lost_node(target, seen))
             .collect(),
         pods,
+        has_retried: false,
     }
 }
 
@@ -193,6 +195,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
             .chain(on_lost_node(target, seen))
             .collect(),
         pods,
+        has_retried: false,
     }
 }
 
@@ -284,6 +287,7 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
         wanted: 1,
         missing: format!("{} has not finished", target.in_words()),
         findings: finding.into_iter().collect(),
+        has_retried: is_open && pods.iter().any(|pod| !has_failed(pod)),
         pods,
     }
 }
