@@ -1014,3 +1014,29 @@ fn a_job_that_tries_again_after_a_pod_that_failed_is_not_late_while_it_runs() {
     let found = rollout.observe(Sight::Seen(&seen), at(601)).finding;
     assert_eq!(found.unwrap().cause, Cause::CrashLoop);
 }
+
+#[test]
+fn restarts_of_a_job_are_counted_by_the_job() {
+    let judged = |policy: &str, reason: &str| {
+        let mut seen = open_job(&json!({"backoffLimit": 6}), "Pending");
+        let last = json!({"terminated": {"exitCode": 1, "reason": reason}});
+        let ended =
+            json!({"name": "c", "restartCount": 5, "state": backs_off(), "lastState": last});
+        let limits = json!({"limits": {"memory": "8Mi"}});
+        let spec =
+            json!({"restartPolicy": policy, "containers": [{"name": "c", "resources": limits}]});
+        seen.add(pod_of_job("migrate-1", "Running", (&spec, &ended)));
+        let mut rollout = Rollout::new(scope_of("Job", "migrate"), at(0));
+        rollout.observe(Sight::Seen(&Observation::default()), at(0));
+        let judged = rollout.observe(Sight::Seen(&seen), at(1));
+        (judged.verdict, judged.finding.unwrap().cause)
+    };
+    for (reason, cause) in [("Error", Cause::CrashLoop), ("OOMKilled", Cause::Oom)] {
+        assert_eq!(
+            judged("OnFailure", reason),
+            (Progressing, cause),
+            "{reason}"
+        );
+        assert_eq!(judged("Always", reason), (Bad, cause), "{reason}");
+    }
+}

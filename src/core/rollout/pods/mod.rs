@@ -650,6 +650,8 @@ fn ended(
         return None;
     }
     let again = count.saturating_sub(before);
+    // A Job counts restarts against its backoffLimit itself.
+    let goes_on = part == ContainerRole::Sidecar || pod.text("/spec/restartPolicy") == "Always";
     let (reason, message) = (text(last, "/reason"), text(last, "/message"));
     if reason == "StartError" || reason == "ContainerCannotRun" {
         let found = start_error(pod, name, message);
@@ -666,7 +668,7 @@ fn ended(
     if reason == "OOMKilled" {
         return Some(Finding {
             // Killed once for its memory it will be killed again.
-            is_definite: again >= 1,
+            is_definite: goes_on && again >= 1,
             ..out_of_memory(pod, name, seen_of_it)
         });
     }
@@ -690,7 +692,7 @@ fn ended(
         )
     };
     Some(Finding {
-        is_definite: again >= LOOP,
+        is_definite: goes_on && again >= LOOP,
         ..found
     })
 }
