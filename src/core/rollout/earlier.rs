@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 use super::{
     Key, Object, Observation,
     containers::{ends_of, statuses},
@@ -30,25 +32,28 @@ struct PodBefore {
 impl Earlier {
     /// Everything that has ended by now.
     pub(super) fn of(seen: &Observation) -> Self {
+        Self::of_those(seen, |_| true)
+    }
+
+    /// Everything that has ended and been replaced by now: Pods that have failed, and ends of the
+    /// containers that run.
+    pub(super) fn replaced(seen: &Observation) -> Self {
+        Self::of_those(seen, |status| status.pointer("/state/running").is_some())
+    }
+
+    fn of_those(seen: &Observation, is_meant: fn(&Value) -> bool) -> Self {
         let ended = |pod: &Object| {
             let ends: Vec<_> = statuses(pod)
+                .filter(|(status, _)| is_meant(status))
                 .map(|(status, _)| (text(status, "/name").to_owned(), ends_of(status)))
                 .filter(|(_, ends)| *ends > 0)
                 .collect();
             let uid = pod.uid().to_owned();
             (!ends.is_empty()).then(|| (pod.key(), PodBefore { uid, ends }))
         };
-        Self {
-            ends: seen.of_kind("Pod").filter_map(ended).gather(),
-            ..Self::failed(seen)
-        }
-    }
-
-    /// Pods that have failed by now, and no ends.
-    pub(super) fn failed(seen: &Observation) -> Self {
         let failed = seen.of_kind("Pod").filter(|pod| has_failed(pod));
         Self {
-            ends: BTreeMap::new(),
+            ends: seen.of_kind("Pod").filter_map(ended).gather(),
             failed: failed.map(|pod| pod.uid().to_owned()).gather(),
         }
     }

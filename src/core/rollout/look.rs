@@ -52,9 +52,10 @@ impl RolloutProgress {
     }
 }
 
-/// Judges an observation.
+/// Judges an observation. When a container that runs was restarted, nobody knows: it may have been
+/// a year ago.
 pub fn look(scope: &Scope, seen: &Observation) -> RolloutProgress {
-    look_since(scope, seen, &Earlier::failed(seen))
+    look_since(scope, seen, &Earlier::replaced(seen))
 }
 
 /// Judges an observation by what has ended since a change was first seen.

@@ -1040,3 +1040,18 @@ fn restarts_of_a_job_are_counted_by_the_job() {
         assert_eq!(judged("Always", reason), (Bad, cause), "{reason}");
     }
 }
+
+#[test]
+fn what_stands_is_not_bad_for_restarts_of_long_ago() {
+    let judged = |state: &Value, reason: &str| {
+        let seen = restarted(7, state, (reason, 137));
+        let (verdict, _, found) = standing(&rollout().scope, Sight::Seen(&seen));
+        (verdict, found.map(|found| found.cause))
+    };
+    let runs = json!({"running": {}});
+    for (reason, cause) in [("Error", Cause::CrashLoop), ("OOMKilled", Cause::Oom)] {
+        assert_eq!(judged(&runs, reason), (Progressing, None), "{reason}");
+        let now = (Bad, Some(cause));
+        assert_eq!(judged(&backs_off(), reason), now, "{reason}");
+    }
+}
