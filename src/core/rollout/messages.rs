@@ -50,21 +50,24 @@ pub(super) fn newest<'a>(
         .max_by_key(|event| event.moment())
 }
 
-/// Cause of a failed pull, by the words of containerd, registries and the network.
-pub(super) fn pull(message: &str) -> Cause {
-    let lower = message.to_lowercase();
+/// Cause of a failed pull, by the words of containerd, registries and the network; `None` where
+/// nobody knows them.
+pub(super) fn pull(message: &str) -> Option<Cause> {
+    // These are words of the disk of the node where no registry denies something.
+    let lower = message.to_lowercase().replace(": permission denied", "");
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
-    if has(&["toomanyrequests", "too many requests", "rate limit"]) {
+    let cause = if has(&["toomanyrequests", "too many requests", "rate limit"]) {
         Cause::ImageRateLimited
     } else if has(&[
         "no match for platform",
         "no matching manifest",
+        "no image found in ",
         "does not match the specified platform",
     ]) {
         Cause::ImagePlatform
     } else if has(&["no space left on device"]) {
         Cause::ImageDisk
-    } else if has(&["x509:", "tls: failed to verify certificate"]) {
+    } else if has(&["x509: ", "tls: failed to verify certificate"]) {
         let is_early =
             lower.contains("not yet valid: current time") && lower.contains(" is before ");
         if is_early {
@@ -98,17 +101,17 @@ pub(super) fn pull(message: &str) -> Cause {
         "failed to authorize",
         "no basic auth",
         "forbidden",
-        "access denied",
+        "denied",
         "authentication required",
-        "access to the resource is denied",
         "insufficient_scope",
     ]) {
         Cause::ImageUnauthorized
     } else if has(&["not found", "notfound", "manifest unknown", "name unknown"]) {
         Cause::ImageNotFound
     } else {
-        Cause::ImageUnreachable
-    }
+        return None;
+    };
+    Some(cause)
 }
 
 /// The platform for which an image is built, where the message of another one says so.
@@ -870,12 +873,34 @@ mod tests {
                 "no matching manifest for linux/arm64/v8 in the manifest list entries",
                 Cause::ImagePlatform,
             ),
+            (
+                "no image found in manifest list for architecture \"arm64\", variant \"v8\", OS \"linux\"",
+                Cause::ImagePlatform,
+            ),
+            (
+                "failed to resolve image: denied: Permission \"repositories.downloadArtifacts\" denied on resource \"projects/a\" (or it may not exist)",
+                Cause::ImageUnauthorized,
+            ),
+            (
+                "failed to resolve image: unexpected status from HEAD request to https://registry.example/v2/a/manifests/1: denied: Permission denied for \"1\"",
+                Cause::ImageUnauthorized,
+            ),
+            (
+                "failed to resolve reference \"registry.example/acme/x509:1\": registry.example/acme/x509:1: not found",
+                Cause::ImageNotFound,
+            ),
         ] {
-            assert_eq!(pull(message), wanted, "{message}");
+            assert_eq!(pull(message), Some(wanted), "{message}");
             assert_eq!(platform_of(message), None);
         }
+        for unknown in [
+            "Back-off pulling image \"a:1\"",
+            "failed to extract layer: mkdir /var/lib/rancher: permission denied",
+        ] {
+            assert_eq!(pull(unknown), None, "{unknown}");
+        }
         let other = "image with reference a:1 was found but its platform (linux/amd64) does not match the specified platform (linux/arm64/v8)";
-        assert_eq!(pull(other), Cause::ImagePlatform);
+        assert_eq!(pull(other), Some(Cause::ImagePlatform));
         assert_eq!(platform_of(other), Some("linux/amd64"));
     }
 

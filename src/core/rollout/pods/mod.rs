@@ -471,6 +471,10 @@ fn start_error(pod: &Object, name: &str, message: &str) -> Finding {
 }
 
 fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
+    const UNKNOWN: (&str, &str) = (
+        "the image IMAGE cannot be pulled: see the evidence",
+        "correct what the evidence names; the kubelet tries again by itself",
+    );
     let name = text(status, "/name");
     let image = text(status, "/image");
     // The back-off names the error since Kubernetes 1.31; before that only the event does.
@@ -485,8 +489,10 @@ fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
         Some(event) if waiting.starts_with("Back-off") => event,
         Some(_) | None => waiting,
     };
-    let cause = pull(message);
-    let (because, fix) = image_words(cause);
+    let known = pull(message);
+    // Nobody knows that it is the app's.
+    let cause = known.unwrap_or(Cause::ImageUnreachable);
+    let (because, fix) = known.map_or(UNKNOWN, image_words);
     let mut sentence = because.replace("IMAGE", image);
     if let Some(there) = platform_of(message) {
         sentence = format!("{sentence}, but for {there}");

@@ -363,3 +363,19 @@ fn an_image_of_another_platform_says_for_which_one_it_is() {
         )
     );
 }
+
+#[test]
+fn a_pull_that_fails_in_unknown_words_does_not_blame_the_network() {
+    let message = "failed to extract layer: mkdir /var/lib/rancher: permission denied";
+    let waiting = json!({"waiting": {"reason": "ErrImagePull", "message": message}});
+    let status = json!({"name": "web", "image": "a:1", "state": waiting});
+    let pod = pod(&json!({}), &json!({"containerStatuses": [status]}));
+    let found = findings(&pod, &Observation::default(), &Earlier::default()).remove(0);
+    assert_eq!(
+        (found.cause, found.sentence.as_str()),
+        (
+            Cause::ImageUnreachable,
+            "the image a:1 cannot be pulled: see the evidence"
+        )
+    );
+}
