@@ -309,10 +309,11 @@ fn refusal(target: &Object, message: &str) -> (Cause, String, String) {
                 "lower requests, limits or replicas, or raise the quota: kubectl -n {namespace} describe resourcequota"
             ),
         )
-    } else if ["maximum ", "minimum "]
-        .iter()
-        .any(|word| message.contains(word))
-        && message.contains("usage per")
+    } else if message.contains("limit to request ratio")
+        || (message.contains("usage per")
+            && ["maximum ", "minimum "]
+                .iter()
+                .any(|word| message.contains(word)))
     {
         (
             Cause::LimitRange,
@@ -921,6 +922,13 @@ mod tests {
         ] {
             let found = refused(&target, &format!("pods \"db-\" is forbidden: {class}"));
             assert_eq!(found.cause, Cause::ConfigMissing, "{class}");
+        }
+        for limit in [
+            "maximum memory usage per Container is 64Mi, but limit is 1Gi",
+            "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000",
+        ] {
+            let found = refused(&target, &format!("pods \"db-0\" is forbidden: {limit}"));
+            assert_eq!(found.cause, Cause::LimitRange, "{limit}");
         }
         assert_eq!(
             fix("Pod \"db-0\" is invalid: spec.hostname: Invalid value: \"-\""),
