@@ -537,8 +537,8 @@ fn image_words(cause: Cause) -> (&'static str, &'static str) {
         ),
         (
             Cause::ImageUnauthorized,
-            "the registry refuses to give the image IMAGE: the pull secret is missing or wrong",
-            "create a pull secret (kubectl create secret docker-registry) and name it in imagePullSecrets",
+            "the registry refuses to give the image IMAGE: its name is wrong, or the pull secret is missing or wrong",
+            "check the name first: many registries say so of an image that does not exist; for a private one create a pull secret (kubectl create secret docker-registry) and name it in imagePullSecrets",
         ),
         (
             Cause::ImagePlatform,

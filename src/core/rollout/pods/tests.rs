@@ -364,13 +364,16 @@ fn an_image_of_another_platform_says_for_which_one_it_is() {
     );
 }
 
-#[test]
-fn a_pull_that_fails_in_unknown_words_does_not_blame_the_network() {
-    let message = "failed to extract layer: mkdir /var/lib/rancher: permission denied";
+fn pull_fails(message: &str) -> Finding {
     let waiting = json!({"waiting": {"reason": "ErrImagePull", "message": message}});
     let status = json!({"name": "web", "image": "a:1", "state": waiting});
     let pod = pod(&json!({}), &json!({"containerStatuses": [status]}));
-    let found = findings(&pod, &Observation::default(), &Earlier::default()).remove(0);
+    findings(&pod, &Observation::default(), &Earlier::default()).remove(0)
+}
+
+#[test]
+fn a_pull_that_fails_in_unknown_words_does_not_blame_the_network() {
+    let found = pull_fails("failed to extract layer: mkdir /var/lib/rancher: permission denied");
     assert_eq!(
         (found.cause, found.sentence.as_str()),
         (
@@ -378,4 +381,17 @@ fn a_pull_that_fails_in_unknown_words_does_not_blame_the_network() {
             "the image a:1 cannot be pulled: see the evidence"
         )
     );
+}
+
+#[test]
+fn a_registry_that_refuses_an_image_may_not_have_it() {
+    let found =
+        pull_fails("pull access denied, repository does not exist or may require authorization");
+    assert_eq!(found.cause, Cause::ImageUnauthorized);
+    assert!(
+        found
+            .sentence
+            .contains("its name is wrong, or the pull secret")
+    );
+    assert!(found.fix.starts_with("check the name first"));
 }
