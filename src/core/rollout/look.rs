@@ -3,8 +3,8 @@
 use std::mem;
 
 use super::{
-    Cause, Finding, Object, Observation, Scope, earlier::Earlier, object::is_custom, pods, routes,
-    state::Readiness, workloads,
+    Cause, Finding, Key, Object, Observation, Scope, earlier::Earlier, object::is_custom, pods,
+    routes, state::Readiness, workloads,
 };
 
 /// Result of looking at one observation.
@@ -74,13 +74,16 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
                 look.missing = format!("{} is not there yet", key.in_words());
                 look.behind = key.in_words();
             }
+            if is_route(&key.kind) {
+                unknown.push(key);
+            }
             continue;
         };
         let mut state = workloads::state(target, *generation, seen);
         look.ready = look.ready.saturating_add(state.ready);
         wanted = wanted.saturating_add(state.wanted);
         if state.readiness == Readiness::Unknown {
-            unknown.push(target.in_words());
+            unknown.push(key);
         }
         look.is_paused |= state.is_paused;
         look.open_jobs = look.open_jobs.saturating_add(state.open_jobs);
@@ -118,25 +121,37 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
     }
     if look.is_complete {
         look.findings.clear();
-        look.missing = match wanted {
-            0 => "everything is applied".to_owned(),
-            1 => "1 of 1 is ready".to_owned(),
-            _ => format!("{} of {wanted} are ready", look.ready),
-        };
-        let applied = match unknown.as_slice() {
-            [] => None,
-            [one] => Some(format!("{one} is applied")),
-            many => Some(format!("{} custom resources are applied", many.len())),
-        };
-        if let Some(applied) = applied {
-            look.missing = format!("{}; {applied}, readiness unknown", look.missing);
-        }
+        look.missing = complete(look.ready, wanted, &unknown);
         look.doubt = routes::doubt(scope, seen);
         if let Some(doubt) = &look.doubt {
             look.missing = format!("{}, but {}", look.missing, doubt.sentence);
         }
     }
     look
+}
+
+/// Sentence on a version that is complete, with the objects of which nobody knows that they are
+/// ready.
+fn complete(ready: u64, wanted: u64, unknown: &[&Key]) -> String {
+    let said = match wanted {
+        0 => "everything is applied".to_owned(),
+        1 => "1 of 1 is ready".to_owned(),
+        _ => format!("{ready} of {wanted} are ready"),
+    };
+    let are_custom = || unknown.iter().all(|key| !is_route(&key.kind));
+    let applied = match unknown {
+        [] => return said,
+        [one] => format!("{} is applied", one.in_words()),
+        many if are_custom() => format!("{} custom resources are applied", many.len()),
+        many => format!("{} routes and custom resources are applied", many.len()),
+    };
+    format!("{said}; {applied}, readiness unknown")
+}
+
+/// Returns whether this is a route of the Gateway API. Each Gateway says of it what it thinks, and
+/// one that no Gateway takes has nobody who would say so.
+fn is_route(kind: &str) -> bool {
+    kind.ends_with("Route")
 }
 
 /// Returns whether an object of this kind may make a Secret or a ConfigMap that others of its app

@@ -1055,3 +1055,24 @@ fn what_stands_is_not_bad_for_restarts_of_long_ago() {
         assert_eq!(judged(&backs_off(), reason), now, "{reason}");
     }
 }
+
+#[test]
+fn of_a_route_of_the_gateway_api_nobody_knows_whether_it_is_ready() {
+    let judged = |kinds: &[&str]| {
+        let mut scope = scope_of("Deployment", "web");
+        let keys = kinds.iter().map(|kind| (key(kind, "web"), 0));
+        scope.targets.extend(keys);
+        let (verdict, sentence, _) = standing(&scope, Sight::Seen(&ready()));
+        assert_eq!(verdict, Good);
+        sentence
+    };
+    assert_eq!(judged(&[]), "1 of 1 is ready");
+    assert_eq!(
+        judged(&["HTTPRoute"]),
+        "1 of 1 is ready; HTTPRoute shop/web is applied, readiness unknown"
+    );
+    assert_eq!(
+        judged(&["HTTPRoute", "TCPRoute"]),
+        "1 of 1 is ready; 2 routes and custom resources are applied, readiness unknown"
+    );
+}
