@@ -3,8 +3,12 @@
 use std::mem;
 
 use super::{
-    Cause, Finding, Key, Object, Observation, Scope, earlier::Earlier, object::is_custom, pods,
-    routes, state::Readiness, workloads,
+    Cause, Finding, Key, Observation, Scope,
+    earlier::Earlier,
+    object::is_custom,
+    pods, routes,
+    state::{ObjectState, Readiness},
+    workloads,
 };
 
 /// Result of looking at one observation.
@@ -40,12 +44,8 @@ impl RolloutProgress {
     }
 
     /// Takes what the Pods of the version say.
-    fn hear<'a>(
-        &mut self,
-        pods: impl Iterator<Item = &'a Object>,
-        (seen, earlier): (&Observation, &Earlier),
-    ) {
-        for pod in pods {
+    fn hear(&mut self, state: &ObjectState<'_>, (seen, earlier): (&Observation, &Earlier)) {
+        for pod in state.heard() {
             self.restarts = self.restarts.saturating_add(pods::restarts(pod));
             self.findings.extend(pods::findings(pod, seen, earlier));
         }
@@ -96,7 +96,7 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
         // Until its controller has seen the version, all of it is about the one before.
         if state.is_seen {
             look.findings.append(&mut state.findings);
-            look.hear(state.heard(), (seen, earlier));
+            look.hear(&state, (seen, earlier));
         }
     }
     if scope.targets.keys().any(|key| may_make(&key.kind)) {

@@ -17,8 +17,17 @@ pub(super) struct ObjectState<'a> {
     pub(super) findings: Vec<Finding>,
     /// Pods of the newest version.
     pub(super) pods: Vec<&'a Object>,
-    /// True while it is a Job that has another Pod in the place of those that failed.
-    pub(super) has_retried: bool,
+    /// Pods that have failed as a whole.
+    pub(super) failed: FailedPods,
+}
+
+/// Whether Pods that have failed say how the version is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum FailedPods {
+    #[default]
+    Tell,
+    /// They belong to a Job that has another Pod in their place, and counts them by itself.
+    Replaced,
 }
 
 /// Whether an object reports how it is.
@@ -31,9 +40,9 @@ pub(super) enum Readiness {
 }
 
 impl ObjectState<'_> {
-    /// Pods that say how the version is. A Job counts those that failed by itself.
+    /// Pods that say how the version is.
     pub(super) fn heard(&self) -> impl Iterator<Item = &Object> {
-        let is_meant = |pod: &&&Object| !self.has_retried || !has_failed(pod);
+        let is_meant = |pod: &&&Object| self.failed == FailedPods::Tell || !has_failed(pod);
         self.pods.iter().filter(is_meant).copied()
     }
 

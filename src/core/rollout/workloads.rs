@@ -9,7 +9,7 @@ use super::{
     messages::{self, refused},
     object::{is_custom, text},
     pods::{self, is_ready},
-    state::{ObjectState, Readiness, has_failed, waits},
+    state::{FailedPods, ObjectState, Readiness, has_failed, waits},
 };
 
 /// Returns whether a kind has a state of its own to wait for.
@@ -86,7 +86,7 @@ fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         missing,
         findings,
         pods,
-        has_retried: false,
+        failed: FailedPods::Tell,
     }
 }
 
@@ -145,7 +145,7 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
             .chain(on_lost_node(target, seen))
             .collect(),
         pods,
-        has_retried: false,
+        failed: FailedPods::Tell,
     }
 }
 
@@ -195,7 +195,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
             .chain(on_lost_node(target, seen))
             .collect(),
         pods,
-        has_retried: false,
+        failed: FailedPods::Tell,
     }
 }
 
@@ -287,7 +287,11 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
         wanted: 1,
         missing: format!("{} has not finished", target.in_words()),
         findings: finding.into_iter().collect(),
-        has_retried: is_open && pods.iter().any(|pod| !has_failed(pod)),
+        failed: if is_open && pods.iter().any(|pod| !has_failed(pod)) {
+            FailedPods::Replaced
+        } else {
+            FailedPods::Tell
+        },
         pods,
     }
 }
