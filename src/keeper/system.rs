@@ -22,10 +22,12 @@ use crate::{
     wire::keeper::Before,
 };
 
-/// Files of settings are short. What is longer is not what it seems.
 /// Directory that is open to the group of the system's log where Debian's and Ubuntu's rsyslog is:
 /// nothing of ours is followed below it.
 const LOGS: &str = "/var/log";
+/// There where SELinux is in use.
+pub(super) const SELINUX: &str = "/sys/fs/selinux/enforce";
+/// Files of settings are short. What is longer is not what it seems.
 const FILE_BYTES_MAX: usize = 64 * 1024;
 /// `update-grub` on a slow card looks at every kernel.
 const RUN: Limits = Limits {

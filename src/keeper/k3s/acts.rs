@@ -6,7 +6,7 @@ use std::{io::ErrorKind, path::Path};
 use super::{
     super::{
         acts::{Certainty, changed, sync_above},
-        system::System,
+        system::{SELINUX, System},
     },
     tree::{self, MountPoints},
 };
@@ -56,8 +56,15 @@ impl System {
             mode,
             Some(sha256),
             (COPY_BYTES_MAX, &mut progress),
-        )
-        .map(drop)
+        )?;
+        // A new file has the label of its directory, and with that of programs in general k3s would
+        // not run in the domain of the policy k3s-selinux.
+        if self.is_there(SELINUX)
+            && let Err(error) = self.run(&["restorecon", path])
+        {
+            log::warn!("{}", error.sentence());
+        }
+        Ok(())
     }
 
     pub(in super::super) fn is_copied(&self, path: &str, sha256: &str) -> Result<bool> {

@@ -572,6 +572,11 @@ fn an_enforcing_selinux_without_its_policy_holds_an_installation_up() {
     assert_same(&tree.snapshot(), &before, "refused");
     tree.put("usr/share/selinux/packages/k3s.pp", "", 0o644);
     assert!(ids(&wanted).is_empty());
+    // What it installs gets the labels of the policy.
+    let tree = tree.program("restorecon", "");
+    let done = tree.keeper().k3s_install(&wanted, "root").unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    assert!(tree.calls().contains("restorecon /usr/local/bin/k3s\n"));
 }
 
 #[test]

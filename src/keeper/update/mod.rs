@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Journal, Keeper, now, with_fix};
+use super::{Journal, Keeper, now, system::SELINUX, with_fix};
 use crate::{
     core::{
         safe_mode::RECORD,
@@ -50,8 +50,6 @@ const RESERVE_BYTES: u64 = 1 << 20;
 
 /// Time between two attempts to put the previous version back.
 const RETURN_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// There where SELinux is in use.
-const SELINUX: &str = "/sys/fs/selinux/enforce";
 /// The agent's runtime directory.
 const RUNTIME_DIRECTORY: &str = "/run/pipeops-agent";
 const SYSTEMD_UNIT: &str = "/etc/systemd/system/pipeops-update.service";
