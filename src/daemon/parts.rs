@@ -474,7 +474,7 @@ pub(super) fn apps(
         control_plane: Account::judged(gate, manifest(settings)),
     };
     let git = Git::new(git::GitOptions {
-        scratch: settings.agent.state_dir.join("git"),
+        scratch: settings.agent.state_dir.join(git::SCRATCH),
         known_hosts: settings.apps.known_hosts.clone(),
         ca_file: settings.tls.ca_file.clone(),
         proxy: settings.pipeops.proxy.as_ref().map(ProxyUrl::url),

@@ -120,6 +120,10 @@ const SSH: [&str; 15] = [
     "ServerAliveCountMax=2",
 ];
 
+/// Name of the folder for repositories that exist for one fetch. It is in a folder that may be
+/// somebody else's as well, and removed with all that is in it.
+pub const SCRATCH: &str = "pipeops-git";
+
 /// The `git` of this machine.
 #[derive(Clone, Debug)]
 pub struct Git {

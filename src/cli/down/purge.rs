@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::super::install;
-use crate::{core::order::OrderExt as _, dashboard, files, store};
+use crate::{core::order::OrderExt as _, dashboard, files, host::git, store};
 
 /// Places to search for the agent's files.
 #[derive(Debug)]
@@ -65,6 +65,8 @@ const FOLDERS_OF_K3S: [&str; 2] = ["run/pipeops-k3s", "var/spool/pipeops-k3s"];
 #[derive(Debug, Default)]
 pub(super) struct Purge {
     files: Vec<PathBuf>,
+    /// Folders that go with all that is in them.
+    trees: Vec<PathBuf>,
     /// Folders that are removed where they are empty by then, and what stands in them that is not
     /// the agent's.
     folders: Vec<(PathBuf, Vec<PathBuf>)>,
@@ -145,9 +147,15 @@ impl Purge {
 
     fn state(&mut self, folder: &Path) {
         let names = names(folder);
+        // A fetch that was killed.
+        let scratch = folder.join(git::SCRATCH);
+        if scratch.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+            self.trees.push(scratch);
+        }
         let is_ours = |name: &OsStr| {
             is_of(name, |name| {
-                store::is_own_file(name) || name == dashboard::OWN_FILE || name == "agent.sock"
+                store::is_own_file(name)
+                    || [dashboard::OWN_FILE, "agent.sock", git::SCRATCH].contains(&name)
             })
         };
         // Names that others use as well count only where the folder is the agent's without doubt.
@@ -250,6 +258,9 @@ impl Purge {
 
     /// True if the folder is among those to be removed.
     fn is_emptied(&self, path: &Path) -> bool {
+        if self.trees.iter().any(|tree| tree == path) {
+            return true;
+        }
         let mut known = self.folders.iter().filter(|(folder, _)| folder == path);
         known.any(|(_, foreign)| foreign.is_empty())
     }
@@ -260,7 +271,11 @@ impl Purge {
             .folders
             .iter()
             .filter(|(_, foreign)| foreign.is_empty());
-        let whole: Vec<_> = whole.map(|(folder, _)| folder.clone()).collect();
+        let whole: Vec<_> = whole
+            .map(|(folder, _)| folder)
+            .chain(&self.trees)
+            .cloned()
+            .collect();
         let is_below = |path: &Path| {
             whole
                 .iter()
@@ -281,6 +296,9 @@ impl Purge {
         };
         for file in &self.files {
             done.note(file, fs::remove_file(file));
+        }
+        for tree in &self.trees {
+            done.note(tree, fs::remove_dir_all(tree));
         }
         for (folder, foreign) in &self.folders {
             if foreign.is_empty() {
@@ -382,6 +400,7 @@ mod tests {
             store::IDENTITY,
             dashboard::OWN_FILE,
             "agent.sock",
+            git::SCRATCH,
         ];
         let state = state.map(str::to_owned);
         let names = settings

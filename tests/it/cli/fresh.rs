@@ -129,9 +129,11 @@ fn what_up_was_given_for_its_check_is_what_the_agent_runs_with() {
 #[test]
 fn purge_finishes_what_an_earlier_one_began_and_touches_nothing_of_others() {
     let Some(machine) = Fresh::new() else { return };
-    // An empty folder of state, settings that are gone, the token, and what updates leave.
+    // State that is no more than a fetch that was killed, settings that are gone, the token, and
+    // what updates leave.
     let output = machine.run(
-        "mkdir -p /var/lib/pipeops-agent /etc/pipeops-agent /var/lib/pipeops-keeper/update\n\
+        "mkdir -p /var/lib/pipeops-agent/pipeops-git/01/objects /etc/pipeops-agent /var/lib/pipeops-keeper/update\n\
+         ln -s /etc /var/lib/pipeops-agent/pipeops-git/01/link\n\
          touch /var/lib/pipeops-keeper/lock /var/lib/pipeops-keeper/updates.json /var/lib/pipeops-keeper/update/prev\n\
          echo clt_1 > /etc/pipeops-agent/token\n\
          agent down --purge --yes || exit 91\n\
