@@ -24,6 +24,8 @@ pub struct RolloutProgress {
     pub open_jobs: u64,
     /// Number of Pods and Jobs of the version that are ready or done.
     pub ready: u64,
+    /// True if programs may still need one of the app whose image the node is pulling.
+    pub is_held: bool,
     /// Restarts of the version's containers.
     pub restarts: u64,
     /// One sentence on what is missing, or that nothing is.
@@ -50,6 +52,26 @@ impl RolloutProgress {
             self.findings.extend(pods::findings(pod, seen, earlier));
         }
     }
+
+    /// Takes the findings of all targets. A program may need another one of its app, such as a
+    /// database: what it does before the image of that one has come is not held against it.
+    fn gather(&mut self, mut parts: Vec<Vec<Finding>>) {
+        let pulls = |found: &Finding| found.cause == Cause::ImagePulling;
+        let count = parts.iter().filter(|part| part.iter().any(pulls)).count();
+        let is_held = |part: &&mut Vec<Finding>| count > usize::from(part.iter().any(pulls));
+        let held: Vec<_> = parts
+            .iter_mut()
+            .filter(is_held)
+            .flat_map(|part| part.extract_if(.., |found| may_need_another(found.cause)))
+            .collect();
+        self.findings = parts.into_iter().flatten().collect();
+        if let Some(held) = held.first() {
+            self.is_held = true;
+            for found in self.findings.iter_mut().filter(|found| pulls(found)) {
+                found.sentence = format!("{}; meanwhile {}", found.sentence, held.sentence);
+            }
+        }
+    }
 }
 
 /// Judges an observation. When a container that runs was restarted, nobody knows: it may have been
@@ -65,7 +87,7 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
         is_seen: true,
         ..RolloutProgress::default()
     };
-    let (mut wanted, mut unknown) = (0_u64, Vec::new());
+    let (mut wanted, mut unknown, mut parts) = (0_u64, Vec::new(), Vec::new());
     for (key, generation) in &scope.targets {
         let Some(target) = seen.get(key) else {
             if workloads::is_watched(&key.kind) {
@@ -97,8 +119,10 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
         if state.is_seen {
             look.findings.append(&mut state.findings);
             look.hear(&state, (seen, earlier));
+            parts.push(mem::take(&mut look.findings));
         }
     }
+    look.gather(parts);
     if scope.targets.keys().any(|key| may_make(&key.kind)) {
         let missing = |found: &&mut Finding| found.cause == Cause::ConfigMissing;
         for found in look.findings.iter_mut().filter(missing) {
@@ -146,6 +170,18 @@ fn complete(ready: u64, wanted: u64, unknown: &[&Key]) -> String {
         many => format!("{} routes and custom resources are applied", many.len()),
     };
     format!("{said}; {applied}, readiness unknown")
+}
+
+/// Returns whether a program may be so because it does not reach another one of its app.
+const fn may_need_another(cause: Cause) -> bool {
+    matches!(
+        cause,
+        Cause::CrashLoop
+            | Cause::InitCrash
+            | Cause::ProbeStartup
+            | Cause::ProbeLiveness
+            | Cause::ProbeReadiness
+    )
 }
 
 /// Returns whether this is a route of the Gateway API. Each Gateway says of it what it thinks, and

@@ -254,6 +254,10 @@ impl Rollout {
                 earlier.keep_those_of(seen);
                 note_done(&mut self.done, &mut self.scope, seen);
                 let look = look_since(&self.scope, seen, earlier);
+                if look.is_held {
+                    // What ends by then counts as before.
+                    self.earlier = None;
+                }
                 self.judge(look, now)
             }
             Sight::Refused(_) | Sight::Blind => {

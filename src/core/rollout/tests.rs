@@ -1076,3 +1076,60 @@ fn of_a_route_of_the_gateway_api_nobody_knows_whether_it_is_ready() {
         "1 of 1 is ready; 2 routes and custom resources are applied, readiness unknown"
     );
 }
+
+/// Adds a database that is not up yet, with its newest event.
+fn with_database(mut seen: Observation, reason: &str) -> Observation {
+    let metadata = json!({"name": "db", "namespace": "shop", "uid": "s", "generation": 1});
+    let status = json!({"observedGeneration": 1, "replicas": 1, "updateRevision": "new"});
+    let whole = json!({"metadata": metadata, "spec": {"replicas": 1}, "status": status});
+    seen.add(Object::reduced("StatefulSet", &whole));
+    let metadata = json!({"name": "db-0", "namespace": "shop", "uid": "db-0", "ownerReferences": [{"uid": "s"}],
+        "labels": {"controller-revision-hash": "new"}});
+    let waiting = json!({"waiting": {"reason": "ContainerCreating"}});
+    let containers =
+        json!([{"name": "db", "image": "postgres:17", "restartCount": 0, "state": waiting}]);
+    let whole = json!({"metadata": metadata, "status": {"phase": "Pending", "containerStatuses": containers}});
+    seen.add(Object::reduced("Pod", &whole));
+    let about = json!({"kind": "Pod", "namespace": "shop", "name": "db-0", "uid": "db-0", "fieldPath": "spec.containers{db}"});
+    seen.add(Object::reduced(
+        "Event",
+        &json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": reason, "message": "m",
+            "lastTimestamp": "2026-01-01T10:00:00Z", "involvedObject": about}),
+    ));
+    seen
+}
+
+#[test]
+fn a_program_that_crashes_until_its_database_is_pulled_is_not_bad() {
+    let mut scope = scope_of("Deployment", "web");
+    scope.targets.insert(key("StatefulSet", "db"), 1);
+    let crashed = |count| restarted(count, &backs_off(), ("Error", 1));
+    let mut rollout = Rollout::new(scope.clone(), at(0));
+    rollout.observe(Sight::Seen(&with_database(starting(), "Pulling")), at(0));
+    for second in 1..3600 {
+        let seen = with_database(crashed(1 + second / 300), "Pulling");
+        let judged = rollout.observe(Sight::Seen(&seen), at(second));
+        let cause = judged.finding.unwrap().cause;
+        assert_eq!((judged.verdict, cause), (Waiting, Cause::ImagePulling));
+        assert_eq!(
+            judged.sentence,
+            "the node pulls the image postgres:17 of container db, since 2026-01-01T10:00:00Z; meanwhile container c keeps exiting, last with exit code 1 (a failure of the program)"
+        );
+    }
+    // From now on its restarts count: the last end has its restart first.
+    for (second, count, wanted) in [
+        (3600, 12, Progressing),
+        (3601, 15, Progressing),
+        (3602, 16, Bad),
+    ] {
+        let seen = with_database(crashed(count), "Pulled");
+        let judged = rollout.observe(Sight::Seen(&seen), at(second));
+        assert_eq!(judged.verdict, wanted, "{count}");
+    }
+    // What is not of the app excuses nothing.
+    let mut rollout = Rollout::new(scope_of("Deployment", "web"), at(0));
+    let alone = |seen| with_database(seen, "Pulling");
+    rollout.observe(Sight::Seen(&alone(starting())), at(0));
+    let judged = rollout.observe(Sight::Seen(&alone(crashed(3))), at(1));
+    assert_eq!(judged.verdict, Bad);
+}
