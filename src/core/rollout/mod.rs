@@ -34,7 +34,7 @@ use look::look_since;
 pub use look::{RolloutProgress, look};
 pub use object::{Key, Object, Observation};
 pub use related::{EventLine, PodLine, events_of, images_of, owned, pods_of};
-pub use workloads::{JobEnd, is_watched, job_end};
+pub use workloads::{JobEnd, Stuck, is_watched, job_end};
 
 use self::earlier::Earlier;
 use super::time::{Mono, in_words};
@@ -532,11 +532,11 @@ pub fn replay(scope: &Scope, frames: &[(Mono, Option<Observation>)]) -> Vec<(Mon
     judged
 }
 
-/// Pods that keep a StatefulSet from going back to an earlier version: namespace, name and UID.
-pub fn stuck(scope: &Scope, seen: &Observation) -> Vec<(String, String, String)> {
+/// Pods that keep a StatefulSet from its newest version: namespace, name and UID.
+pub fn stuck(scope: &Scope, which: Stuck, seen: &Observation) -> Vec<(String, String, String)> {
     let targets = scope.targets.keys().filter_map(|key| seen.get(key));
     targets
-        .flat_map(|target| workloads::stuck(target, seen))
+        .flat_map(|target| workloads::stuck(target, which, seen))
         .collect()
 }
 

@@ -135,6 +135,7 @@ fn of_kind(kind: &str) -> &'static [&'static str] {
             "spec/replicas",
             "spec/paused",
             "spec/podManagementPolicy",
+            "spec/ordinals/start",
             "spec/template/metadata/labels",
             "spec/template/spec/nodeSelector",
             "spec/updateStrategy/type",

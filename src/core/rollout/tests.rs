@@ -1133,3 +1133,85 @@ fn a_program_that_crashes_until_its_database_is_pulled_is_not_bad() {
     let judged = rollout.observe(Sight::Seen(&alone(crashed(3))), at(1));
     assert_eq!(judged.verdict, Bad);
 }
+
+/// A StatefulSet of three Pods whose newest version is `new`, and its last Pod: its number, its
+/// version and the state of its container.
+fn replaced_set(spec: &Value, (number, hash, state): (u64, &str, &Value)) -> Observation {
+    let mut seen = Observation::default();
+    let metadata = json!({"name": "db", "namespace": "shop", "uid": "s", "generation": 1});
+    let status = json!({"observedGeneration": 1, "replicas": 3, "readyReplicas": 0,
+        "updateRevision": "new", "currentRevision": "old"});
+    let mut whole = json!({"metadata": metadata, "spec": spec, "status": status});
+    whole["spec"]["replicas"] = json!(number + 1);
+    seen.add(Object::reduced("StatefulSet", &whole));
+    let name = format!("db-{number}");
+    let metadata = json!({"name": name, "namespace": "shop", "uid": name, "ownerReferences": [{"uid": "s"}],
+        "labels": {"controller-revision-hash": hash}});
+    let last = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+    let containers = json!([{"name": "c", "restartCount": 3, "state": state, "lastState": last}]);
+    let pod = json!({"metadata": metadata, "spec": {"restartPolicy": "Always"},
+        "status": {"phase": "Running", "containerStatuses": containers}});
+    seen.add(Object::reduced("Pod", &pod));
+    seen
+}
+
+#[test]
+fn a_pod_of_an_earlier_version_that_fails_makes_room_for_the_newest_one() {
+    let (fails, runs) = (backs_off(), json!({"running": {}}));
+    let (ordered, parallel) = (json!({}), json!({"podManagementPolicy": "Parallel"}));
+    let on_delete = json!({"updateStrategy": {"type": "OnDelete"}});
+    let below = |partition: u64, start: u64| {
+        json!({"ordinals": {"start": start},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}})
+    };
+    let is_stuck = |spec: &Value, which: Stuck, pod: (u64, &str, &Value)| {
+        let seen = replaced_set(spec, pod);
+        let found = stuck(&scope_of("StatefulSet", "db"), which, &seen);
+        !found.is_empty()
+    };
+    for (which, pod, wanted) in [
+        (Stuck::Failing, (0, "old", &fails), true),
+        (Stuck::Failing, (0, "bad", &fails), true),
+        // It may be on its way.
+        (Stuck::Failing, (0, "old", &runs), false),
+        (Stuck::Failing, (0, "bad", &runs), false),
+        (Stuck::NotCurrent, (0, "old", &runs), false),
+        (Stuck::NotCurrent, (0, "old", &fails), true),
+        (Stuck::NotCurrent, (0, "bad", &runs), true),
+        (Stuck::NotReady, (0, "old", &runs), true),
+        (Stuck::NotReady, (0, "new", &fails), false),
+    ] {
+        let case = format!("{which:?} {pod:?}");
+        assert_eq!(is_stuck(&ordered, which, pod), wanted, "{case}");
+        // Its controller takes them all at once.
+        assert!(!is_stuck(&parallel, which, pod), "{case}");
+    }
+    assert!(!is_stuck(&on_delete, Stuck::Failing, (0, "old", &fails)));
+    // The one in its place would be of the earlier version again.
+    for (spec, number, wanted) in [
+        (below(2, 0), 1, false),
+        (below(2, 0), 2, true),
+        (below(2, 5), 6, false),
+        (below(2, 5), 7, true),
+    ] {
+        let pod = (number, "old", &fails);
+        assert_eq!(is_stuck(&spec, Stuck::Failing, pod), wanted, "{spec}");
+        assert_eq!(is_stuck(&spec, Stuck::NotReady, pod), wanted, "{spec}");
+    }
+}
+
+#[test]
+fn a_stateful_set_that_waits_for_a_pod_of_before_says_how_to_replace_it() {
+    let said = |hash: &str| {
+        let seen = replaced_set(&json!({}), (0, hash, &json!({"running": {}})));
+        look(&scope_of("StatefulSet", "db"), &seen).missing
+    };
+    assert_eq!(
+        said("old"),
+        "StatefulSet shop/db waits for Pod db-0, which is of an earlier version and not ready; if it stays so: kubectl -n shop delete pod db-0"
+    );
+    assert_eq!(
+        said("new"),
+        "StatefulSet shop/db waits for Pod db-0; its Pods start one after the other"
+    );
+}

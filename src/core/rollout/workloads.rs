@@ -5,12 +5,29 @@ use serde_json::Value;
 
 use super::{
     Cause, Finding, Object, Observation, charts, custom,
+    earlier::Earlier,
     evidence::{Words, spoken_of},
     messages::{self, refused},
     object::{is_custom, text},
     pods::{self, is_ready},
     state::{FailedPods, ObjectState, Readiness, has_failed, waits},
 };
+
+/// Label with the version of a Pod.
+const REVISION_HASH: &str = "controller-revision-hash";
+const STRATEGY: &str = "/spec/updateStrategy/type";
+const PARTITION: &str = "/spec/updateStrategy/rollingUpdate/partition";
+
+/// Pods of earlier versions of a StatefulSet that are deleted, so that it can go on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Stuck {
+    /// All that are not ready: no version of before worked.
+    NotReady,
+    /// Those of a version that never ran whole, because it did not work, and those that fail.
+    NotCurrent,
+    /// Only those that fail: the others may be on their way.
+    Failing,
+}
 
 /// Returns whether a kind has a state of its own to wait for.
 pub fn is_watched(kind: &str) -> bool {
@@ -102,26 +119,22 @@ fn newest_replica_set<'a>(target: &Object, seen: &'a Observation) -> Option<&'a 
 
 fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> ObjectState<'a> {
     let wanted = target.number("/spec/replicas").unwrap_or(1);
-    let partition = target.count("/spec/updateStrategy/rollingUpdate/partition");
+    let partition = target.count(PARTITION);
     let is_seen = has_seen(target, generation);
     let newest = target.text("/status/updateRevision");
-    let is_rolled = target.text("/spec/updateStrategy/type") == "OnDelete"
+    let is_rolled = target.text(STRATEGY) == "OnDelete"
         || target.count("/status/updatedReplicas") >= wanted.saturating_sub(partition);
     let ready = target
         .count("/status/readyReplicas")
         .min(target.count("/status/replicas"));
     let pods: Vec<_> = owned(target, seen)
-        .filter(|pod| !newest.is_empty() && pod.label("controller-revision-hash") == newest)
+        .filter(|pod| !newest.is_empty() && pod.label(REVISION_HASH) == newest)
         .collect();
-    let is_ordered = target.text("/spec/podManagementPolicy") != "Parallel";
-    let stuck = is_ordered.then(|| first_not_ready(target, wanted, seen));
+    let waits_for = is_ordered(target).then(|| first_not_ready(target, wanted, seen));
     let missing = if !is_seen {
         waits(target)
-    } else if let Some(stuck) = stuck.flatten() {
-        format!(
-            "{} waits for Pod {stuck}; its Pods start one after the other",
-            target.in_words()
-        )
+    } else if let Some(pod) = waits_for.flatten() {
+        waits_for_pod(target, &pod, seen)
     } else {
         format!("{} has {ready} of {wanted} Pods ready", target.in_words())
     };
@@ -157,20 +170,33 @@ fn first_not_ready(target: &Object, wanted: u64, seen: &Observation) -> Option<S
     })
 }
 
+/// Sentence on a StatefulSet that waits for this Pod.
+fn waits_for_pod(target: &Object, name: &str, seen: &Observation) -> String {
+    let object = target.in_words();
+    let is_it = |pod: &Object| pod.name() == name && is_behind(target, pod);
+    if owned(target, seen).any(is_it) {
+        let namespace = target.text("/metadata/namespace");
+        return format!(
+            "{object} waits for Pod {name}, which is of an earlier version and not ready; if it stays so: kubectl -n {namespace} delete pod {name}"
+        );
+    }
+    format!("{object} waits for Pod {name}; its Pods start one after the other")
+}
+
 fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) -> ObjectState<'a> {
     let wanted = target.count("/status/desiredNumberScheduled");
     let updated = target.count("/status/updatedNumberScheduled");
     let available = target.count("/status/numberAvailable");
     let is_seen = has_seen(target, generation);
     // Otherwise a person deletes the Pods of before.
-    let is_rolled = target.text("/spec/updateStrategy/type") == "OnDelete" || updated >= wanted;
+    let is_rolled = target.text(STRATEGY) == "OnDelete" || updated >= wanted;
     let newest = owned(target, seen)
         .max_by_key(|pod| pod.text("/metadata/creationTimestamp").to_owned())
         // Those of before are replaced first, one after the other.
         .filter(|_| updated > 0)
-        .map(|pod| pod.label("controller-revision-hash"));
+        .map(|pod| pod.label(REVISION_HASH));
     let pods: Vec<_> = owned(target, seen)
-        .filter(|pod| Some(pod.label("controller-revision-hash")) == newest)
+        .filter(|pod| Some(pod.label(REVISION_HASH)) == newest)
         .collect();
     let missing = if is_seen {
         format!(
@@ -413,15 +439,31 @@ pub(super) fn has_leaving(seen: &Observation) -> bool {
     pods.any(|pod| !pod.text("/metadata/deletionTimestamp").is_empty())
 }
 
-/// Pods of earlier versions of a StatefulSet that are not ready: namespace, name and UID. Its
-/// controller waits for them for ever.
-pub(super) fn stuck(target: &Object, seen: &Observation) -> Vec<(String, String, String)> {
-    let newest = target.text("/status/updateRevision");
-    if target.kind() != "StatefulSet" || newest.is_empty() || !has_seen(target, 0) {
+/// Pods of earlier versions that keep a StatefulSet from its newest one: namespace, name and UID.
+/// Its controller waits for them for ever, unless it takes all at once.
+pub(super) fn stuck(
+    target: &Object,
+    which: Stuck,
+    seen: &Observation,
+) -> Vec<(String, String, String)> {
+    if target.kind() != "StatefulSet" || !has_seen(target, 0) || !is_ordered(target) {
         return Vec::new();
     }
+    let earlier = Earlier::replaced(seen);
+    let fails = |pod: &Object| {
+        let found = pods::findings(pod, seen, &earlier);
+        // Otherwise a person deletes the Pods of before.
+        target.text(STRATEGY) != "OnDelete" && found.iter().any(|found| found.is_definite)
+    };
+    let current = target.text("/status/currentRevision");
+    let is_meant = |pod: &&Object| match which {
+        Stuck::NotReady => true,
+        Stuck::NotCurrent => pod.label(REVISION_HASH) != current || fails(pod),
+        Stuck::Failing => fails(pod),
+    };
     owned(target, seen)
-        .filter(|pod| !is_ready(pod) && pod.label("controller-revision-hash") != newest)
+        .filter(|pod| is_behind(target, pod))
+        .filter(is_meant)
         .map(|pod| {
             let text = |pointer| pod.text(pointer).to_owned();
             (
@@ -431,4 +473,25 @@ pub(super) fn stuck(target: &Object, seen: &Observation) -> Vec<(String, String,
             )
         })
         .collect()
+}
+
+/// Returns whether the Pods of a StatefulSet start one after the other.
+fn is_ordered(target: &Object) -> bool {
+    target.text("/spec/podManagementPolicy") != "Parallel"
+}
+
+/// Returns whether a Pod of a StatefulSet is not ready and of an earlier version, though it is to
+/// be of the newest one. A new one in the place of a Pod below the partition would be of the
+/// earlier version again.
+fn is_behind(target: &Object, pod: &Object) -> bool {
+    let newest = target.text("/status/updateRevision");
+    let number = pod.name().rsplit('-').next();
+    let number = number.and_then(|number| number.parse::<u64>().ok());
+    let first = target
+        .count("/spec/ordinals/start")
+        .saturating_add(target.count(PARTITION));
+    !newest.is_empty()
+        && !is_ready(pod)
+        && pod.label(REVISION_HASH) != newest
+        && number.is_some_and(|number| number >= first)
 }

@@ -20,7 +20,7 @@ use crate::{
         apps::{App, InventoryEntry, Kind, Manifest, digests},
         rollout::{
             DEADLINE, JobEnd, JudgedRollout, LOOK_EVERY, Rollout, RolloutVerdict, Scope, Sight,
-            job_end, stuck,
+            Stuck, job_end, stuck,
         },
         time::Mono,
     },
@@ -68,10 +68,11 @@ struct Judging<'a> {
     /// Jobs in the record that have succeeded.
     noted: usize,
     lines: LastLines,
+    stuck: Stuck,
 }
 
 impl<'a> Judging<'a> {
-    fn new(app: &App, (version, part): (&'a Version, Part), now: Mono) -> Self {
+    fn new(app: &App, (version, part, before): (&'a Version, Part, u64), now: Mono) -> Self {
         let is_judged = |manifest: &&Manifest| version.is_judged(manifest);
         let judged: Vec<_> = match part {
             Part::First => version.first().collect(),
@@ -89,6 +90,11 @@ impl<'a> Judging<'a> {
             noted: rollout.done().len(),
             rollout,
             lines: LastLines::default(),
+            stuck: if version.is_back {
+                Stuck::NotReady
+            } else {
+                stuck_before(app, before)
+            },
         }
     }
 
@@ -119,7 +125,11 @@ impl Work {
     ) -> Result<(JudgedRollout, Proof)> {
         self.apps.takes_turn(&self.plan, version.direction()).await;
         let app = self.record().await?.app;
-        let mut judging = Judging::new(&app, (version, part), self.apps.now().mono);
+        let mut judging = Judging::new(
+            &app,
+            (version, part, self.plan.before),
+            self.apps.now().mono,
+        );
         loop {
             let found = self.look(&mut judging).await;
             self.apps.may_stop(&self.plan.app, false);
@@ -187,16 +197,16 @@ impl Work {
         Ok(())
     }
 
-    /// The controller of a StatefulSet waits for a Pod of the bad version for ever: it is deleted,
-    /// as the documentation of Kubernetes says.
+    /// The controller of a StatefulSet waits for a Pod of a bad version for ever, also where the
+    /// version that follows is right: it is deleted, as the documentation of Kubernetes says.
     async fn unstick(&self, watched: &Watched, judging: &Judging<'_>) {
         let pods = watched.look(|sight| match sight {
-            Sight::Seen(seen) if judging.version.is_back => stuck(&judging.scope, seen),
-            Sight::Seen(_) | Sight::Refused(_) | Sight::Blind => Vec::new(),
+            Sight::Seen(seen) => stuck(&judging.scope, judging.stuck, seen),
+            Sight::Refused(_) | Sight::Blind => Vec::new(),
         });
         for (namespace, name, uid) in pods.unwrap_or_default() {
             log::info!(
-                "app {}: Pod {namespace}/{name} of the bad version is deleted",
+                "app {}: Pod {namespace}/{name} of an earlier version is deleted: its StatefulSet waits for it",
                 self.plan.app
             );
             if let Err(error) = self.cluster().delete_pod(&namespace, &name, &uid).await {
@@ -206,6 +216,18 @@ impl Work {
                 );
             }
         }
+    }
+}
+
+/// Pods of earlier versions that are in the way of one that follows revision `before`.
+fn stuck_before(app: &App, before: u64) -> Stuck {
+    let was_bad = app
+        .revision(before)
+        .is_some_and(|before| before.outcome.verdict == RolloutVerdict::Bad.as_str());
+    match (was_bad, app.good) {
+        (true, 0) => Stuck::NotReady,
+        (true, _) => Stuck::NotCurrent,
+        (false, _) => Stuck::Failing,
     }
 }
 
