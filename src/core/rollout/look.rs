@@ -24,8 +24,9 @@ pub struct RolloutProgress {
     pub open_jobs: u64,
     /// Number of Pods and Jobs of the version that are ready or done.
     pub ready: u64,
-    /// True if programs may still need one of the app whose image the node is pulling.
-    pub is_held: bool,
+    /// Finding about a program that may still need one of the app whose image the node is pulling:
+    /// it is not held against it.
+    pub excused: Option<Finding>,
     /// Restarts of the version's containers.
     pub restarts: u64,
     /// One sentence on what is missing, or that nothing is.
@@ -59,16 +60,16 @@ impl RolloutProgress {
         let pulls = |found: &Finding| found.cause == Cause::ImagePulling;
         let count = parts.iter().filter(|part| part.iter().any(pulls)).count();
         let is_held = |part: &&mut Vec<Finding>| count > usize::from(part.iter().any(pulls));
-        let held: Vec<_> = parts
+        let excused: Vec<_> = parts
             .iter_mut()
             .filter(is_held)
             .flat_map(|part| part.extract_if(.., |found| may_need_another(found.cause)))
             .collect();
+        self.excused = excused.into_iter().next();
         self.findings = parts.into_iter().flatten().collect();
-        if let Some(held) = held.first() {
-            self.is_held = true;
+        if let Some(excused) = &self.excused {
             for found in self.findings.iter_mut().filter(|found| pulls(found)) {
-                found.sentence = format!("{}; meanwhile {}", found.sentence, held.sentence);
+                found.sentence = format!("{}; meanwhile {}", found.sentence, excused.sentence);
             }
         }
     }

@@ -254,7 +254,7 @@ impl Rollout {
                 earlier.keep_those_of(seen);
                 note_done(&mut self.done, &mut self.scope, seen);
                 let look = look_since(&self.scope, seen, earlier);
-                if look.is_held {
+                if look.excused.is_some() {
                     // What ends by then counts as before.
                     self.earlier = None;
                 }
