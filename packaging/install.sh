@@ -134,12 +134,48 @@ is_read_only() {
     awk -v point="$point" '$2 == point { options = $4 } END { exit !(options ~ /^ro(,|$)/) }' /proc/mounts 2>/dev/null
 }
 
+# The host provides the root of a container, and its mounts are not all seen in here.
+is_container() {
+    for mark in /run/systemd/container /run/host/container-manager /.dockerenv /run/.containerenv; do
+        [ ! -e "$mark" ] || return 0
+    done
+    { tr '\0' '\n' </proc/1/environ | grep -q '^container='; } 2>/dev/null || grep -qs ' /proc/[^ ]* fuse[.]lxcfs ' /proc/mounts
+}
+# is_in_memory FOLDER: also an overlay whose upper folder is. What mounted that one is often hidden, and the kernel was told to.
+is_in_memory() {
+    ! is_container || return 1
+    point=$(df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print $6 }')
+    asked=$(grep -s -E '(^| )(boot=overlay|overlayroot=tmpfs[^ ]*)( |$)' /proc/cmdline || true)
+    awk -v point="$point" -v asked="$asked" '
+        { kinds[$2] = $3; options[$2] = $4 }
+        END {
+            if (kinds[point] ~ /^(tmpfs|ramfs|rootfs)$/) exit 0
+            if (kinds[point] != "overlay" || !match(options[point], /upperdir=[^,]*/)) exit 1
+            if (asked != "") exit 0
+            upper = substr(options[point], RSTART + 9, RLENGTH - 9)
+            while (upper != "" && !(upper in kinds)) sub(/\/[^\/]*$/, "", upper)
+            exit kinds[upper == "" ? "/" : upper] !~ /^(tmpfs|ramfs)$/
+        }' /proc/mounts 2>/dev/null
+}
+refuse_memory() {
+    fix='install the system on a disk first (Alpine: setup-alpine, disk mode sys); on a NAS see docs/install.md'
+    if have raspi-config; then
+        fix='disable the overlay: sudo raspi-config nonint disable_overlayfs && sudo reboot; then install again'
+    elif [ -n "$asked" ] || [ -e /etc/overlayroot.conf ]; then
+        fix='disable overlayroot (/etc/overlayroot.conf or the line of the kernel), restart the machine, and install again'
+    fi
+    die "$1 is in memory: everything that is installed would be lost at a restart" "$fix"
+}
+
 # What stands in the way, before anything is downloaded.
 look_around() {
     program=$(nearest /usr/bin) state=$(nearest /var/lib/pipeops-agent)
     for place in "$program" "$state"; do
         ! is_read_only "$place" || die "$point is read-only" \
             "look for disk errors: dmesg | tail. Where the system is read-only on purpose, see docs/install.md"
+    done
+    for place in "$program" "$state"; do
+        ! is_in_memory "$place" || refuse_memory "$place"
     done
     has_space "$program" 32 || die "$program: $free MB free, and the program takes 32" "free space: du -xh $program | sort -h | tail -n 20"
     has_space "$state" 64 || die "$state: $free MB free, and the databases and the download take 64" "free space: du -xh $state | sort -h | tail -n 20"
