@@ -578,6 +578,20 @@ name_rest() {
     done
 }
 
+# What a purge of the .deb removes as well, and neither rpm nor the tarball does.
+remove_rest() {
+    for log in /var/log/pipeops-agent.log /var/log/pipeops-keeper.log; do
+        for file in "$log" "$log.1" "$log.2"; do [ ! -e "$file" ] || act rm -f "$file"; done
+    done
+    for list in passwd group; do
+        grep -qs '^pipeops-agent:' "/etc/$list" || continue
+        case $list in passwd) remover=userdel other=deluser ;; group) remover=groupdel other=delgroup ;; esac
+        have "$remover" || remover=$other
+        # Somebody may have given the group a member, or run a program as that user.
+        act "$remover" pipeops-agent || say "left: pipeops-agent in /etc/$list; without it: sudo $remover pipeops-agent"
+    done
+}
+
 # Whether a package manager has it, or what its removal left.
 is_package() {
     case $kind in
@@ -605,6 +619,9 @@ stop_agent() {
     }
 }
 
+# 1 for a purge that went well: after another one there are files of that user.
+is_purge() { [ -z "$purge" ] || [ -n "$failed" ] || echo 1; }
+
 run_uninstall() {
     need_root ' uninstall'
     detect
@@ -612,7 +629,7 @@ run_uninstall() {
     # Debian keeps what a removal leaves for a purge. Of a tarball, or an rpm, the program may be lost.
     have pipeops-agent || [ -e "$placed" ] || is_package || {
         say 'it is not installed'
-        [ -z "$purge" ] || name_rest
+        [ -z "$purge" ] || { remove_rest && name_rest; }
         return 0
     }
     case $kind in
@@ -629,7 +646,9 @@ run_uninstall() {
     rpm)
         if is_package; then
             [ -z "$purge" ] || stop_agent
-            act rpm -e pipeops-agent
+            # Its scripts need not name what goes next.
+            act env PIPEOPS_PURGE="$(is_purge)" rpm -e pipeops-agent
+            [ -z "$(is_purge)" ] || remove_rest
             name_keyring
             [ -z "$failed" ] || exit 1
             return
@@ -637,7 +656,8 @@ run_uninstall() {
         ;;
     esac
     stop_agent
-    [ ! -e "$placed" ] || act sh "$placed" remove
+    [ ! -e "$placed" ] || act env PIPEOPS_PURGE="$(is_purge)" sh "$placed" remove
+    [ -z "$(is_purge)" ] || remove_rest
     # Without a purge nothing is missing.
     [ -z "$failed" ] || [ -z "$purge" ] || exit 1
 }
