@@ -456,6 +456,20 @@ has_keyring() {
     esac
 }
 
+# When a tarball updates itself: it brings a timer of systemd, or with OpenRC a daily job of cron where there is a folder for those.
+own_updates() {
+    by_hand='to update: sudo pipeops-agent update'
+    if [ -z "$dry_run" ] && pipeops-agent config show 2>/dev/null | grep -q '^update[.]automatic *false'; then
+        printf '%s\n' "not by itself, as update.automatic says; $by_hand"
+    elif [ "$init" = systemd ]; then
+        printf '%s\n' 'by itself between 03:00 and 05:00, with a way back; off: update.automatic = false'
+    elif have openrc-run && { [ -d /etc/periodic/daily ] || [ -d /etc/cron.daily ]; }; then
+        printf '%s\n' 'by itself within two hours after the daily jobs of cron, with a way back; off: update.automatic = false'
+    else
+        printf '%s\n' "not by itself, because nothing here would start that; $by_hand"
+    fi
+}
+
 # The keys and the address of the repository of packages, which the list of the release covers as every other file. Leaves in $updates
 # where updates come from.
 set_up_repository() {
@@ -464,7 +478,7 @@ set_up_repository() {
     deb) sources=/etc/apt/sources.list.d/pipeops.sources key=URIs: folder_of=apt manager='apt upgrade' ring='pipeops-archive-keyring_[0-9][0-9A-Za-z.+~-]*_all[.]deb' ;;
     rpm) sources=/etc/yum.repos.d/pipeops.repo key=baseurl= folder_of=rpm manager='dnf upgrade' ring='pipeops-archive-keyring-[0-9][0-9A-Za-z.+~-]*[.]noarch[.]rpm' ;;
     tar)
-        updates='by itself at night, with a way back; off: update.automatic = false'
+        updates=$(own_updates)
         return
         ;;
     esac
