@@ -145,7 +145,10 @@ pub fn main(words: impl Iterator<Item = OsString>) -> Exit {
         rest();
     }
     let mut output = Output::of_process();
-    match args::parse(words) {
+    let words: Vec<_> = words.collect();
+    // Nothing else is known of words that make no command.
+    let is_json = words.iter().any(|word| word == "--json");
+    match args::parse(words.into_iter()) {
         Ok(Invocation::Run(args)) => command(&args, &mut output),
         Ok(Invocation::Help(text)) => {
             output.help(&text);
@@ -160,7 +163,11 @@ pub fn main(words: impl Iterator<Item = OsString>) -> Exit {
             Exit::CouldNotRun
         }
         Err(error) => {
-            output.error(&error);
+            if is_json {
+                output.json(&json!({ "error": error_json(&error) }));
+            } else {
+                output.error(&error);
+            }
             Exit::CouldNotRun
         }
     }

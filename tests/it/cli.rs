@@ -50,6 +50,20 @@ fn folder(settings: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
+fn a_command_line_that_is_refused_is_json_where_that_was_asked_for() {
+    for words in [
+        ["apps", "why", "Not_A_Name", "--json"],
+        ["apps", "list", "--bogus", "--json"],
+    ] {
+        let output = agent(&words, &[]);
+        assert_eq!(code(&output), 2);
+        assert!(json(&output)["error"]["what"].is_string(), "{words:?}");
+    }
+    let output = agent(&["apps", "why", "Not_A_Name"], &[]);
+    assert_eq!((code(&output), output.stdout.as_slice()), (2, &b""[..]));
+}
+
+#[test]
 fn scripts_can_rely_on_the_exit_codes() {
     let (_folder, file) = folder("");
     let token = [("PIPEOPS_TOKEN", "clt_test")];

@@ -117,7 +117,8 @@ fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let mut secret_env = LiteMap::new_vec();
     for (key, file) in secrets {
-        secret_env.insert(key, secret(Path::new(&file))?);
+        let value = secret(&key, Path::new(&file))?;
+        secret_env.insert(key, value);
     }
     let env = pairs(args, ("env", '='))?;
     let volumes = pairs(args, ("volume", ':'))?;
@@ -158,13 +159,19 @@ fn pairs(args: &Args, (name, separator): (&str, char)) -> Result<LiteMap<String,
     Ok(pairs.into_iter().gather())
 }
 
-/// A secret value: a file without the end of its last line.
-fn secret(file: &Path) -> Result<String> {
+/// The secret value of a variable: a file without the end of its last line.
+fn secret(key: &str, file: &Path) -> Result<String> {
     let content = if file == Path::new(STDIN) {
-        at_most(io::stdin(), SECRET_BYTES_MAX)?
+        Some(at_most(io::stdin(), SECRET_BYTES_MAX)?)
     } else {
-        files::read(file, SECRET_BYTES_MAX)?
+        files::read_if_there(file, SECRET_BYTES_MAX)?
     };
+    let content = content.ok_or_else(|| {
+        // The name is not repeated: it may be the value.
+        Error::new(format!("the file that --secret {key}= names does not exist")).fix(format!(
+            "--secret takes a file, not the value: --secret {key}=FILE, or --secret {key}=- for standard input"
+        ))
+    })?;
     let text = String::from_utf8(content).map_err(|error| {
         Error::new(format!(
             "cannot read a secret value from {}",
@@ -214,7 +221,15 @@ mod tests {
             ("a\n\n", "a\n"),
         ] {
             std::fs::write(&file, content).unwrap();
-            assert_eq!(secret(&file).unwrap(), wanted, "{content:?}");
+            assert_eq!(secret("KEY", &file).unwrap(), wanted, "{content:?}");
         }
+    }
+
+    #[test]
+    fn a_value_in_the_place_of_a_file_is_not_repeated() {
+        let error = secret("API_KEY", Path::new("s3cret")).unwrap_err();
+        let said = format!("{error:?}");
+        assert!(!said.contains("s3cret"), "{said}");
+        assert!(said.contains("--secret API_KEY=FILE"), "{said}");
     }
 }
