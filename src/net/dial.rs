@@ -357,13 +357,21 @@ mod tests {
         assert_eq!(Target::new("cp.example", 443).authority(), "cp.example:443");
     }
 
+    /// A port that nobody listens at, nor can as long as the socket is there.
+    fn refusing() -> (socket2::Socket, SocketAddr) {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let socket = socket.unwrap();
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        socket.bind(&any.into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        (socket, address)
+    }
+
     #[test]
     fn a_dead_first_address_costs_no_more_than_the_head_start() {
         smol::block_on(async {
             let alive = smol::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let refused = gone.local_addr().unwrap();
-            drop(gone);
+            let (_refusing, refused) = refusing();
             // 192.0.2.0/24 is for documentation: it answers nothing, or the route is missing; both
             // must not end the race.
             let silent = "192.0.2.1:9".parse().unwrap();
@@ -378,9 +386,8 @@ mod tests {
     #[test]
     fn a_refused_port_says_so_with_its_phase() {
         smol::block_on(async {
-            let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let target = Target::new("127.0.0.1", gone.local_addr().unwrap().port());
-            drop(gone);
+            let (_refusing, refused) = refusing();
+            let target = Target::new("127.0.0.1", refused.port());
             let route = Route::direct(&target);
             let error = Dialer::default()
                 .dial(&route, Duration::from_secs(5))

@@ -422,7 +422,8 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
     let copied = Backup {
         copied_by: Some(group),
         limits: Limits {
-            count: 7,
+            // More than there will be.
+            count: 20,
             days: 36_500,
             bytes: 1 << 30,
         },
