@@ -16,6 +16,7 @@ mod git;
 mod half_written;
 mod kept;
 mod last_lines;
+mod ordered;
 mod pins;
 mod place;
 mod promises;
