@@ -309,11 +309,17 @@ fn a_power_cut_at_any_write_leaves_one_of_the_two_programs_and_the_next_boot_end
     }
 }
 
+/// Like OpenRC's, which fails where a service is not in the runlevel.
+const RC_UPDATE: &str = "mkdir -p etc/runlevels/default; link=etc/runlevels/default/$2
+case $1 in add) ln -sf /etc/init.d/$2 $link ;; delete) rm $link ;; esac";
+
 #[test]
 fn a_helper_that_runs_on_gets_the_program_that_stays() {
     for (manager, restarts) in [("run/systemd/system/any", 0), ("run/openrc/any", 1)] {
         for fault in [Fault::None, Fault::Link] {
-            let tree = tree().program("rc-update", "").program("rc-service", "");
+            let tree = tree()
+                .program("rc-update", RC_UPDATE)
+                .program("rc-service", "");
             std::fs::remove_dir_all(tree.root().join("run/systemd")).unwrap();
             tree.put(manager, "", 0o644);
             tree.put("etc/init.d/any", "", 0o755);
@@ -336,7 +342,7 @@ fn an_update_that_lost_its_service_before_its_last_write_is_ended_by_the_next_on
     for (manager, service) in managers {
         for fault in [Fault::None, Fault::Link] {
             let tree = tree()
-                .program("rc-update", "")
+                .program("rc-update", RC_UPDATE)
                 .program("rc-service", "case $2 in status) exit 3 ;; esac");
             std::fs::remove_dir_all(tree.root().join("run/systemd")).unwrap();
             tree.put(manager, "", 0o644);
