@@ -155,8 +155,9 @@ fn lean(name: &str, file: Vec<u8>) -> Vec<u8> {
     let comment = match name.rsplit_once('.') {
         // What others wrote stays as it is.
         _ if name.starts_with("uplot") => return file,
-        Some((_, "js")) => "//",
-        Some((_, "css")) => "/*",
+        Some((_, "js")) => Some("//"),
+        Some((_, "css")) => Some("/*"),
+        Some((_, "json")) => None,
         _ => return file,
     };
     let Ok(text) = std::str::from_utf8(&file) else {
@@ -164,7 +165,7 @@ fn lean(name: &str, file: Vec<u8>) -> Vec<u8> {
     };
     let mut lean = String::new();
     for line in text.lines().map(str::trim) {
-        if !line.is_empty() && !line.starts_with(comment) {
+        if !line.is_empty() && !comment.is_some_and(|comment| line.starts_with(comment)) {
             lean.push_str(line);
             lean.push('\n');
         }

@@ -306,8 +306,11 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
     follow(&keeper, within, &agent, output)?;
     let note = keeper.update_note()?;
     let last = note.last.filter(|last| last.version == new.version);
-    let last =
-        last.ok_or_else(|| Error::new(format!("there is no result of the update to {version}")))?;
+    let last = last.ok_or_else(|| {
+        Error::new(format!("there is no result of the update to {version}"))
+            .why("somebody ended it, or removed the agent")
+            .fix("pipeops-agent version says which one is there; sudo pipeops-agent update tries it again")
+    })?;
     if args.has("json") {
         output.json(&json!(last));
     } else if last.is_kept {

@@ -89,6 +89,10 @@ pub trait Watched {
 impl Keeper {
     /// Everything about updates that outlives them.
     pub fn update_note(&self) -> Result<UpdateNote> {
+        // A question makes nothing, least of all after a purge.
+        if !self.directory.exists() {
+            return Ok(UpdateNote::default());
+        }
         let note = Journal::open(&self.directory)?;
         read(&note.directory().join("updates.json")).map(Option::unwrap_or_default)
     }
@@ -513,6 +517,7 @@ impl Keeper {
     }
 
     fn note(&self, note: &UpdateNote) -> Result<()> {
+        Journal::open(&self.directory)?;
         write(&self.directory.join("updates.json"), note)
     }
 
