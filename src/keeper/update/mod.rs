@@ -145,15 +145,18 @@ impl Keeper {
         Ok(update.filter(|update| !ended(update)))
     }
 
-    /// Refuses to stop the agent while an update is tried: its end starts the agent again.
+    /// Refuses to stop the agent while an update is tried: its end starts the agent again. A record
+    /// that cannot be read is no reason to keep an agent running.
     ///
     /// # Errors
     /// The update that is under way.
     pub fn check_no_update_runs(&self) -> Result<()> {
-        let update = self.update_under_way()?.filter(|_| self.service_runs());
-        update.map_or(Ok(()), |update| {
-            Err(is_under_way(format!("to {}", update.version)))
-        })
+        match self.update_under_way() {
+            Ok(Some(update)) if self.service_runs() => {
+                Err(is_under_way(format!("to {}", update.version)))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Returns whether the service manager neither runs the agent nor starts it again: it was never
