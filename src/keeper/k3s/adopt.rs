@@ -411,8 +411,8 @@ impl System {
                 "move what it sets to /etc/rancher/k3s/config.yaml",
             );
         }
-        let is_off = setting_is(settings, "disable-apiserver") || service.has("disable-apiserver");
-        if is_off {
+        let off = "disable-apiserver";
+        if k3s::is_on(settings, off) || service.has(off) {
             add(
                 "adopt.no-api",
                 "it is a server without an API server, which cannot be asked for its node"
@@ -422,8 +422,4 @@ impl System {
         }
         found
     }
-}
-
-fn setting_is(settings: &[String], key: &str) -> bool {
-    k3s::setting(settings, key).as_deref() == Some("true")
 }

@@ -234,6 +234,10 @@ fn a_k3s_whose_settings_are_elsewhere_is_not_adopted() {
             &["adopt.drop-in"],
         ),
         (official("server '--disable-apiserver'"), &["adopt.no-api"]),
+        (
+            with("etc/rancher/k3s/config.yaml", "disable-apiserver: true\n"),
+            &["adopt.no-api"],
+        ),
     ] {
         assert_eq!(refused(&tree), wanted);
     }
