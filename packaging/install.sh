@@ -367,14 +367,19 @@ is_withdrawn() {
     awk -v version="$1" '$1 == "#" && $2 == "withdrawn" { for (n = 3; n <= NF; n++) if ($n == version) found = 1 } END { exit !found }' "$work/SHA256SUMS"
 }
 
+# wait_more SECONDS PROGRAMS: for another program that installs packages, up to a limit. $waited is how long by now.
+wait_more() {
+    [ "$waited" -gt 0 ] || say "another program installs packages; waiting for up to $WAIT_S seconds"
+    [ "$waited" -lt "$WAIT_S" ] || die 'another program still installs packages' "ps aux | grep $2"
+    sleep "$1"
+    waited=$((waited + $1))
+}
+
 # dpkg is often busy in the first minutes after the first boot.
 wait_for_lock() {
     waited=0
     while have fuser && fuser /var/lib/dpkg/lock-frontend /var/lib/dpkg/lock /var/cache/apt/archives/lock /var/lib/apt/lists/lock >/dev/null 2>&1; do
-        [ "$waited" -gt 0 ] || say "another program installs packages; waiting for up to $WAIT_S seconds"
-        [ "$waited" -lt "$WAIT_S" ] || die 'another program still installs packages' 'ps aux | grep -e apt -e dpkg'
-        sleep 2
-        waited=$((waited + 2))
+        wait_more 2 '-e apt -e dpkg'
     done
 }
 
@@ -388,10 +393,7 @@ by_dnf() {
             cat "$work/complaints" >&2
             return "$answer"
         fi
-        [ "$waited" -gt 0 ] || say "another program installs packages; waiting for up to $WAIT_S seconds"
-        [ "$waited" -lt "$WAIT_S" ] || die 'another program still installs packages' 'ps aux | grep -e dnf -e rpm -e packagekit'
-        sleep 10
-        waited=$((waited + 10))
+        wait_more 10 '-e dnf -e rpm -e packagekit'
     done
 }
 

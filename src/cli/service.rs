@@ -88,23 +88,20 @@ impl Manager {
 
     /// Stops the agent and disables it at boot.
     pub(super) fn stop(self, root: &Path) -> Result<()> {
-        let steps: [&[&str]; 2] = match self {
-            Self::Systemd => [
-                &["systemctl", "stop", NAME],
-                &["systemctl", "disable", NAME],
-            ],
-            Self::OpenRc => [
-                &["rc-service", NAME, "stop"],
-                &["rc-update", "delete", NAME, "default"],
-            ],
-        };
-        // To rc-update it is an error where the service does not start at boot.
-        let is_enabled = match self {
-            Self::Systemd => true,
-            Self::OpenRc => root.join("etc/runlevels/default").join(NAME).is_symlink(),
-        };
-        let mut steps = steps.into_iter().take(1 + usize::from(is_enabled));
-        steps.try_for_each(|argv| run(root, argv))
+        match self {
+            Self::Systemd => {
+                run(root, &["systemctl", "stop", NAME])?;
+                run(root, &["systemctl", "disable", NAME])
+            }
+            Self::OpenRc => {
+                run(root, &["rc-service", NAME, "stop"])?;
+                // To rc-update it is an error where the service does not start at boot.
+                if root.join("etc/runlevels/default").join(NAME).is_symlink() {
+                    run(root, &["rc-update", "delete", NAME, "default"])?;
+                }
+                Ok(())
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! First conversation with a server of k3s that this machine wants to join: its CA is compared with
 //! the token before anything is sent.
 //!
-//! Who may ask what: `pkg/server/handlers/router.go` of k3s.
+//! Permissions of the paths: `pkg/server/handlers/router.go` of k3s.
 
 use std::time::Duration;
 

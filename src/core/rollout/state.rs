@@ -21,7 +21,7 @@ pub(super) struct ObjectState<'a> {
     pub(super) failed: FailedPods,
 }
 
-/// Whether Pods that have failed say how the version is.
+/// Meaning of Pods that have failed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum FailedPods {
     #[default]

@@ -449,9 +449,8 @@ pub(super) fn stuck(
     if target.kind() != "StatefulSet" || !has_seen(target, 0) || !is_ordered(target) {
         return Vec::new();
     }
-    let earlier = Earlier::replaced(seen);
     let fails = |pod: &Object| {
-        let found = pods::findings(pod, seen, &earlier);
+        let found = pods::findings(pod, seen, &Earlier::replaced(seen));
         // Otherwise a person deletes the Pods of before.
         target.text(STRATEGY) != "OnDelete" && found.iter().any(|found| found.is_definite)
     };

@@ -9,7 +9,7 @@ use std::{
 use super::super::system::System;
 use crate::{
     core::{
-        k3s::{self, BINARY, Role, join, ready},
+        k3s::{self, BINARY, Role, adopt::Service, join, ready},
         time::{Wall, in_words},
     },
     error::{Error, Result},
@@ -157,19 +157,23 @@ impl System {
     /// service before its settings before its environment.
     pub(super) fn k3s_value(&self, flag: &str, variable: &str) -> Option<String> {
         let settings = self.k3s_settings();
-        let service = self.init().ok().and_then(|init| self.found_service(init));
-        match service {
-            Some((_, service)) => service.value(flag, variable, &settings),
+        match self.service_of_k3s() {
+            Some(service) => service.value(flag, variable, &settings),
             None => k3s::setting(&settings, flag),
         }
+    }
+
+    fn service_of_k3s(&self) -> Option<Service> {
+        let (_, service) = self.found_service(self.init().ok()?)?;
+        Some(service)
     }
 
     /// Options about the node of the command line and the environment of its service, which other
     /// commands of k3s do not know of.
     pub(super) fn node_options(&self) -> Vec<String> {
-        let service = self.init().ok().and_then(|init| self.found_service(init));
+        let service = self.service_of_k3s();
         let option = |(flag, variable): (&str, &str)| {
-            let value = service.as_ref()?.1.value(flag, variable, &[])?;
+            let value = service.as_ref()?.value(flag, variable, &[])?;
             Some(format!("--{flag}={value}"))
         };
         let options = [("node-ip", ""), ("node-name", "K3S_NODE_NAME")];

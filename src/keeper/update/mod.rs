@@ -563,29 +563,29 @@ impl Keeper {
     }
 
     fn remove_service(&self) -> Result<()> {
-        let (path, commands): (_, &[&[&str]]) = if self.has_systemd() {
-            (SYSTEMD_UNIT, &[&["systemctl", "disable", "pipeops-update"]])
+        let path = if self.has_systemd() {
+            SYSTEMD_UNIT
         } else {
-            (
-                OPENRC_SCRIPT,
-                &[
-                    &["rc-service", "pipeops-update", "zap"],
-                    // An error where it was cut off after this the last time.
-                    &["rc-update", "delete", "pipeops-update", "default"],
-                ],
-            )
+            OPENRC_SCRIPT
         };
-        let is_enabled = self.has_systemd() || self.system.path(OPENRC_LINK).is_symlink();
-        if self.system.is_there(path) {
-            for command in commands.iter().take(1 + usize::from(is_enabled)) {
-                self.system.run(command)?;
-            }
-            #[cfg(test)]
-            super::journal::cut::after()?;
-            let removed = fs::remove_file(self.system.path(path));
-            removed.map_err(|error| files::explain(format!("cannot remove {path}"), &error))?;
+        if !self.system.is_there(path) {
+            return Ok(());
         }
-        Ok(())
+        if self.has_systemd() {
+            self.system
+                .run(&["systemctl", "disable", "pipeops-update"])?;
+        } else {
+            self.system.run(&["rc-service", "pipeops-update", "zap"])?;
+            // To rc-update it is an error where this was cut off after it the last time.
+            if self.system.path(OPENRC_LINK).is_symlink() {
+                self.system
+                    .run(&["rc-update", "delete", "pipeops-update", "default"])?;
+            }
+        }
+        #[cfg(test)]
+        super::journal::cut::after()?;
+        let removed = fs::remove_file(self.system.path(path));
+        removed.map_err(|error| files::explain(format!("cannot remove {path}"), &error))
     }
 
     /// Restarts the agent. Whether that worked is for the trial to judge. Crashes of the version
