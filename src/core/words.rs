@@ -38,6 +38,13 @@ pub fn is_command(character: char) -> bool {
         )
 }
 
+/// One line of foreign text, at most `chars_max` characters: what a terminal would obey becomes a
+/// space.
+pub fn one_line(text: &str, chars_max: usize) -> String {
+    let shown = text.chars().map(|c| if is_command(c) { ' ' } else { c });
+    shown.take(chars_max).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +54,12 @@ mod tests {
         for (bytes, text) in [(0, "0 B"), (1234, "1.2 KB"), (4_123_456_789, "4.1 GB")] {
             assert_eq!(size(bytes), text);
         }
+    }
+
+    #[test]
+    fn one_line_neither_ends_nor_turns_around_and_is_cut_between_characters() {
+        let foreign = "a\nb\t\u{1b}[2J\u{61c}\u{200e}\u{200f}\u{2028}\u{202e}\u{2066}é";
+        assert_eq!(one_line(foreign, 400), "a b  [2J      é");
+        assert_eq!(one_line("éé", 1), "é");
     }
 }

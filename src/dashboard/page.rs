@@ -7,7 +7,10 @@ use hyper::header;
 use serde::Serialize;
 
 use super::reply::Reply;
-use crate::wire::api::{Condition, Row, SessionReport, Status};
+use crate::{
+    core::words::is_command,
+    wire::api::{Condition, Row, SessionReport, Status},
+};
 
 /// The frame, with [`MARK`] where the status belongs.
 const INDEX: &str = include_str!("assets/index.html");
@@ -144,12 +147,7 @@ fn escape(html: &mut String, text: &str) {
             '>' => html.push_str("&gt;"),
             '"' => html.push_str("&quot;"),
             '\'' => html.push_str("&#39;"),
-            character
-                if character.is_control()
-                    || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
-            {
-                html.push('\u{fffd}');
-            }
+            character if is_command(character) => html.push('\u{fffd}'),
             character => html.push(character),
         }
     }
@@ -214,7 +212,7 @@ mod tests {
 
     #[test]
     fn no_name_becomes_markup() {
-        let evil = "\"><script>alert('1')</script>&lt;\u{202e}\u{1b}[2J";
+        let evil = "\"><script>alert('1')</script>&lt;\u{202e}\u{200f}\u{61c}\u{1b}[2J";
         let mut status = Status {
             summary: evil.to_owned(),
             version: evil.to_owned(),
@@ -236,7 +234,10 @@ mod tests {
         let html = html(Some(&status));
         assert!(!html.contains("<script>"), "{html}");
         assert!(!html.contains("alert('"), "{html}");
-        assert!(!html.contains(['\u{202e}', '\u{1b}']), "{html}");
+        assert!(
+            !html.contains(['\u{202e}', '\u{200f}', '\u{61c}', '\u{1b}']),
+            "{html}"
+        );
         let escaped = "&quot;&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;lt;";
         // The words, and what the script begins with, which has those of the rows twice.
         assert_eq!(html.matches(escaped).count(), 11 + 11 + 6, "{html}");

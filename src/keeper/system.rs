@@ -14,7 +14,7 @@ use ring::digest::{SHA256, digest};
 use crate::{
     core::{
         order::{GatherExt as _, OrderExt as _},
-        words::hex,
+        words::{hex, one_line},
     },
     error::{Error, Result, Retry},
     files::{self, Attributes},
@@ -109,10 +109,7 @@ pub(super) fn sha256(content: &[u8]) -> String {
 
 /// One line of a length that a person reads.
 pub(super) fn plain(text: &str) -> String {
-    let text = text
-        .chars()
-        .map(|letter| if letter.is_control() { ' ' } else { letter });
-    text.take(400).collect()
+    one_line(text, 400)
 }
 
 impl System {
@@ -238,7 +235,9 @@ impl System {
         let mut is_shared = false;
         for part in Path::new(path.trim_start_matches('/')) {
             if part == ".." {
-                return Err(Error::new(format!("cannot work at {path}")).why("it goes up"));
+                return Err(
+                    Error::new(format!("cannot work at {path}")).why("the path contains ..")
+                );
             }
             at.push(part);
             let metadata = match std::fs::symlink_metadata(&at) {
@@ -254,7 +253,7 @@ impl System {
             if metadata.uid() != geteuid().as_raw() || is_open {
                 let shown = at.display();
                 return Err(Error::new(format!("cannot trust {path}"))
-                    .why(format!("others than root may change {shown}"))
+                    .why(format!("users other than root can change {shown}"))
                     .fix(format!(
                         "sudo chown root {shown} && sudo chmod go-w {shown}"
                     )));

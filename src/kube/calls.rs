@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::client::{Client, Identity};
 use super::error::Error;
+use crate::core::words::{is_command, one_line};
 use crate::net::Body;
 use crate::net::{Elapsed, deadline};
 use crate::wire::json::{self, Shape};
@@ -454,15 +455,10 @@ pub(super) fn refused(call: &str, status: u16, body: &[u8]) -> Error {
         reason: said
             .reason
             .chars()
-            .filter(|c| !c.is_control())
+            .filter(|c| !is_command(*c))
             .take(100)
             .collect(),
-        message: said
-            .message
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .take(MESSAGE_CHARS_MAX)
-            .collect(),
+        message: one_line(&said.message, MESSAGE_CHARS_MAX),
     }
 }
 

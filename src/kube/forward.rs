@@ -24,7 +24,10 @@ use super::{
     error::Error,
     socket::{self, Ask, Opened, Socket},
 };
-use crate::net::{Carrier, Stream};
+use crate::{
+    core::words::is_command,
+    net::{Carrier, Stream},
+};
 
 const PROTOCOL: &str = "v4.channel.k8s.io";
 /// The channel of the bytes.
@@ -111,7 +114,7 @@ impl Forward {
         let text = String::from_utf8_lossy(&message);
         let text: String = text
             .chars()
-            .filter(|character| !character.is_control())
+            .filter(|character| !is_command(*character))
             .take(TEXT_CHARS_MAX)
             .collect();
         Err(io::Error::other(text))

@@ -16,7 +16,7 @@ use log::{Level, LevelFilter, Metadata, Record};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{
-    core::time::Wall,
+    core::{time::Wall, words::is_command},
     error::{Error, Result},
 };
 
@@ -275,13 +275,7 @@ fn one_line(text: &str) -> String {
             '\n' => line.push_str("\\n"),
             '\t' => line.push_str("\\t"),
             '\r' => line.push_str("\\r"),
-            // U+2028 and U+2029 end lines for some viewers; the marks of direction (U+202A…) turn
-            // text around.
-            c if c.is_control()
-                || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
-            {
-                line.push_str(&c.escape_unicode().to_string());
-            }
+            c if is_command(c) => line.push_str(&c.escape_unicode().to_string()),
             c => line.push(c),
         }
         if line.len() > MESSAGE_BYTES_MAX {

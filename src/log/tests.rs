@@ -79,9 +79,12 @@ fn a_message_cannot_forge_a_line_or_command_the_terminal() {
         &logger,
         Level::Info,
         OURS,
-        "a\n<0>forged\r\u{1b}[2J\u{202e}b",
+        "a\n<0>forged\r\u{1b}[2J\u{202e}\u{200f}\u{61c}b",
     );
-    assert_eq!(written.take(), "<6>a\\n<0>forged\\r\\u{1b}[2J\\u{202e}b\n");
+    assert_eq!(
+        written.take(),
+        "<6>a\\n<0>forged\\r\\u{1b}[2J\\u{202e}\\u{200f}\\u{61c}b\n"
+    );
 }
 
 #[test]

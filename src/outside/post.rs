@@ -12,7 +12,7 @@ use ureq::{
 
 use super::transport::{Calls, Limits, Way, dial_error};
 use crate::{
-    core::{secret::Secret, time::in_words},
+    core::{secret::Secret, time::in_words, words::is_command},
     error::{Error, Result, Retry},
     executor,
     net::{Bytes, deadline, target::Target},
@@ -233,6 +233,6 @@ pub(super) fn printable(bytes: &[u8]) -> String {
         .find(|line| !line.is_empty());
     let start = line.and_then(|line| line.get(..WORDS_SHOWN).or(Some(line)));
     let text = String::from_utf8_lossy(start.unwrap_or_default());
-    let signs = text.chars().filter(|sign| !sign.is_control());
+    let signs = text.chars().filter(|sign| !is_command(*sign));
     signs.collect::<String>().trim().to_owned()
 }

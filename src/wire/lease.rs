@@ -14,6 +14,7 @@ use crate::core::{
     lease::{Change, Party, Record, Standby},
     order::GatherExt as _,
     time::Wall,
+    words::is_command,
 };
 
 /// The name of the object.
@@ -132,11 +133,11 @@ impl Lease {
 }
 
 fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
+    text.chars().filter(|c| !is_command(*c)).collect()
 }
 
 fn short(text: &str) -> String {
-    let printable = text.chars().filter(|c| !c.is_control());
+    let printable = text.chars().filter(|c| !is_command(*c));
     printable.take(NAME_CHARS_MAX).collect()
 }
 

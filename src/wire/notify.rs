@@ -13,6 +13,7 @@ use crate::core::{
     notify::{Message, Notice, Notified, Turn},
     order::GatherExt as _,
     time::{Wall, in_words},
+    words::one_line,
 };
 
 /// Conditions that one message names; of the others it tells the number.
@@ -158,10 +159,7 @@ fn text(message: &Message) -> String {
 /// Names and sentences may hold what others chose: no sign in them ends a line or moves a cursor,
 /// and none is endless.
 fn plain(text: &str) -> String {
-    let signs = text
-        .chars()
-        .map(|sign| if sign.is_control() { ' ' } else { sign });
-    signs.take(SENTENCE_MAX).collect()
+    one_line(text, SENTENCE_MAX)
 }
 
 #[derive(Default, Serialize)]

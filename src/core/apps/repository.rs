@@ -3,7 +3,7 @@
 
 use super::manifests::{Problem, problem};
 use crate::{
-    core::url::Authority,
+    core::{url::Authority, words::is_command},
     error::{Error, Retry},
 };
 
@@ -605,7 +605,7 @@ fn last_line(complaints: &str) -> String {
             .trim_start_matches("error: ")
     });
     line.chars()
-        .filter(|letter| !letter.is_control())
+        .filter(|letter| !is_command(*letter))
         .take(GIT_LINE_CHARS_MAX)
         .collect()
 }

@@ -19,6 +19,7 @@ use crate::core::{
     health::Severity::{self, Warning},
     order::GatherExt as _,
     time::{Now, Wall},
+    words::one_line,
 };
 
 /// The file that the watch remembers in, and that the agent reads: root's, in memory.
@@ -693,12 +694,9 @@ fn seconds(now: Now) -> u64 {
     now.mono.elapsed_since_boot().as_secs()
 }
 
-/// One line without tabs, of a length that a person reads.
+/// One line of a length that a person reads.
 fn plain(text: &str) -> String {
-    let text = text
-        .chars()
-        .map(|letter| if letter.is_control() { ' ' } else { letter });
-    text.take(400).collect()
+    one_line(text, 400)
 }
 
 #[cfg(test)]

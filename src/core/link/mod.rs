@@ -16,6 +16,7 @@ use litemap::LiteMap;
 use crate::core::{
     backoff::Backoff,
     time::{Mono, Now, Wall, in_words},
+    words::one_line,
 };
 
 mod holds;
@@ -1102,8 +1103,5 @@ enum Freshness {
 
 /// Foreign text for a log line: one line, at most 200 characters.
 fn excerpt(text: &str) -> String {
-    text.chars()
-        .take(200)
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    one_line(text, 200)
 }

@@ -1,6 +1,7 @@
 //! Texts of kubelet, scheduler, registries and API server, and the causes that they mean.
 
 use super::{Cause, Finding, Object, Observation, object::text};
+use crate::core::words::is_command;
 
 /// The longest line of evidence.
 const EVIDENCE_CHARS_MAX: usize = 400;
@@ -13,7 +14,7 @@ pub(super) fn evidence(reason: &str, message: &str) -> String {
         (reason, "") => reason.to_owned(),
         (reason, message) => format!("{reason}: {message}"),
     };
-    let line: String = line.chars().filter(|letter| !letter.is_control()).collect();
+    let line: String = line.chars().filter(|letter| !is_command(*letter)).collect();
     match line.char_indices().nth(EVIDENCE_CHARS_MAX) {
         Some((at, _)) => format!("{}…", line.get(..at).unwrap_or_default()),
         None => line,
@@ -241,7 +242,7 @@ fn of_node(lower: &str) -> Option<Explained> {
     has(RUNTIME).then_some((
         Cause::NodeRuntime,
         "the container runtime of its node does not manage to",
-        "sudo pipeops-agent doctor on that machine; journalctl -u k3s -n 50; the kubelet tries again by itself",
+        "sudo pipeops-agent doctor on that machine; journalctl -u k3s -n 50 (with OpenRC: tail -n 50 /var/log/k3s.log); the kubelet tries again by itself",
     ))
 }
 

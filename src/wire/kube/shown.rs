@@ -2,7 +2,7 @@
 
 use super::Allocatable;
 use crate::{
-    core::{quantity, time::Wall},
+    core::{quantity, time::Wall, words::one_line},
     wire::{
         api::{NodeCondition, NodeReport, PodReport, WorkloadReport},
         json::fields,
@@ -250,14 +250,7 @@ fn with(container: &str, what: &str, message: &str) -> String {
 }
 
 fn cut(text: &str) -> String {
-    let tame = |character: char| {
-        if character.is_control() {
-            ' '
-        } else {
-            character
-        }
-    };
-    text.chars().map(tame).take(REASON_CHARS_MAX).collect()
+    one_line(text, REASON_CHARS_MAX)
 }
 
 #[derive(Debug, Default)]
