@@ -368,9 +368,9 @@ test('an app is operated from a phone, after a question, and a viewer is told ho
   await picture(window, 'states', 'app');
   await does('Resume', 'no longer left alone');
   await page.waitForFunction(() => !/Paused:/.test(document.querySelector('main').textContent));
-  await does('Stop rollbacks', 'Automatic rollback is off');
+  await does('Turn off rollback', 'Automatic rollback is off');
   await says('Automatic rollback is off', 'main');
-  await does('Start rollbacks', 'Automatic rollback is on');
+  await does('Turn on rollback', 'Automatic rollback is on');
   await page.waitForFunction(() => !/rollback is off/.test(document.querySelector('main').textContent));
   const { changes } = await world.ask('GET', '/api/v1/changes');
   assert.match(JSON.stringify(changes), /session \w+ \(operator\), from 127\.0\.0\.1/);

@@ -75,8 +75,8 @@ pub(super) static CANCEL: Command = Command {
 /// `apps pause`.
 pub(super) static PAUSE: Command = Command {
     name: "pause",
-    about: "Stop rolling an app back automatically",
-    notes: "A version that does not work stays until 'apps rollback' or 'apps resume' and another version.",
+    about: "Leave an app alone: no automatic rollback, no updates from its source, no drift repair",
+    notes: "A version that does not work stays until 'apps rollback', or until 'apps resume' and another version.",
     examples: &["sudo pipeops-agent apps pause web"],
     exit: "0 paused, 2 nothing was changed.",
     run: Some(pause),
@@ -86,7 +86,7 @@ pub(super) static PAUSE: Command = Command {
 /// `apps resume`.
 pub(super) static RESUME: Command = Command {
     name: "resume",
-    about: "Roll an app back automatically again",
+    about: "Resume automatic rollback, updates from the source and drift repair",
     examples: &["sudo pipeops-agent apps resume web"],
     exit: "0 resumed, 2 nothing was changed.",
     run: Some(resume),

@@ -43,7 +43,7 @@ function about(app, isListed = false) {
     app.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), app.fix),
     app.verdict === 'bad' && app.runs > 0 && app.runs !== app.revision && h('p', {}, `Rolled back: revision ${app.runs} runs again.`),
     last?.verdict === 'bad' && app.revision < last.number && h('p', {}, `Revision ${last.number} does not work (`, sentence(last.sentence), `) Going back to revision ${app.revision}.`),
-    app.paused && h('p', { class: 'faint' }, 'Paused: no automatic rollbacks.'),
+    app.paused && h('p', { class: 'faint' }, 'Paused: no automatic rollback, no updates from its source, no drift repair.'),
     app.usually_s && ['waiting', 'progressing'].includes(app.verdict) && h('p', { class: 'faint' }, `Usually takes about ${span(0, app.usually_s)}.`),
     app.auto_rollback === false && h('p', { class: 'faint' }, 'Automatic rollback is off.'),
     app.standing_by && h('p', { class: 'faint' }, 'Standing by: ', sentence(app.standing_by)),
@@ -58,13 +58,13 @@ const act = ({ app }, done, word, way, does, body = () => ({})) => change(word, 
 
 const operate = (app, again) => h('p', { class: 'tools' }, button(`#/apps/${app.app}/logs`, 'Logs'), may('operator') ? [
   button(`#/apps/${app.app}/deploy`, 'Deploy an image'),
-  act(app, again, 'Restart', 'restart', 'Starts its Pods again.'),
+  act(app, again, 'Restart', 'restart', 'Replaces its Pods.'),
   scale(app, again),
   app.source && act(app, again, 'Pull', 'pull', 'Deploys its source, if it is new.'),
-  app.paused ? act(app, again, 'Resume', 'resume', 'Starts automatic rollbacks.') : act(app, again, 'Pause', 'pause', 'Stops automatic rollbacks.'),
+  app.paused ? act(app, again, 'Resume', 'resume', 'Resumes automatic rollback, updates from the source and drift repair.') : act(app, again, 'Pause', 'pause', 'Stops automatic rollback, updates from the source and drift repair.'),
   app.auto_rollback
-    ? act(app, again, 'Stop rollbacks', 'rollback', 'A version that does not work stays until you roll it back.', () => ({ auto: 'off' }))
-    : act(app, again, 'Start rollbacks', 'rollback', 'A version that does not work is rolled back automatically.', () => ({ auto: 'on' })),
+    ? act(app, again, 'Turn off rollback', 'rollback', 'A version that does not work stays until you roll it back.', () => ({ auto: 'off' }))
+    : act(app, again, 'Turn on rollback', 'rollback', 'A version that does not work is rolled back automatically.', () => ({ auto: 'on' })),
   remove(app),
 ] : change());
 
