@@ -63,7 +63,7 @@ pub(super) static COMMAND: Command = Command {
         SET,
         JSON,
     ],
-    notes: "Older lines of the agent are in the journal: journalctl -u pipeops-agent.",
+    notes: "Older lines of the agent: journalctl -u pipeops-agent; with OpenRC /var/log/pipeops-agent.log.",
     examples: &[
         "pipeops-agent logs --tail 20",
         "pipeops-agent logs -f --pod shop/web-5d4f8",

@@ -39,12 +39,12 @@ pub struct Start<'a> {
 /// first.
 pub fn run(start: Start<'_>) -> Result<Exit> {
     if !geteuid().is_root() {
-        return Err(Error::new("the keeper cannot run")
+        return Err(Error::new("the root helper cannot run")
             .why("it is not root")
-            .fix("sudo systemctl start pipeops-keeper"));
+            .fix("sudo systemctl start pipeops-keeper (with OpenRC: sudo rc-service pipeops-keeper start)"));
     }
     trust_all(start.files)
-        .map_err(|error| error.within("the keeper cannot read its configuration"))?;
+        .map_err(|error| error.within("the root helper cannot read its configuration"))?;
     log_of_root(start.journal_stream)?;
     smol::block_on(live(start))
 }

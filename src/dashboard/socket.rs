@@ -95,7 +95,7 @@ fn refuse_taken(path: &Path) -> Result<()> {
     };
     if !found.file_type().is_socket() {
         return Err(Error::new(what())
-            .why("there is something else than a socket")
+            .why("it is not a socket")
             .fix(format!("look at it, then: rm {}", path.display())));
     }
     match Plain::connect(path) {
@@ -104,7 +104,7 @@ fn refuse_taken(path: &Path) -> Result<()> {
         // A full backlog is somebody too, and so is one that this user may not ask.
         Ok(_) | Err(_) => Err(Error::new(what())
             .why("another agent answers there")
-            .fix("pipeops-agent status; stop that one (systemctl stop pipeops-agent), or give this one its own path: PIPEOPS_DASHBOARD_SOCKET")),
+            .fix("pipeops-agent status shows it; stop it: sudo systemctl stop pipeops-agent (with OpenRC: sudo rc-service pipeops-agent stop); or give this one its own path: PIPEOPS_DASHBOARD_SOCKET")),
     }
 }
 

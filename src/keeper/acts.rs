@@ -137,7 +137,7 @@ impl System {
             return Ok(());
         }
         Err(Error::new(format!("{what} had no effect"))
-            .fix("journalctl -u pipeops-keeper -n 50; dmesg | tail"))
+            .fix("journalctl -u pipeops-keeper -n 50 (with OpenRC: tail -n 50 /var/log/pipeops-keeper.log); dmesg | tail"))
     }
 
     fn sees(&self, seen: &Expectation) -> Result<bool> {

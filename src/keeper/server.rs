@@ -185,7 +185,7 @@ impl Server {
     pub fn begin_again(&self) -> Error {
         let socket = self.listener.as_fd().try_clone_to_owned();
         let error = socket.map_or_else(|error| error, exec::again);
-        Error::new("cannot begin again").because(&error)
+        Error::new("cannot restart the root helper").because(&error)
     }
 
     /// Serves one peer after the other until nobody asked for `idle`.
@@ -212,7 +212,7 @@ impl Server {
                     let pause = accepts.failed(now, random::jitter());
                     if pause.is_news {
                         log::warn!(
-                            "nobody can connect: {error}; fix: systemctl restart pipeops-keeper"
+                            "nobody can connect: {error}; fix: sudo systemctl restart pipeops-keeper (with OpenRC: sudo rc-service pipeops-keeper restart)"
                         );
                     }
                     Timer::after(pause.wait).await;
@@ -319,7 +319,7 @@ fn refuse_taken(path: &Path) -> Result<()> {
     };
     if !found.file_type().is_socket() {
         return Err(cannot()
-            .why("there is something else than a socket")
+            .why("it is not a socket")
             .fix(format!("look at it, then: sudo rm {}", path.display())));
     }
     match Plain::connect(path) {
@@ -332,8 +332,8 @@ fn refuse_taken(path: &Path) -> Result<()> {
             Ok(())
         }
         Ok(_) | Err(_) => Err(cannot()
-            .why("another keeper answers there")
-            .fix("sudo systemctl status pipeops-keeper; stop that one first")),
+            .why("another root helper answers there")
+            .fix("stop that one first: sudo systemctl stop pipeops-keeper (with OpenRC: sudo rc-service pipeops-keeper stop)")),
     }
 }
 

@@ -7,8 +7,8 @@ use crate::core::time::in_words;
 use crate::error::{Error as AgentError, Retry};
 use crate::net;
 
-/// Commands for a cluster of this machine that is stopped.
-const START: &str = "sudo systemctl start k3s; journalctl -u k3s -n 50 (with OpenRC: sudo rc-service k3s start; tail -n 50 /var/log/k3s.log)";
+/// Help for a cluster of this machine that is stopped or does not answer: commands.
+pub const START_K3S: &str = "sudo systemctl start k3s; journalctl -u k3s -n 50 (with OpenRC: sudo rc-service k3s start; tail -n 50 /var/log/k3s.log)";
 
 /// Reasons why a call failed.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -175,7 +175,7 @@ impl From<&Error> for AgentError {
             Error::Connection(net) => {
                 let mut converted = converted.retry(net.retry());
                 converted.fix = if is_stopped_here(net) {
-                    Some(START.to_owned())
+                    Some(START_K3S.to_owned())
                 } else {
                     net.fix()
                 };
@@ -183,7 +183,7 @@ impl From<&Error> for AgentError {
             }
             Error::NoAnswer { .. } => converted
                 .retry(Retry::Later)
-                .fix("journalctl -u k3s -n 50; often the disk is too slow for the datastore"),
+                .fix("journalctl -u k3s -n 50 (with OpenRC: tail -n 50 /var/log/k3s.log); often the disk is too slow for the datastore"),
             Error::Broken { .. } => converted.retry(Retry::Soon),
             Error::Refused { status: 401, .. } => converted.retry(Retry::Later).fix(
                 "the kubeconfig's certificate or token is no longer valid: restart k3s, or provide a new kubeconfig",

@@ -26,6 +26,6 @@ pub use crate::net::{Body, Bytes};
 pub use access::Settings;
 pub use calls::{Detail, Patch, query_escaped};
 pub use client::{Client, Identity, strip_hop_by_hop};
-pub use error::Error;
+pub use error::{Error, START_K3S};
 pub use heard::Heard;
 pub use upgraded::{Upgraded, UpgradedStream};

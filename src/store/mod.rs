@@ -320,7 +320,7 @@ fn lock(directory: &std::path::Path) -> Result<Option<Flock<std::fs::File>>> {
         Ok(lock) => Ok(Some(lock)),
         Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
             Err(Error::new(format!("another pipeops-agent uses {}", directory.display())).fix(
-                "stop it (systemctl stop pipeops-agent), or give this one its own directory: PIPEOPS_STATE_DIR",
+                "stop it: sudo systemctl stop pipeops-agent (with OpenRC: sudo rc-service pipeops-agent stop); or give this one its own directory: PIPEOPS_STATE_DIR",
             ))
         }
         // A file system that cannot lock.

@@ -369,7 +369,7 @@ fn what_the_doctor_found_is_told_and_without_a_root_helper_nothing_is_repaired()
     let (code, body) = agent.post("/api/v1/problems/limits.inotify/fix", "{}");
     assert_eq!(code, 503, "{body}");
     assert!(
-        body.contains("the keeper is not running") && body.contains("sudo"),
+        body.contains("the root helper is not running") && body.contains("sudo"),
         "{body}"
     );
     let changes = agent.view("/api/v1/changes");

@@ -332,7 +332,7 @@ fn duplicates(facts: &Facts, _: &Environment) -> Judgement {
     };
     match facts.number("iptables duplicates") {
         None if !facts.has(BINARY) => Judgement::NotHere(NO_K3S),
-        None => super::unknown("only the keeper can count them (pipeops-agent keeper)"),
+        None => super::unknown("only the root helper can count them (pipeops-agent keeper)"),
         Some(count) if count < DUPLICATES_MAX => ok(count.to_string()),
         Some(count) => Problem::new(count.to_string(), &ADVICE).into(),
     }

@@ -118,7 +118,7 @@ function finding(check, checks, again) {
     check.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), check.fix),
     check.commands?.length > 0 && h('ul', { class: 'commands' }, check.commands.map((line) => h('li', {}, command(line)))),
     way && h('div', { class: 'switch' }, ways(way), h('p', {}, way.start
-      ? ['The keeper, which applies fixes, is not running. Start it: ', command(way.start), ' or apply it on the machine: ']
+      ? ['The root helper, which applies fixes, is not running. Start it: ', command(way.start), ' or apply it on the machine: ']
       : [change('Fix this', { name: `Fix: ${check.title}?`, told: ways(way), word: 'Fix it', act: post(`${PATH}/${encodeURIComponent(check.id)}/fix`), done: again }), ' '],
     command(`sudo pipeops-agent doctor --fix ${check.id}`))));
 }

@@ -88,9 +88,9 @@ impl<'a> Keeper<'a> {
         let late = async {
             Timer::after(within).await;
             let why = format!("no answer within {} s", within.as_secs());
-            Err(Error::new("the keeper does not answer")
+            Err(Error::new("the root helper does not answer")
                 .why(why)
-                .fix("journalctl -u pipeops-keeper -n 50")
+                .fix("journalctl -u pipeops-keeper -n 50 (with OpenRC: tail -n 50 /var/log/pipeops-keeper.log)")
                 .retry(Retry::Later))
         };
         understood(&talk.or(late).await?)
@@ -122,13 +122,13 @@ impl<'a> Keeper<'a> {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
         );
         if is_down {
-            return Error::new("the keeper is not running")
+            return Error::new("the root helper is not running")
                 .why(format!("nothing listens at {}", self.socket.display()))
-                .fix("run the command as root (sudo), which does not need the keeper; or start it: sudo systemctl start pipeops-keeper, with OpenRC sudo rc-service pipeops-keeper start")
+                .fix("run the command as root (sudo), which does not need it; or start it: sudo systemctl start pipeops-keeper (with OpenRC: sudo rc-service pipeops-keeper start)")
                 .retry(Retry::Later);
         }
         let refusal = Error::new(format!(
-            "cannot connect to the keeper at {}",
+            "cannot connect to the root helper at {}",
             self.socket.display()
         ));
         refusal.because(error).fix("run the command with sudo")
@@ -144,9 +144,9 @@ fn ask(verb: &str) -> Ask {
 
 fn understood<T: Shape + Default>(answer: &[u8]) -> Result<T> {
     let odd = |error: &serde_json::Error| {
-        Error::new("the answer of the keeper is not valid")
+        Error::new("the answer of the root helper is not valid")
             .because(error)
-            .fix("restart it after an update: sudo systemctl restart pipeops-keeper")
+            .fix("restart it after an update: sudo systemctl restart pipeops-keeper (with OpenRC: sudo rc-service pipeops-keeper restart)")
     };
     let refusal: ErrorBody = json::shape(answer).map_err(|error| odd(&error))?;
     if refusal.error.is_empty() {

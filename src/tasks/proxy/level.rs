@@ -344,7 +344,7 @@ impl Access {
                     standing.configured.as_str()
                 ),
                 fix: Some(format!(
-                    "{edit}, then: sudo systemctl restart pipeops-agent"
+                    "{edit}, then: sudo systemctl restart pipeops-agent (with OpenRC: sudo rc-service pipeops-agent restart)"
                 )),
             }),
         }

@@ -17,7 +17,7 @@ use crate::{
     },
     error::Error as Shown,
     host::clock,
-    kube::{Client, Heard},
+    kube::{Client, Heard, START_K3S},
     tasks::state::SharedState,
 };
 
@@ -37,9 +37,6 @@ const LONG: Duration = Duration::from_secs(600);
 const APART: Duration = Duration::from_secs(1);
 /// Path of the request, which every authenticated user may send.
 const QUESTION: &str = "/readyz";
-
-/// Help for an API server that does not answer, where the failed question says nothing better.
-const START: &str = "sudo systemctl start k3s; journalctl -u k3s -n 50";
 
 /// Knowledge of whether the cluster answers.
 #[derive(Debug)]
@@ -149,7 +146,7 @@ impl Pulse {
         };
         let shown = Shown::from(&why);
         let sentence = sentences::cluster_unreachable(&shown.sentence());
-        let fix = shown.fix.unwrap_or_else(|| START.to_owned());
+        let fix = shown.fix.unwrap_or_else(|| START_K3S.to_owned());
         self.shared_state
             .report(UNREACHABLE, Severity::Warning, sentence, Some(fix));
     }

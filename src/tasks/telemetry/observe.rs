@@ -29,7 +29,8 @@ use crate::{
 };
 
 /// Help for a failure that says nothing itself.
-const FIX: &str = "journalctl -u k3s -n 50; the agent keeps trying";
+const FIX: &str =
+    "journalctl -u k3s -n 50 (with OpenRC: tail -n 50 /var/log/k3s.log); the agent keeps trying";
 /// Nodes that are named in one sentence at most.
 const NAMED_MAX: usize = 5;
 

@@ -291,7 +291,7 @@ fn a_helper_that_does_not_run_is_told_once_for_all_repairs() {
     assert_eq!(code(&output), 2);
     let told = text(&output.stderr);
     assert_eq!(
-        told.matches("the keeper is not running").count(),
+        told.matches("the root helper is not running").count(),
         1,
         "{told}"
     );

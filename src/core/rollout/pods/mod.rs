@@ -905,7 +905,7 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
         "FailedCreatePodSandBox" => (
             Cause::NodeSandbox,
             format!("the node cannot set up the network of {object}"),
-            "sudo pipeops-agent doctor; journalctl -u k3s -n 50",
+            "sudo pipeops-agent doctor; journalctl -u k3s -n 50 (with OpenRC: tail -n 50 /var/log/k3s.log)",
         ),
         "FailedMount" if is_config => (
             Cause::ConfigMissing,
