@@ -141,7 +141,7 @@ pub async fn look(
         200 => {}
         401 => {
             return Err(Error::new("the server does not accept this token")
-                .why("it has ended, was revoked, or is of another server; or the servers have an agent-token of their own")
+                .why("it has expired, was revoked, or is of another server; or the servers have an agent-token of their own")
                 .fix("make a new one on the server: sudo pipeops-agent k3s token"));
         }
         status => {

@@ -17,7 +17,7 @@ On a worker the service is `k3s-agent`, and the API is asked with the rights of 
 service and the service manager of the machine. What is well is left alone, and so is a k3s that somebody stopped, disabled or masked: only a
 person starts it again. This page is generated from the table in `src/core/k3s/faults.rs`.
 
-Where a row has a repair, the keeper carries it out as a change of its journal (`sudo pipeops-agent changes`), and asks the API of this machine
+Where a row has a repair, the root helper carries it out as a change of its journal (`sudo pipeops-agent changes`), and asks the API of this machine
 itself whether `/readyz` is fine and the node has reported that it is Ready. Nothing is repaired, and the fault is left to a person, as the condition
 `k3s.fault` in the status and in notifications and in `sudo pipeops-agent k3s status`, where
 
@@ -26,13 +26,13 @@ itself whether `/readyz` is fine and the node has reported that it is Ready. Not
 * it was repaired four times within a day: it comes back;
 * the system-upgrade-controller has plans for this cluster;
 * it is about certificates, and the clock is wrong (earlier than this program, or than the newest certificate), or more than 10 days are left and nothing
-  says that the clock is synchronized (`timedatectl`, or `chronyc`), or the certificates have ended and nothing says so;
+  says that the clock is synchronized (`timedatectl`, or `chronyc`), or the certificates have expired and nothing says so;
 * it is about certificates or images, and another of several servers is not Ready or is being restarted or upgraded;
 * an image is gone, and the disk has less room than three times the length of the archives, which is what they take unpacked;
 * it is about the address of a server with embedded etcd, whose members know each other by their addresses: k3s does not start with another one.
 
-What a repair could make worse has none: to compact a datastore stops k3s for minutes and takes as much room again, rules of other programs are among
-duplicate firewall rules, and the kubelet restarts CoreDNS by itself, so that what it lacks is an image that no archive has, a server or a setting.
+Faults that a repair could make worse have none: compacting a datastore stops k3s for minutes and takes as much space again; duplicate firewall rules may
+belong to other programs; the kubelet restarts CoreDNS itself, so a CoreDNS that stays down lacks an image, a server or a setting.
 
 A scheduled backup that failed is reported in the same places, as `k3s.unsaved`, with its reason: a full disk, a damaged datastore.
 
@@ -41,9 +41,9 @@ backed up. A change that was interrupted is tried again after a
 start of the machine, up to twelve times with pauses; one that nobody goes on with for five minutes is reported in the same places, as
 `k3s.unfinished`. What needs the API is judged only while it answers.
 
-The column *injected* says what `tests/k3s/run --faults` (`tests/k3s/servers` for the address of etcd) does on a machine with systemd and the stand-in of k3s,
-and what comes of it there within five minutes: *healed* without a person, or *told* with its reason. *Its words* are told for a program that only says what k3s
-says then, where the machine of the tests cannot bring the fault about; *no* is judged by unit tests alone.
+The column *injected* says what happens within five minutes when `tests/k3s/run --faults` (`tests/k3s/servers` for the address of etcd) causes the fault on
+a machine with systemd and the stand-in of k3s: *repaired* automatically, or *reported* with its reason. *Log only*: the test cannot cause the fault, so a
+program prints the log lines of k3s, and the fault is reported. *Unit test*: no test on a machine.
 ";
 
 const OTHERS: &str = "\
@@ -74,7 +74,7 @@ fn page() -> String {
             writeln!(page, "{}", row(fault)).unwrap();
         }
     }
-    page.push_str("\nOf each part the first row that fits is the cause. A fault of the service, the API or the node explains those of the parts below it, but for the\ndatastore and the firewall, which are judged by themselves.\n");
+    page.push_str("\nIn each part, the first matching row is the cause. A fault of the service, the API or the node hides faults of the parts below it, except of the\ndatastore and the firewall.\n");
     page.push_str("\n## Repairs\n\n| repair | touches | undo | pause |\n|---|---|---|---|\n");
     for repair in REPAIRS {
         writeln!(
@@ -121,13 +121,13 @@ fn injected(id: &str) -> &'static str {
     let says = script.contains(&format!("\n{id} "));
     let elsewhere = include_str!("../k3s/first").contains(&format!("is_told {id}\n"));
     if begins("heals") || begins("images") {
-        "healed"
+        "repaired"
     } else if begins("tells") || begins("dns") || elsewhere {
-        "told"
+        "reported"
     } else if says {
-        "its words"
+        "log only"
     } else {
-        "no"
+        "unit test"
     }
 }
 
@@ -144,7 +144,7 @@ fn most_rows_are_injected_on_a_machine_and_no_injection_lacks_its_row() {
             .filter(|fault| injected(fault.id) == kind)
             .count()
     };
-    assert!(count("healed") >= 8 && count("told") >= 13 && count("its words") >= 6);
+    assert!(count("repaired") >= 8 && count("reported") >= 13 && count("log only") >= 6);
     for line in include_str!("../k3s/faults").lines() {
         let Some((id, _)) = line.trim_start().split_once(") ") else {
             continue;

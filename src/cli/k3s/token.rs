@@ -36,7 +36,7 @@ pub(super) static COMMAND: Command = Command {
         ),
         Opt::flag(
             "server-role",
-            "Print the token for a further server: that of the cluster, which does not end",
+            "Print the token for a further server: that of the cluster, which never expires",
         ),
         Opt::value(
             "to",

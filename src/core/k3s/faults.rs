@@ -449,7 +449,7 @@ pub const FAULTS: &[Fault] = &[
         part: Component::Service,
         severity: Critical,
         confidence: Confidence::Certain,
-        from: "the service is enabled, and was never started since the machine was, more than five minutes ago",
+        from: "the service is enabled, and has not been started since boot, which was more than five minutes ago",
         detect: |sight| {
             let service = &sight.service;
             let is_it = service.active == "inactive" && service.is_enabled && !service.was_started;
@@ -560,7 +560,7 @@ pub const FAULTS: &[Fault] = &[
                 ],
             )
         },
-        fix: "put the token back that this cluster was made with: a backup has it as server/token: sudo pipeops-agent k3s restore",
+        fix: "restore the token that this cluster was created with; a backup has it as server/token: sudo pipeops-agent k3s restore",
         ..LOOP
     },
     Fault {
@@ -746,8 +746,8 @@ pub const FAULTS: &[Fault] = &[
         },
         patience_s: 300,
         repair: None,
-        fix: "look at the server: sudo pipeops-agent k3s status there; then at the way to it: /etc/rancher/k3s/config.yaml names its address; \
-            Pods go on meanwhile",
+        fix: "run sudo pipeops-agent k3s status on the server; then check the network to it (/etc/rancher/k3s/config.yaml has its address); \
+            Pods keep running",
     },
     Fault {
         id: "k3s.clock-set",
@@ -883,7 +883,7 @@ pub const FAULTS: &[Fault] = &[
         part: Component::Certificates,
         severity: Warning,
         confidence: Confidence::Certain,
-        from: "a certificate of k3s ends within 85 days: each version of k3s renews it then when it starts",
+        from: "a certificate of k3s expires within 85 days: every version of k3s renews it then when it starts",
         detect: |sight| {
             let (file, days) = sight.certificate.as_ref()?;
             (*days < RENEWED_DAYS).then(|| {
@@ -892,7 +892,7 @@ pub const FAULTS: &[Fault] = &[
         },
         patience_s: 3600,
         repair: Some(Repair::Restart),
-        fix: "sudo systemctl restart k3s; if it still ends soon then: sudo k3s certificate check --output table",
+        fix: "sudo systemctl restart k3s; if it still expires soon after that: sudo k3s certificate check --output table",
     },
     // No repair: to compact it stops k3s for minutes and takes as much room again.
     Fault {
