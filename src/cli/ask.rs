@@ -86,7 +86,7 @@ fn input() -> Result<String> {
 }
 
 fn cannot() -> Error {
-    Error::new("cannot read what is typed")
+    Error::new("cannot read from the terminal")
 }
 
 /// A terminal without echo; dropping this restores the echo.
@@ -96,9 +96,8 @@ struct Unseen {
 
 impl Unseen {
     fn begin() -> Result<Self> {
-        let unusable = |error: rustix::io::Errno| {
-            Error::new("cannot switch off what the terminal shows").because(&error)
-        };
+        let unusable =
+            |error: rustix::io::Errno| Error::new("cannot turn off terminal echo").because(&error);
         let before = tcgetattr(stdin()).map_err(unusable)?;
         let mut now = before.clone();
         // Also the signals of keys, which would end this program before it can switch everything on

@@ -31,7 +31,7 @@ pub(super) static COMMAND: Command = Command {
     about: "Check this machine and show a fix for each problem",
     options: &[repair::FIX, repair::YES, SOCKET, ROOT, CONFIG, SET, JSON],
     arguments: &[repair::CHECK],
-    notes: "It asks the agent that runs here; without one, or with --config, --set or --root, it looks by itself. As root it sees more.\n\
+    notes: "It asks the agent that runs here; without one, or with --config, --set or --root, it runs the checks itself. Some checks need root.\n\
         It changes nothing without --fix.\n\
         With --fix each repair is shown before it is applied, and `pipeops-agent undo` reverts it.",
     examples: &[

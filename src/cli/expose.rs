@@ -146,7 +146,7 @@ fn check_that_it_holds(args: &Args, listen: &str) -> Result<()> {
     match shown.iter().find(|shown| shown.key.path == KEY) {
         Some(now) if now.value.as_deref() != Some(listen) => {
             Err(Error::new(format!("{KEY} is not {listen}"))
-                .why(format!("{} says otherwise, and is read later", now.origin))
+                .why(format!("{} overrides it", now.origin))
                 .fix("remove it there, then try again"))
         }
         Some(_) | None => Ok(()),

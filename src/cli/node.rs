@@ -58,12 +58,12 @@ static DRAIN: Command = Command {
 
 static LEAVE: Command = Command {
     name: "leave",
-    about: "Remove a node from its cluster: a worker by its server, then on itself; one of several servers on itself",
+    about: "Remove a node from its cluster: a worker on its server and then on itself, a server on itself",
     arguments: &[Argument {
         name: "NAME",
         takes: Takes::Text,
         need: Need::Maybe,
-        help: "On a server: the worker, or the server that is gone, that leaves",
+        help: "Node to remove, on a server: a worker, or a server that is gone for good",
     }],
     options: &[TIMEOUT, k3s::IGNORE, k3s::YES, k3s::DRY_RUN],
     notes: "First on the server, with the name of the worker: it moves its Pods, then removes its node and its password. Then on the worker: it removes k3s.\n\

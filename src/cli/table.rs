@@ -195,7 +195,7 @@ pub(super) const SET: Opt = Opt {
         "set",
         Takes::Setting,
         "KEY=VALUE",
-        "Set one key, stronger than files and environment",
+        "Set one key; overrides files and environment",
     )
 };
 
@@ -204,5 +204,5 @@ pub(super) const SOCKET: Opt = Opt::value(
     "socket",
     Takes::File,
     "PATH",
-    "Ask the agent behind this socket",
+    "Connect to the agent on this socket",
 );

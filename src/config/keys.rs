@@ -331,7 +331,7 @@ keys! {
         path: "dashboard.anonymous",
         kind: ValueKind::Choice(&["view", "none"]),
         default: Some("view"),
-        doc: "What is shown at dashboard.listen without a login. view: the state of the machine, without logs and workloads; none: only /metrics and whether the agent works.",
+        doc: "What is shown at dashboard.listen without a login. view: the state of the machine, without logs and workloads; none: only /metrics and the health endpoints.",
     }
     NOTIFY_URL = {
         path: "notify.url",
@@ -386,7 +386,7 @@ keys! {
         path: "keeper.allow",
         kind: ValueKind::Words(&["repair", "backup"]),
         default: Some("repair,backup"),
-        doc: "What may happen without root: repair (faults of k3s that are known, fixes that the agent asks for, and pins of the images of apps), backup (k3s, by schedule). An empty list allows neither.",
+        doc: "What the root helper may do unattended: repair (fix known faults of k3s, apply fixes that the agent requests, pin images of apps), backup (back up k3s on schedule). An empty list allows neither.",
     }
     K3S_MIRROR = {
         path: "k3s.mirror",
@@ -406,7 +406,7 @@ keys! {
         path: "k3s.backup_every",
         kind: ValueKind::Time { min_s: 3600, max_s: 2_592_000 },
         default: Some("24h"),
-        doc: "Interval of backups of a k3s that is watched: 7 of them, no older than 90 days, 2 GB together; the newest always stays. keeper.allow without backup ends them.",
+        doc: "Interval of scheduled backups of a monitored k3s. The newest 7 are kept, at most 90 days and 2 GB; the very newest is always kept. keeper.allow without backup stops them.",
     }
     K3S_BACKUP_DIR = {
         path: "k3s.backup_dir",
@@ -445,12 +445,12 @@ keys! {
         path: "apps.interval",
         kind: ValueKind::Time { min_s: 30, max_s: 86400 },
         default: Some("5m"),
-        doc: "Interval at which apps with a Git repository ask for a new commit, give or take a fifth, and at which an app of apps.folder that cannot be used is tried again. `pipeops-agent apps pull` asks at once.",
+        doc: "Polling interval for Git repositories of apps (jittered by 20 %), and for retrying an app of apps.folder that cannot be used. `pipeops-agent apps pull` polls immediately.",
     }
     APPS_FOLDER = {
         path: "apps.folder",
         kind: ValueKind::Path,
-        doc: "Folder whose files of manifests and sub-folders are apps of that name, deployed again when they change. It, what is in it and the folders above have to be root's, and writable by nobody else. Default: none.",
+        doc: "Folder of apps: each manifest file and each subfolder in it is an app of that name, and is deployed again when it changes. The folder, its contents and its parent folders must belong to root and be writable by root only. Default: none.",
     }
     APPS_KNOWN_HOSTS = {
         path: "apps.known_hosts",
@@ -490,11 +490,11 @@ keys! {
         path: "update.automatic",
         kind: ValueKind::Flag,
         default: Some("true"),
-        doc: "Update at night, where a service manager or cron starts that.",
+        doc: "Update at night (by the systemd timer or the cron job of the tarball).",
     }
     UPDATE_KEY = {
         path: "update.key",
-        doc: "Public key of minisign that signs releases, for a mirror with releases of its own; after changes of the key with their number before it: \"1 RW…\". Default: the key of this program.",
+        doc: "Public key of minisign that signs releases, for a mirror with releases of its own; after key rotations preceded by their number: \"1 RW…\". Default: the key of this program.",
     }
     ROOTS = {
         path: "tls.roots",

@@ -369,7 +369,7 @@ fn the_token_of_the_later_layer_counts_and_two_of_one_layer_are_a_mistake() {
     );
     assert!(
         made.warnings()
-            .contains("cannot look at the secret file /run/token")
+            .contains("cannot check the secret file /run/token")
     );
 
     let made = Box::new().env("PIPEOPS_TOKEN", "");

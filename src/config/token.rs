@@ -129,7 +129,7 @@ pub(super) fn doubts(path: &Path, waits: &str) -> Option<Error> {
     let name = path.display();
     match std::fs::metadata(path) {
         Err(error) => Some(
-            Error::new(format!("cannot look at the secret file {name}"))
+            Error::new(format!("cannot check the secret file {name}"))
                 .because(&error)
                 .fix(format!(
                     "{waits}: write the token or password into the file"

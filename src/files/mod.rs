@@ -278,7 +278,7 @@ pub fn only_roots(path: &Path) -> Result<()> {
         if found.uid() != 0 || (found.mode() & 0o022 != 0 && !is_sticky) {
             let step = step.display();
             return Err(Error::new(format!("{name} is not used"))
-                .why(format!("others than root can change {step}"))
+                .why(format!("users other than root can change {step}"))
                 .fix(format!("chown root {step}; chmod go-w {step}")));
         }
     }

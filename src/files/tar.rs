@@ -184,7 +184,7 @@ fn parsed(header: &[u8; BLOCK]) -> io::Result<TarEntry> {
         return Err(broken("a sum in it is wrong"));
     }
     if !matches!(field(156, 1), b"0" | b"\0") {
-        return Err(broken("there is something else than plain files in it"));
+        return Err(broken("it contains something other than plain files"));
     }
     let (prefix, name) = (text(345, PREFIX)?, text(0, NAME)?);
     Ok(TarEntry {

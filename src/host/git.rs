@@ -547,10 +547,10 @@ fn private(file: &Path) -> Result<(), Error> {
     if found.is_file() && is_ours && found.mode() & (0o007 | group_bits) == 0 {
         return Ok(());
     }
-    Err(
-        Error::new(format!("others than root and the agent can get at {name}"))
-            .fix(format!("chown root:pipeops-agent {name}; chmod 640 {name}")),
-    )
+    Err(Error::new(format!(
+        "users other than root and the agent can access {name}"
+    ))
+    .fix(format!("chown root:pipeops-agent {name}; chmod 640 {name}")))
 }
 
 /// Bytes of the files of a folder that git is just writing.

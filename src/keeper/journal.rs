@@ -65,9 +65,9 @@ impl Journal {
             metadata.is_dir() && metadata.uid() == geteuid().as_raw() && for_others == 0;
         if !is_private {
             return Err(Error::new(cannot())
-                .why("others than root could have written there, so nothing in it is believed")
+                .why("users other than root can access it, so its contents are not trusted")
                 .fix(format!(
-                    "look what is in it; then: sudo rm -r {}",
+                    "inspect it; then: sudo rm -r {}",
                     directory.display()
                 )));
         }
@@ -140,7 +140,7 @@ fn read(path: &Path) -> Result<Record> {
     serde_json::from_slice(&content).map_err(|error| {
         Error::new(format!("cannot understand {}", path.display()))
             .because(&error)
-            .fix("it is of a newer version, or broken; moved away, its change is no longer known, and cannot be undone")
+            .fix("it was written by a newer version, or is damaged; if you move it away, its change can no longer be undone")
     })
 }
 

@@ -182,7 +182,7 @@ impl Keeper {
         if k3s::is_k3s(&record) {
             if self.reach == Reach::Sandbox {
                 return Err(Error::new(format!("cannot undo {id} from here"))
-                    .why("it takes more of the machine than this service may change")
+                    .why("this service is sandboxed and cannot make that change")
                     .fix(undo_command(id)));
             }
             for act in k3s::guards(&record) {

@@ -354,7 +354,7 @@ fn without_a_helper_root_works_alone_and_others_are_told_how() {
     let Some(helper) = helper() else { return };
     let (code, told) = helper.cli(agent_user(), &["undo", "limits-inotify-1"]);
     assert_eq!(code, 2, "{told}");
-    assert!(told.contains("the keeper is not running"), "{told}");
+    assert!(told.contains("the root helper is not running"), "{told}");
     assert!(
         told.contains("sudo systemctl start pipeops-keeper"),
         "{told}"
@@ -737,7 +737,7 @@ fn settings_and_a_journal_that_others_could_change_are_not_believed() {
         helper.start_by(&[], None);
         assert_eq!(helper.ended().code(), Some(2));
         assert!(
-            helper.log().contains("others than root may change"),
+            helper.log().contains("users other than root can change"),
             "{}",
             helper.log()
         );
@@ -771,7 +771,7 @@ fn a_socket_that_a_killed_helper_left_is_replaced_and_one_that_answers_is_not() 
     helper.start_by(&[], None);
     assert_eq!(helper.ended().code(), Some(2));
     assert!(
-        helper.log().contains("another keeper answers there"),
+        helper.log().contains("another root helper answers there"),
         "{}",
         helper.log()
     );

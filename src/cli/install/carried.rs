@@ -77,7 +77,7 @@ pub(super) fn check_order(
         if is_later && now.value != entry.value {
             return Err(
                 Error::new(format!("{} cannot be set to {}", wish.key, wish.shown()))
-                    .why(format!("{} says otherwise, and is read later", now.origin))
+                    .why(format!("{} overrides it", now.origin))
                     .fix("change it there or remove it, then try again"),
             );
         }

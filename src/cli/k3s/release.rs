@@ -139,7 +139,7 @@ fn online(
         }
         (Some(_), Choice::Channel(channel)) => {
             return Err(Error::new(format!(
-                "--sha256 is of one version, and the channel {channel} moves"
+                "--sha256 identifies one version, but channel {channel} changes"
             ))
             .fix("name the version that the hash is of"));
         }

@@ -88,17 +88,15 @@ fn restore(args: &Args, output: &mut Output) -> Result<Exit> {
 
 /// Private keys in a file that nobody else can read.
 fn identities(path: &Path) -> Result<Vec<Identity>> {
-    let cannot = || Error::new(format!("cannot take the identity in {}", path.display()));
+    let cannot = || Error::new(format!("cannot use the identity in {}", path.display()));
     let metadata = std::fs::metadata(path).map_err(|error| cannot().because(&error))?;
     let is_open = metadata.permissions().mode() & 0o077 != 0;
     // A stick with FAT has no owners, and shows every file to all.
     if is_open {
-        return Err(cannot()
-            .why("others than its owner may read it")
-            .fix(format!(
-                "sudo install -m 600 {} /run/identity, and remove that afterwards",
-                path.display()
-            )));
+        return Err(cannot().why("other users can read it").fix(format!(
+            "sudo install -m 600 {} /run/identity, and remove that afterwards",
+            path.display()
+        )));
     }
     Identity::parse_file(&text_of(path)?).ok_or_else(|| {
         cannot()

@@ -114,7 +114,7 @@ impl Merged {
         }
         let with = |needed: &Key| {
             let fix = format!("set {}, too", needed.path);
-            cannot().why("it stands alone").fix(fix)
+            cannot().why("it needs another setting").fix(fix)
         };
         let (key_id, secret_file) = (
             &keys::K3S_BACKUP_S3_KEY_ID,

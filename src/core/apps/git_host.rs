@@ -106,7 +106,7 @@ impl Failure {
     pub fn with_credentials_in(mut self, file: &str) -> Self {
         if matches!(self.cause, Cause::Access | Cause::Missing) {
             self.error = self.error.fix(format!(
-                "check the address, and lay credentials that may read it into {file} (docs/apps.md, From the control plane)"
+                "check the address, and put credentials with read access into {file} (docs/apps.md, From the control plane)"
             ));
         }
         self

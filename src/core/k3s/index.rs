@@ -131,9 +131,7 @@ impl Index {
         if withdrawn.any(|text| text.parse() == Ok(version)) {
             return Err(Error::new(format!("k3s {version} was withdrawn"))
                 .why("the index says that it must not be installed")
-                .fix(
-                    "take another version; to have it all the same, name its hash: --sha256 HEX",
-                ));
+                .fix("take another version; to install it anyway, name its hash: --sha256 HEX"));
         }
         Ok(version)
     }

@@ -139,7 +139,7 @@ impl Signed {
             Ok(list)
         } else {
             Err(odd(subject, "it has no sequence and expires")
-                .fix("it is of an old form: install by hand, as the documentation says"))
+                .fix("its format is outdated: install manually (docs/install.md)"))
         }
     }
 

@@ -158,7 +158,7 @@ fn of_apps() -> [(&'static str, String); 7] {
         (
             "apps.folder",
             app_folder(
-                "/etc/pipeops-agent/apps is not used: others than root can change /etc/pipeops-agent/apps",
+                "/etc/pipeops-agent/apps is not used: users other than root can change /etc/pipeops-agent/apps",
             ),
         ),
         (

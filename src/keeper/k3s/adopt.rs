@@ -181,7 +181,7 @@ impl Keeper {
             add(
                 "adopt.drift",
                 format!(
-                    "the settings say something else than the command line, which wins: {}",
+                    "the settings differ from the command line, which wins: {}",
                     drift.join(" ")
                 ),
                 "leave one of the two in place",
@@ -201,7 +201,7 @@ impl Keeper {
             add(
                 "adopt.kubeconfig",
                 format!(
-                    "others than root can read {}, and are administrators of the cluster",
+                    "users other than root can read {}, which makes them administrators of the cluster",
                     k3s::KUBECONFIG
                 ),
                 "set write-kubeconfig-mode: \"0600\" in /etc/rancher/k3s/config.yaml",

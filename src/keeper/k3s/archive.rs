@@ -133,7 +133,7 @@ fn locked(path: &Path, unreadable: Unreadable, means: Means<'_>) -> Error {
             .why("it is encrypted")
             .fix("name the file with the private key of its recipient: --identity FILE"),
         (Unreadable::NoMatch, _) => cannot
-            .why("it is encrypted to somebody else than the keys in that file belong to")
+            .why("it is not encrypted to any key in that file")
             .fix("name the file with the private key of its recipient: --identity FILE"),
         (Unreadable::Header | Unreadable::Mac, _) => {
             damaged(path).why("its encryption has a header that is none, or was changed")

@@ -305,7 +305,7 @@ impl Keeper {
         let found = std::fs::metadata(self.system.nearest(folder)).ok();
         if found.is_some_and(|found| found.permissions().mode() & 0o022 != 0) {
             return Err(cannot()
-                .why(format!("{CONTENTS}; others than root may write there"))
+                .why(format!("{CONTENTS}; users other than root may write there"))
                 .fix(format!(
                     "choose a directory that is root's, such as {FOLDER}"
                 )));

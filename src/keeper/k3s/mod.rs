@@ -320,7 +320,7 @@ impl Keeper {
         let note = serde_json::from_slice(&content).map_err(|error| {
             Error::new(format!("cannot understand {}", path.display()))
                 .because(&error)
-                .fix("it is of a newer version, or broken: move it away, then: sudo pipeops-agent k3s adopt")
+                .fix("it was written by a newer version, or is damaged: move it away, then: sudo pipeops-agent k3s adopt")
         })?;
         Ok(Some(note))
     }
@@ -360,7 +360,7 @@ impl Keeper {
         match self.system.line("/etc/rancher/node/id") {
             Some(id) => Ok(format!("{name}-{id}")),
             None => Err(Error::new("the name of the node is not known")
-                .why(format!("with {NODE_ID} k3s adds to it what it makes up at its first start"))
+                .why(format!("with {NODE_ID} k3s appends a random id at its first start"))
                 .fix(format!("remove {NODE_ID} from /etc/rancher/k3s/config.yaml, and choose a name: --node-name NAME"))),
         }
     }
@@ -540,7 +540,7 @@ impl Keeper {
             error.within("this k3s does not run on this machine: is it for another processor?")
         })?;
         let version = k3s::version_in(&said.output).ok_or_else(|| {
-            Error::new("this program does not say which k3s it is")
+            Error::new("cannot read the k3s version of this program")
                 .why(said.output.chars().take(80).collect::<String>())
         })?;
         match pinned.filter(|pinned| *pinned != version) {

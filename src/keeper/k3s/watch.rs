@@ -451,9 +451,11 @@ impl Keeper {
             }
         };
         match lacks {
-            Some(why) => Err(Error::new("k3s has imported its archives in vain")
-                .why(why)
-                .fix(order.fault.fix)),
+            Some(why) => Err(
+                Error::new("k3s imported its image archives, but the fault remains")
+                    .why(why)
+                    .fix(order.fault.fix),
+            ),
             None => Ok(()),
         }
     }

@@ -484,7 +484,9 @@ fn root_does_not_write_where_others_lead_it() {
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
     let error = tree.keeper().fix("limits.inotify", "root").unwrap_err();
     assert!(
-        error.to_string().contains("others than root may change"),
+        error
+            .to_string()
+            .contains("users other than root can change"),
         "{error}"
     );
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();

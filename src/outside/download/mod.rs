@@ -242,7 +242,7 @@ impl<'a> Attempt<'a> {
             .cannot()
             .why(format!("its SHA-256 is {found}, not {wanted}"));
         let error =
-            error.fix("the server or something before it changes files: nothing of it was used");
+            error.fix("the server, or a proxy in front of it, serves changed files; the download was discarded");
         // What was there before may be of another release.
         let retry = if self.was_resumed {
             Retry::Soon
@@ -327,7 +327,7 @@ impl<'a> Attempt<'a> {
     fn misled(&self, to: &str) -> Error {
         let why = format!("the server redirects to {to:?}, which is not https");
         cannot(&self.wanted.from.url).why(why).fix(format!(
-            "look at {} and at what is between: a network with a login page does so",
+            "check {} and the network in between: networks with a login page redirect like this",
             self.wanted.from.setting
         ))
     }

@@ -188,7 +188,7 @@ impl Apps {
             let why = "it was carried out";
             self.finish(&change.id, Outcome::Done, why).await
         } else {
-            let why = "it is of another version of this program and is left alone";
+            let why = "it was written by another version of this program and is left alone";
             Err(Error::new(why))
         };
         if let Err(error) = ended {
@@ -255,9 +255,9 @@ impl Apps {
         };
         let plan = Plan::read(&last.body).filter(|plan| plan.app == app);
         let plan = plan.ok_or_else(|| {
-            Error::new("its change is of another version of this program").fix(format!(
-                "deploy it again: pipeops-agent apps apply --app {app}"
-            ))
+            Error::new("the unfinished change was written by another version of this program").fix(
+                format!("deploy it again: pipeops-agent apps apply --app {app}"),
+            )
         })?;
         // A write whose answer was lost has noted it already.
         if begun.as_ref() != Some(&last.id) {

@@ -144,9 +144,11 @@ fn cancellable(app: &App) -> Result<()> {
         (_, Stage::Prune) => "its new version is good already",
         (_, Stage::Write | Stage::Judge | Stage::Over) => return Ok(()),
     };
-    Err(Error::new(format!("nothing of {name} is cancelled"))
-        .why(why)
-        .fix(format!("pipeops-agent apps why {name}")))
+    Err(
+        Error::new(format!("the change of {name} cannot be cancelled"))
+            .why(why)
+            .fix(format!("pipeops-agent apps why {name}")),
+    )
 }
 
 fn nothing(app: &str) -> Error {

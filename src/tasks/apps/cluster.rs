@@ -874,7 +874,7 @@ fn applied(manifest: &Manifest) -> String {
 }
 
 fn busy(manifest: &Manifest) -> Error {
-    Error::new(format!("{} is changed all the time", manifest.in_words())).retry(Retry::Soon)
+    Error::new(format!("{} keeps changing", manifest.in_words())).retry(Retry::Soon)
 }
 
 /// Managed fields of a whole object.

@@ -83,7 +83,7 @@ impl Pins {
                 return Ok(());
             }
         }
-        Err(Error::new("the root helper does not come to an end").retry(Retry::Later))
+        Err(Error::new("the root helper still has images to pin").retry(Retry::Later))
     }
 }
 

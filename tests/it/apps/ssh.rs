@@ -166,5 +166,5 @@ fn only_a_host_with_a_pinned_key_is_talked_to() {
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     fs::set_permissions(server.path("known_hosts"), everybody).unwrap();
     let said = server.refused("user", Cause::File);
-    assert!(said.contains("others than root can change"), "{said}");
+    assert!(said.contains("users other than root can change"), "{said}");
 }

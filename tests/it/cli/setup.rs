@@ -201,7 +201,7 @@ fn the_page_is_opened_to_other_machines_and_closed_again_beside_the_settings_of_
     let output = machine.run(&["dashboard", "expose"]);
     assert_eq!(code(&output), 2);
     let told = text(&output.stderr);
-    assert!(told.contains("zz.toml:1 says otherwise"), "{told}");
+    assert!(told.contains("zz.toml:1 overrides it"), "{told}");
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_setting_of_the_environment_is_written_closed_to_others_where_it_is_a_secret
     let told = text(&output.stderr);
     assert!(
         told.starts_with("error: pipeops.cluster_name cannot be set to edge: ")
-            && told.contains("zz.toml:1 says otherwise, and is read later"),
+            && told.contains("zz.toml:1 overrides it"),
         "{told}"
     );
 }
