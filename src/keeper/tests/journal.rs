@@ -31,7 +31,7 @@ fn a_journal_of_another_user_is_not_believed() {
     let directory = tree.root().join("var/keeper");
     std::os::unix::fs::chown(&directory, Some(getuid().as_raw() + 65_534), None).unwrap();
     let error = keeper.changes().unwrap_err();
-    assert!(error.to_string().contains("believed"), "{error}");
+    assert!(error.to_string().contains("not trusted"), "{error}");
 }
 
 #[test]

@@ -469,7 +469,7 @@ fn a_directory_that_others_could_write_to_is_not_believed() {
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).unwrap();
         let error = tree.keeper().fix("limits.inotify", "root").unwrap_err();
         assert!(
-            error.to_string().contains("nothing in it is believed"),
+            error.to_string().contains("its contents are not trusted"),
             "{error}"
         );
         assert!(tree.keeper().changes().is_err());
