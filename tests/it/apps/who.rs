@@ -55,7 +55,7 @@ enum Way {
 }
 
 /// In an order in which remote access only becomes tighter.
-const WAYS: [(Way, &str); 11] = [
+const WAYS: [(Way, &str); 12] = [
     (Way::Socket(0), "root, by `apps apply`"),
     (
         Way::Socket(OPERATOR),
@@ -82,7 +82,76 @@ const WAYS: [(Way, &str); 11] = [
         Way::Commands("read-only"),
         "the control plane under `read-only`",
     ),
+    (Way::Commands("off"), "the control plane under `off`"),
 ];
+
+/// Kinds of the first class, besides ConfigMap and the routes of Gateways. None starts a Pod.
+const USUAL: [(&str, &str, &str); 13] = [
+    (
+        "v1",
+        "ServiceAccount",
+        "automountServiceAccountToken: false",
+    ),
+    ("v1", "Secret", "stringData: {word: secret}"),
+    (
+        "v1",
+        "PersistentVolumeClaim",
+        "spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}",
+    ),
+    (
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        "spec: {podSelector: {matchLabels: {app: APP}}}",
+    ),
+    (
+        "v1",
+        "Service",
+        "spec: {selector: {app: APP}, ports: [{port: 80}]}",
+    ),
+    (
+        "batch/v1",
+        "Job",
+        "spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: CONTAINERS}}}",
+    ),
+    ("apps/v1", "Deployment", "spec: {replicas: 0, WORKLOAD}"),
+    ("apps/v1", "StatefulSet", "spec: {replicas: 0, WORKLOAD}"),
+    ("apps/v1", "DaemonSet", "spec: {WORKLOAD}"),
+    (
+        "batch/v1",
+        "CronJob",
+        "spec: {suspend: true, schedule: '@daily', jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: CONTAINERS}}}}}",
+    ),
+    (
+        "policy/v1",
+        "PodDisruptionBudget",
+        "spec: {maxUnavailable: 1, selector: {matchLabels: {app: APP}}}",
+    ),
+    (
+        "autoscaling/v2",
+        "HorizontalPodAutoscaler",
+        "spec: {maxReplicas: 2, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: none}}",
+    ),
+    (
+        "networking.k8s.io/v1",
+        "Ingress",
+        "spec: {rules: [{host: APP.example, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: APP, port: {number: 80}}}}]}}]}",
+    ),
+];
+
+/// Objects of [`USUAL`] that are called like the app.
+fn usual((app, namespace): (&str, &str)) -> String {
+    let containers = format!("[{{name: web, image: \"{IMAGE}\"}}]");
+    let workload = "selector: {matchLabels: {app: APP}}, template: {metadata: {labels: {app: APP}}, \
+                    spec: {nodeSelector: {no: node}, containers: CONTAINERS}}";
+    let object = |(version, kind, rest): (&str, &str, &str)| {
+        let rest = rest.replace("WORKLOAD", workload);
+        let rest = rest.replace("CONTAINERS", &containers).replace("APP", app);
+        format!(
+            "apiVersion: {version}\nkind: {kind}\nmetadata: {{name: {app}, namespace: {namespace}}}\n{rest}\n---\n"
+        )
+    };
+    USUAL.map(object).concat()
+}
 
 struct Whole {
     bench: Bench,
@@ -188,11 +257,7 @@ impl Whole {
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {app}, namespace: {namespace}}}\n---\n"
         );
         map + &match class {
-            Class::Usual => format!(
-                "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {app}, namespace: {namespace}}}\n\
-                 spec:\n  replicas: 0\n  selector: {{matchLabels: {{app: {app}}}}}\n  template:\n    \
-                 metadata: {{labels: {{app: {app}}}}}\n    spec:\n      containers: [{{name: web, image: \"{IMAGE}\"}}]\n"
-            ),
+            Class::Usual => usual((app, &namespace)),
             Class::Custom => format!(
                 "apiVersion: {}/v1\nkind: Widget\nmetadata: {{name: {app}, namespace: {namespace}}}\n",
                 self.group.name()
@@ -208,12 +273,14 @@ impl Whole {
         }
     }
 
-    fn is_there(&self, of @ (class, app): (Class, &str)) -> bool {
+    /// Objects of the class that are there, and that are expected.
+    fn found(&self, of @ (class, app): (Class, &str)) -> (usize, usize) {
         let namespace = self.namespace(of);
         let definition = format!("{app}.{}", self.group.name());
         let widgets = format!("widgets.{}", self.group.name());
+        let usual = USUAL.map(|(_, kind, _)| kind).join(",");
         let object = match class {
-            Class::Usual => ["deployment", app],
+            Class::Usual => [&usual, app],
             Class::Custom => [&widgets, app],
             Class::Namespace => ["namespace", &namespace],
             Class::Definition => ["crd", &definition],
@@ -221,7 +288,18 @@ impl Whole {
             Class::Rights => ["role", app],
         };
         let found = ["--ignore-not-found", "-o", "name"];
-        !kubectl(&[&["-n", &namespace, "get"], &object[..], &found].concat()).is_empty()
+        let found = kubectl(&[&["-n", &namespace, "get"], &object[..], &found].concat());
+        let expected = if class == Class::Usual {
+            USUAL.len()
+        } else {
+            1
+        };
+        (found.lines().count(), expected)
+    }
+
+    fn is_there(&self, of: (Class, &str)) -> bool {
+        let (found, expected) = self.found(of);
+        found == expected
     }
 
     /// Tries a way in. What is accepted is there soon, and what is refused never is.
@@ -270,10 +348,8 @@ impl Whole {
             let what = format!("{way:?}: {class:?} is there; {}", self.bench.agent.log());
             until_every(LOOK, &what, SOON, || self.is_there(of).then_some(()));
         } else {
-            assert!(
-                !self.is_there(of),
-                "{way:?}: {class:?} was refused and is there"
-            );
+            let (found, _) = self.found(of);
+            assert_eq!(found, 0, "{way:?}: {class:?} was refused and is there");
         }
         is_accepted
     }
