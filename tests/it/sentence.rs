@@ -184,6 +184,11 @@ fn settings_with_a_mistake_are_said_with_one_sentence_until_they_are_mended() {
     assert!(found.contains(&line), "{found}");
     // Neither a link nor a view of anything begins with settings that are not known.
     assert_eq!(agent.get("/api/v1/events").unwrap().0, 503);
+    // An update that cannot use the settings did not prove itself.
+    let status: Value = serde_json::from_str(&agent.get("/api/v1/status").unwrap().1).unwrap();
+    let parts = status["readiness"]["parts"].as_array().unwrap();
+    let store = parts.iter().find(|part| part["id"] == "store").unwrap();
+    assert_eq!(store["ready"], false, "{store}");
     put(&file, "[access\n");
     agreed(&agent, &mut manager, "this is not TOML");
     assert!(plane.sessions().is_empty());

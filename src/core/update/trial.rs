@@ -32,7 +32,7 @@ pub struct AgentStatus {
 pub enum Cause {
     /// It did not answer at the end: it crashes or hangs.
     Silent,
-    /// It cannot use its databases.
+    /// It cannot use its databases, or never got to them: it refuses the settings.
     Store,
     /// It has no link, or only just got one, and the previous version had one.
     Link,
@@ -54,7 +54,7 @@ impl Cause {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Silent => "it crashed or did not answer",
-            Self::Store => "it could not use its databases",
+            Self::Store => "it could not use its databases or its settings",
             Self::Link => {
                 "it did not reach the control plane in time, which the previous version had reached"
             }

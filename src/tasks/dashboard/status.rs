@@ -74,10 +74,19 @@ fn with_k3s(mut status: Status, shared_state: &SharedState) -> Status {
     status
 }
 
-/// Status while the agent starts: how it is, and nothing about this machine.
+/// Status while the agent starts: how it is, and nothing about this machine. Its databases are not
+/// open yet.
 pub fn of_start(shared_state: &SharedState, version: &str) -> Status {
     let verdict = verdict(shared_state);
     let link = shared_state.link.borrow();
+    let mut readiness = shared_state.with_conditions(|list| readiness(list, &verdict, &link));
+    readiness.ready = false;
+    let databases = |part: &&mut PartStatus| matches!(part.id.as_str(), "store" | "telemetry");
+    for part in readiness.parts.iter_mut().filter(databases) {
+        part.ready = false;
+        let sentence = || "it is not open yet, because the agent is starting".to_owned();
+        part.sentence.get_or_insert_with(sentence);
+    }
     let uptime = shared_state.now().mono.since(shared_state.started().mono);
     with_rows(Status {
         summary: verdict.sentence.clone(),
@@ -85,7 +94,7 @@ pub fn of_start(shared_state: &SharedState, version: &str) -> Status {
         started: api::stamp(shared_state.started().wall),
         uptime_s: uptime.as_secs(),
         conditions: shared_state.with_conditions(api::conditions),
-        readiness: shared_state.with_conditions(|list| readiness(list, &verdict, &link)),
+        readiness,
         link: shape_of_link(&link),
         verdict: verdict.into(),
         ..Status::default()
