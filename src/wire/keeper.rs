@@ -594,7 +594,7 @@ pub struct LastUpdate {
     pub version: String,
     /// True if it was kept.
     pub is_kept: bool,
-    /// Reason why not.
+    /// Reason why not, or why nothing is known of it.
     pub why: Option<String>,
     /// Time of its end: RFC 3339 in UTC.
     pub at: String,

@@ -376,6 +376,37 @@ fn an_update_that_lost_its_service_before_its_last_write_is_ended_by_the_next_on
     }
 }
 
+/// Somebody installs a third version while the second is on trial.
+struct Replaced<'a>(Agent<'a>);
+impl Watched for Replaced<'_> {
+    fn seen(&self) -> AgentStatus {
+        self.0.tree.put("usr/bin/pipeops-agent", "third", 0o755);
+        AgentStatus {
+            version: Some("0.3.0".to_owned()),
+            ..AgentStatus::default()
+        }
+    }
+    fn wait(&self, time: Duration) -> Mono {
+        self.0.wait(time)
+    }
+}
+
+#[test]
+fn a_version_that_is_installed_during_a_trial_stays() {
+    let tree = tree();
+    tree.keeper().stage_update(&new(&tree)).unwrap();
+    let agent = Replaced(agent(&tree, Fault::None));
+    tree.keeper().finish_update(&agent).unwrap();
+    assert_eq!(tree.read("usr/bin/pipeops-agent").unwrap(), "third");
+    assert_eq!(tree.read(UNIT), None, "its service stays");
+    assert_eq!(tree.keeper().update_under_way().unwrap(), None);
+    let note = tree.keeper().update_note().unwrap();
+    assert_eq!(note.banned, Vec::<String>::new());
+    assert_eq!(note.not_before_ms, 0);
+    let why = note.last.unwrap().why.unwrap();
+    assert!(why.contains("another version was installed"), "{why}");
+}
+
 #[test]
 fn an_update_whose_service_just_began_is_not_replaced_by_another() {
     let tree = tree();

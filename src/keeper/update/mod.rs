@@ -133,9 +133,7 @@ impl Keeper {
     /// The update that is under way.
     pub fn update_under_way(&self) -> Result<Option<Update>> {
         let ended = |update: &Update| match update.step {
-            UpdateStep::Kept | UpdateStep::Returned => {
-                !self.system.is_there(SYSTEMD_UNIT) && !self.system.is_there(OPENRC_SCRIPT)
-            }
+            UpdateStep::Kept | UpdateStep::Returned => !self.has_service(),
             UpdateStep::Staged
             | UpdateStep::Switched
             | UpdateStep::Trying
@@ -152,7 +150,8 @@ impl Keeper {
     /// The update that is under way.
     pub fn check_no_update_runs(&self) -> Result<()> {
         match self.update_under_way() {
-            Ok(Some(update)) if self.service_runs() => {
+            // One that was stopped would go on at the next boot.
+            Ok(Some(update)) if self.service_runs() || self.has_service() => {
                 Err(is_under_way(format!("to {}", update.version)))
             }
             Ok(_) | Err(_) => Ok(()),
@@ -196,6 +195,10 @@ impl Keeper {
         if let Some(update) = self.update_under_way()?.filter(begun)
             && !self.end_cut_off(&update)?
         {
+            // One whose service was stopped goes on.
+            if !self.service_runs() {
+                self.start_service()?;
+            }
             return Err(is_under_way(format!("to {}", update.version)));
         }
         self.system.guard(PROGRAM)?;
@@ -279,6 +282,11 @@ impl Keeper {
             }
             UpdateStep::Trying => Some(match self.judge(update, watched) {
                 None => UpdateStep::Kept,
+                // Whoever installed it wants it.
+                Some(_) if self.is_replaced(update)? => {
+                    update.why = Some("another version was installed during its trial".to_owned());
+                    UpdateStep::Kept
+                }
                 Some(cause) => {
                     update.why = Some(cause.as_str().to_owned());
                     update.is_banned = cause.bans();
@@ -343,6 +351,16 @@ impl Keeper {
         }
     }
 
+    /// Returns whether a person or a package manager has installed another version meanwhile.
+    fn is_replaced(&self, update: &Update) -> Result<bool> {
+        if let Some(kind) = update.package {
+            return self.has_other_package(update, kind);
+        }
+        let known = [&update.sha256, &update.previous_sha256];
+        let found = files::sum(&self.system.path(PROGRAM))?;
+        Ok(found.is_some_and(|found| !known.contains(&&found.sha256)))
+    }
+
     fn end_update(&self, update: &Update) -> Result<()> {
         drop(fs::remove_file(self.reserve_file()));
         let mut note = self.update_note()?;
@@ -366,6 +384,7 @@ impl Keeper {
         self.note(&note)?;
         let sentence = match &update.why {
             None => format!("updated to {}", update.version),
+            Some(why) if is_kept => format!("{} is not judged: {why}", update.version),
             Some(why) => format!(
                 "{} was rolled back to {}: {why}",
                 update.version, update.previous
@@ -395,6 +414,11 @@ impl Keeper {
         }
         self.end_update(update)?;
         Ok(true)
+    }
+
+    /// Returns whether there is a service of an update, which a boot starts.
+    fn has_service(&self) -> bool {
+        self.system.is_there(SYSTEMD_UNIT) || self.system.is_there(OPENRC_SCRIPT)
     }
 
     /// Returns whether the service of an update runs.
@@ -630,7 +654,7 @@ impl Keeper {
 fn is_under_way(why: impl Into<String>) -> Error {
     Error::new("an update is under way")
         .why(why)
-        .fix("wait for its end: sudo pipeops-agent update --check")
+        .fix("wait for its end: sudo pipeops-agent update --check (one that was stopped goes on by sudo pipeops-agent update)")
         .retry(Retry::Soon)
 }
 

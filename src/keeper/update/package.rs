@@ -211,6 +211,13 @@ impl Keeper {
         self.install(kind, &file, watched)
     }
 
+    /// Returns whether the package manager has a whole package that is neither of the update's.
+    pub(super) fn has_other_package(&self, update: &Update, kind: PackageKind) -> Result<bool> {
+        let installed = self.installed(kind)?;
+        let known = [&update.version, &update.previous];
+        Ok(installed.is_whole && !known.contains(&&installed.version))
+    }
+
     /// Removes the copies of the packages, once nothing needs them any more.
     pub(super) fn remove_packages(&self, kind: PackageKind) {
         for side in [Side::Next, Side::Previous] {
@@ -241,7 +248,10 @@ impl Keeper {
         let until = watched.wait(Duration::ZERO).after(LOCK_PATIENCE);
         loop {
             match self.system.run_unattended(argv, INSTALL, &UNATTENDED) {
-                Err(error) if error.retry == Retry::Soon && watched.wait(LOCK_REST) < until => {}
+                Err(error) if error.retry == Retry::Soon && watched.wait(LOCK_REST) < until => {
+                    // The way back has stopped it to make room.
+                    self.ask_for_agent(&["start", "--no-block"], "start");
+                }
                 ended => return ended.map(drop),
             }
         }
