@@ -48,7 +48,7 @@ use crate::{
     store,
     wire::{
         api,
-        keeper::{PackageKind, Update, UpdateNote, UpdateStep},
+        keeper::{LastUpdate, PackageKind, Update, UpdateNote, UpdateStep},
         state::read_identity,
     },
 };
@@ -151,10 +151,14 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     } else {
         (UpdateNote::default(), None)
     };
-    if let (Some(update), true, false) = (&under_way, args.has("check"), args.has("json")) {
-        output.line(&format!("an update to {} is under way", update.version));
-        if let Some(words) = progress(update) {
-            output.line(&words);
+    if args.has("check") && !args.has("json") {
+        // It is known also where no release can be had.
+        print_last(note.last.as_ref(), output);
+        if let Some(update) = &under_way {
+            output.line(&format!("an update to {} is under way", update.version));
+            if let Some(words) = progress(update) {
+                output.line(&words);
+            }
         }
     }
     let release = release(args, &loaded, &note)?;
@@ -222,6 +226,19 @@ fn held_at_night(args: &Args, loaded: &Loaded) -> Option<&'static str> {
     }
 }
 
+/// Prints the end of the last update.
+fn print_last(last: Option<&LastUpdate>, output: &mut Output) {
+    let Some(LastUpdate { version, at, .. }) = last else {
+        return;
+    };
+    let line = match last.and_then(|last| Some((last.is_kept, last.why.as_ref()?))) {
+        None => format!("{version} was tried and kept at {at}"),
+        Some((true, why)) => format!("{version} was tried and not judged at {at}: {why}"),
+        Some((false, why)) => format!("{version} was tried and rolled back at {at}: {why}"),
+    };
+    output.line(&printable(&line));
+}
+
 /// Prints what is known, and returns the exit code for it.
 fn print(
     list: &List,
@@ -229,10 +246,11 @@ fn print(
     note: &UpdateNote,
     (args, output): (&Args, &mut Output),
 ) -> Exit {
-    let withdrawn = VERSION.parse().is_ok_and(|version| list.withdraws(version));
+    let withdrawn = note.withdrawn.iter().any(|version| version == VERSION)
+        || VERSION.parse().is_ok_and(|version| list.withdraws(version));
     let sentence = match choice {
         Choice::Install => format!("{} is available; {VERSION} is installed", list.version),
-        Choice::Current => format!("{VERSION} is installed and the newest"),
+        Choice::Current => format!("{VERSION} is installed; there is nothing to update"),
         Choice::Held(why) => why.clone(),
     };
     if args.has("json") {
@@ -249,13 +267,6 @@ fn print(
         output.line(&sentence);
         if withdrawn {
             output.line(&format!("{VERSION} was withdrawn: replace it soon"));
-        }
-        if let Some(last) = note.last.as_ref().filter(|last| !last.is_kept) {
-            let why = last.why.as_deref().unwrap_or_default();
-            output.line(&printable(&format!(
-                "{} was tried and rolled back at {}: {why}",
-                last.version, last.at
-            )));
         }
         if *choice == Choice::Install {
             output.line("install it: sudo pipeops-agent update");
@@ -313,13 +324,13 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
     })?;
     if args.has("json") {
         output.json(&json!(last));
-    } else if last.is_kept {
-        output.line(&output.toned(Tone::Good, &format!("updated to {version}")));
     } else {
-        let why = last.why.unwrap_or_default();
-        output.line(&printable(&format!(
-            "{version} was rolled back to {VERSION}: {why}"
-        )));
+        let line = match &last.why {
+            None => output.toned(Tone::Good, &format!("updated to {version}")),
+            Some(why) if last.is_kept => printable(&format!("{version} is not judged: {why}")),
+            Some(why) => printable(&format!("{version} was rolled back to {VERSION}: {why}")),
+        };
+        output.line(&line);
     }
     Ok(if last.is_kept {
         Exit::Fine
@@ -393,7 +404,7 @@ fn previous_package(
             ))
             .fix(match kind {
                 PackageKind::Deb => "update without a way back: sudo apt-get update && sudo apt-get install --only-upgrade pipeops-agent",
-                PackageKind::Rpm => "update without a way back: sudo dnf upgrade pipeops-agent",
+                PackageKind::Rpm => "update without a way back: sudo dnf upgrade pipeops-agent (openSUSE: sudo zypper update pipeops-agent)",
             })
     })
 }

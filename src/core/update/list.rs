@@ -120,11 +120,11 @@ impl List {
     pub fn choose(&self, machine: &Machine<'_>, occasion: Trigger) -> Choice {
         let version = self.version;
         let held = |why: &str| Choice::Held(format!("{version} is not installed: {why}"));
-        if self.withdrawn.contains(&version) || machine.withdrawn.contains(&version) {
-            return held("it was withdrawn");
-        }
         if version == machine.current {
             return Choice::Current;
+        }
+        if self.withdrawn.contains(&version) || machine.withdrawn.contains(&version) {
+            return held("it was withdrawn");
         }
         if version < machine.current {
             return held(&format!(

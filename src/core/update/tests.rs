@@ -229,11 +229,11 @@ fn only_a_newer_good_release_is_installed_by_itself() {
     };
     held(&usual, &machine("0.3.0", early), "never goes back");
     held(&usual, &machine("0.1.9", late), "expired");
-    held(
-        &read("# withdrawn 0.2.0\n"),
-        &machine("0.1.9", early),
-        "withdrawn",
-    );
+    let withdrawn = read("# withdrawn 0.2.0\n");
+    held(&withdrawn, &machine("0.1.9", early), "withdrawn");
+    // What runs cannot be refused.
+    let current = by_itself(&withdrawn, &machine("0.2.0", early));
+    assert_eq!(current, Choice::Current);
     held(&read("# rollout 0\n"), &machine("0.1.9", early), "0 %");
     let failed = Machine {
         banned: &banned,
