@@ -11,7 +11,12 @@ use std::{
 };
 
 use super::super::install;
-use crate::{core::order::OrderExt as _, dashboard, files, host::git, store};
+use crate::{
+    core::{order::OrderExt as _, safe_mode::RECORD},
+    dashboard, files,
+    host::git,
+    store,
+};
 
 /// Places to search for the agent's files.
 #[derive(Debug)]
@@ -61,6 +66,9 @@ const SERVICES_OF_K3S: [&str; 14] = [
 /// their way to a bucket.
 const FOLDERS_OF_K3S: [&str; 2] = ["run/pipeops-k3s", "var/spool/pipeops-k3s"];
 
+/// Files of the root helper that undo nothing.
+const KEEPER: [&str; 3] = ["lock", "updates.json", "k3s.index"];
+
 /// Files and folders to remove, in order.
 #[derive(Debug, Default)]
 pub(super) struct Purge {
@@ -93,7 +101,8 @@ impl Purge {
             && folder.ends_with("pipeops-agent")
             && folder != subject.state
         {
-            purge.folder(folder, |_| false);
+            // A stop removes the folder; without a service manager the times of starts stay.
+            purge.folder(folder, |name| is_of(name, |name| name == RECORD));
         }
         let drop_ins = settings.join("config.d");
         if subject.is_usual || subject.file.exists() {
@@ -195,11 +204,7 @@ impl Purge {
             for below in ["update", "download"] {
                 self.folder(&folder.join(below), |_| true);
             }
-            return self.folder(folder, |name| {
-                is_of(name, |name| {
-                    ["lock", "updates.json", "k3s.index"].contains(&name)
-                })
-            });
+            return self.folder(folder, |name| is_of(name, |name| KEEPER.contains(&name)));
         }
         self.left.push(Left {
             path: folder.to_owned(),
@@ -406,6 +411,7 @@ mod tests {
         let names = settings
             .into_iter()
             .chain(state)
+            .chain(KEEPER.map(str::to_owned))
             .chain(install::copy_names());
         for name in names {
             assert!(
