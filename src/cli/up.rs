@@ -83,8 +83,16 @@ fn up(args: &Args, output: &mut Output) -> Result<Exit> {
     install::check_may_write(&file, "up")?;
     let mut keys = wishes(args, &file, &before);
     let plan = Plan::new(file.clone(), keys.clone(), Basis::Files, output)?;
-    if plan.settings.pipeops.control_plane.is_none() {
-        return finish(&plan, None, args, output);
+    if let Err(error) = plan.settings.pipeops.control_plane() {
+        let is_asked_for = args.has("api-url");
+        if !is_asked_for && install::is_token_given(args) {
+            return Err(error.within("this token has no use, so nothing was changed"));
+        }
+        let exit = finish(&plan, None, args, output)?;
+        if !is_asked_for {
+            output.warning(&error);
+        }
+        return Ok(exit);
     }
     let read = |plan: &Plan| plan.settings.pipeops.control_plane()?.token.read();
     let has_token = read(&plan).is_ok();
@@ -163,10 +171,12 @@ fn wishes(args: &Args, file: &Path, before: &Loaded) -> Vec<Override> {
             keys.push(install::wish(key, value, option));
         }
     }
-    let is_alone = keys
-        .iter()
-        .any(|wish| wish.key == "pipeops.api_url" && wish.text == "off");
-    if is_alone {
+    let wanted = keys.iter().find(|wish| wish.key == "pipeops.api_url");
+    let known = before.entry("pipeops.api_url");
+    let url = wanted
+        .map(|wish| wish.text.clone())
+        .or_else(|| known.map(|entry| entry.value.to_string()));
+    if url.as_deref() == Some("off") {
         return keys;
     }
     if before.entry("pipeops.token_file").is_none() && before.entry("pipeops.token").is_none() {

@@ -241,9 +241,9 @@ impl Plan {
     }
 
     /// Writes the keys to the settings file, or to a drop-in if that exists. Returns the path, if
-    /// any.
+    /// any. The service needs the file, even if all settings are in drop-ins.
     pub(super) fn write_keys(&self) -> Result<Option<PathBuf>> {
-        if self.keys.is_empty() {
+        if self.keys.is_empty() && self.file.exists() {
             return Ok(None);
         }
         make_folder(&self.file)?;

@@ -286,7 +286,19 @@ fn a_machine_is_set_up_without_a_control_plane() {
     assert!(written.contains("pipeops.api_url = \"off\""), "{written}");
     assert!(!written.contains("token"), "{written}");
     assert_eq!(code(&machine.run(&["config", "check"])), 0);
+    // The next one says how to get a control plane.
+    let output = machine.run(&["up", "--no-start"]);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let told = text(&output.stderr);
+    assert!(told.contains("up --api-url https://"), "{told}");
+    assert_eq!(read(&machine.path("config.toml")), written);
+    assert!(!machine.path("config.d").exists());
     // A token has nobody to be shown to.
+    let token = machine.write("new", plane.token(), 0o600);
+    let output = machine.run(&["up", "--no-start", "--token-file", &token]);
+    assert_eq!(code(&output), 2);
+    let told = text(&output.stderr);
+    assert!(told.contains("this token has no use"), "{told}");
     let output = machine.run(&["token", "rotate"]);
     assert_eq!(code(&output), 2);
     let told = text(&output.stderr);
