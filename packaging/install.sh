@@ -443,7 +443,13 @@ install_package() {
             break
         done
         ;;
-    tar) act install_tarball ;;
+    tar)
+        if [ -n "$dry_run" ]; then
+            say "would run: sh place install (of $file)"
+        else
+            install_tarball
+        fi
+        ;;
     esac
 }
 
@@ -464,9 +470,9 @@ own_updates() {
     if [ -z "$dry_run" ] && pipeops-agent config show 2>/dev/null | grep -q '^update[.]automatic *false'; then
         printf '%s\n' "not by itself, as update.automatic says; $by_hand"
     elif [ "$init" = systemd ]; then
-        printf '%s\n' 'by itself between 03:00 and 05:00, with a way back; off: update.automatic = false'
+        printf '%s\n' 'by itself between 03:00 and 05:00, from the address in update.url, with a way back; off: update.automatic = false'
     elif have openrc-run && { [ -d /etc/periodic/daily ] || [ -d /etc/cron.daily ]; }; then
-        printf '%s\n' 'by itself within two hours after the daily jobs of cron, with a way back; off: update.automatic = false'
+        printf '%s\n' 'by itself within two hours after the daily jobs of cron, from the address in update.url, with a way back; off: update.automatic = false'
     else
         printf '%s\n' "not by itself, because nothing here would start that; $by_hand"
     fi
@@ -536,7 +542,8 @@ set_up() {
             say 'its settings are still here; start it: sudo pipeops-agent up'
         fi
     elif [ $# -gt 1 ] || [ -n "${PIPEOPS_TOKEN-}${PIPEOPS_TOKEN_FILE-}" ]; then
-        act pipeops-agent "$@" || [ $? -eq 1 ]
+        # On a terminal it would ask for a name.
+        act pipeops-agent "$@" </dev/null || [ $? -eq 1 ]
     elif [ -n "$dry_run" ]; then
         say 'that was all; nothing was changed'
     else
