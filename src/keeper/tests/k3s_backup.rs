@@ -391,7 +391,12 @@ fn an_encrypted_backup_is_read_with_an_identity_and_shows_nothing_without() {
     };
     let stranger = "AGE-SECRET-KEY-143WN7DCXU4G8R5AXQSSYD9AEPYDNT3HXSLWSPK36CDU6E8M59SSSAGZ3KG";
     let refused = with(&file, stranger).unwrap_err();
-    assert!(refused.sentence().contains("not encrypted to any key in that file"), "{refused}");
+    assert!(
+        refused
+            .sentence()
+            .contains("not encrypted to any key in that file"),
+        "{refused}"
+    );
     for cut in [1, 100, bytes.len() / 2, bytes.len() - 300] {
         let damaged = tree.root().join("damaged");
         crate::files::replace(&damaged, &bytes[..bytes.len() - cut], 0o600).unwrap();
