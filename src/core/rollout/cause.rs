@@ -151,4 +151,6 @@ causes! {
     Finalizer = "object.finalizer", Outside, 0;
     /// The node is still pulling the image.
     ImagePulling = "image.pulling", Outside, 0;
+    /// A Pod of before is still terminating, and its controller waits for that.
+    PodTerminating = "pod.terminating", Outside, 0;
 }

@@ -62,6 +62,7 @@ impl<'a> Words<'a> {
     /// The trouble that the last line which names one speaks of.
     pub(super) fn speak_of(&self) -> Option<&'static Trouble> {
         let known = |line: &&str| {
+            let line = format!("{line}\n");
             let lower = line.to_lowercase();
             TROUBLES.iter().find(|trouble| {
                 let mut signs = trouble.signs.iter();
@@ -86,7 +87,7 @@ const FOREIGN_PROGRAM: &str = "exec format error";
 /// Trouble that programs of all languages name in the same words.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Trouble {
-    /// Words, lower case where their case varies.
+    /// Words, lower case where their case varies; a line break is the end of the line.
     signs: &'static [&'static str],
     /// The trouble, behind "its last lines speak of".
     pub(super) name: &'static str,
@@ -115,6 +116,12 @@ const TROUBLES: &[Trouble] = &[
         name: "a port that is taken",
         fix: "have the program listen on another port: containers of one Pod share its ports, and with hostNetwork those of the node",
         outside: None,
+    },
+    Trouble {
+        signs: &["number of file watchers reached"],
+        name: "a limit of the node for watched files (inotify)",
+        fix: "raise it on the node: sudo sysctl fs.inotify.max_user_watches=524288, and in /etc/sysctl.d for the next start",
+        outside: Some(Cause::NodePressure),
     },
     Trouble {
         signs: &["disk quota exceeded", "EDQUOT"],
@@ -165,6 +172,11 @@ const TROUBLES: &[Trouble] = &[
             "temporary failure in name resolution",
             "server misbehaving",
             "EAI_AGAIN",
+            // musl, where the server refuses or does not answer.
+            ": Try again\n",
+            ": Try again (",
+            "[Errno -3]",
+            "address information: Try again",
             "no servers could be reached",
             // Go, where the server refuses or does not answer.
             ":53: read udp",
@@ -177,6 +189,7 @@ const TROUBLES: &[Trouble] = &[
         signs: &[
             "no such host",
             "name or service not known",
+            "name does not resolve",
             "name resolution",
             "could not resolve host",
             "bad address",
@@ -231,16 +244,31 @@ mod tests {
             Some("a host whose name is not found")
         );
         assert_eq!(
+            name(&[
+                "Error: ENOSPC: System limit for number of file watchers reached, watch '/app'"
+            ]),
+            Some("a limit of the node for watched files (inotify)")
+        );
+        assert_eq!(
             name(&["getaddrinfo EAI_AGAIN db"]),
             Some("DNS that does not answer")
         );
         for line in [
+            "socket.gaierror: [Errno -3] Try again",
+            "could not translate host name \"db\" to address: Try again",
+            "getaddrinfo: Try again (SocketError)",
             ";; connection timed out; no servers could be reached",
             "lookup db on 10.43.0.10:53: read udp 10.42.0.9:34241->10.43.0.10:53: read: connection refused",
             "lookup db on 10.43.0.10:53: read udp 10.42.0.9:34241->10.43.0.10:53: i/o timeout",
         ] {
             assert_eq!(name(&[line]), Some("DNS that does not answer"), "{line}");
         }
-        assert_eq!(name(&["all is well"]), None);
+        assert_eq!(
+            name(&["getaddrinfo for db failed: Name does not resolve"]),
+            Some("a host whose name is not found")
+        );
+        for line in ["all is well", "wrong password: Try again later"] {
+            assert_eq!(name(&[line]), None, "{line}");
+        }
     }
 }

@@ -54,6 +54,14 @@ pub(super) fn newest<'a>(
 /// Cause of a failed pull, by the words of containerd, registries and the network; `None` where
 /// nobody knows them.
 pub(super) fn pull(message: &str) -> Option<Cause> {
+    /// Parts of an image that containerd has lost on its node, by a power cut for example.
+    const STORE: &[&str] = &[
+        "parent snapshot",
+        "missing parent",
+        "failed to stat parent",
+        "content store",
+        "content digest sha256:",
+    ];
     // These are words of the disk of the node where no registry denies something.
     let lower = message.to_lowercase().replace(": permission denied", "");
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
@@ -107,6 +115,8 @@ pub(super) fn pull(message: &str) -> Option<Cause> {
         "insufficient_scope",
     ]) {
         Cause::ImageUnauthorized
+    } else if has(STORE) {
+        Cause::NodeRuntime
     } else if has(&["not found", "notfound", "manifest unknown", "name unknown"]) {
         Cause::ImageNotFound
     } else {
@@ -196,6 +206,9 @@ fn program(lower: &str) -> Option<Explained> {
         ))
 }
 
+/// Fix of a container runtime that does not do its work.
+pub(super) const RUNTIME_FIX: &str = "sudo pipeops-agent doctor on that machine; journalctl -u k3s -n 50 (with OpenRC: tail -n 50 /var/log/k3s.log); the kubelet tries again by itself";
+
 /// Trouble of a node that makes no containers now.
 fn of_node(lower: &str) -> Option<Explained> {
     const LACKS: &[&str] = &[
@@ -217,6 +230,7 @@ fn of_node(lower: &str) -> Option<Explained> {
         "snapshot",
         "failed to start shim",
         "shim disconnected",
+        "unpacking image",
         "rootfs component",
         "mount rootfs",
         "connection refused",
@@ -242,7 +256,7 @@ fn of_node(lower: &str) -> Option<Explained> {
     has(RUNTIME).then_some((
         Cause::NodeRuntime,
         "the container runtime of its node does not manage to",
-        "sudo pipeops-agent doctor on that machine; journalctl -u k3s -n 50 (with OpenRC: tail -n 50 /var/log/k3s.log); the kubelet tries again by itself",
+        RUNTIME_FIX,
     ))
 }
 
@@ -487,6 +501,31 @@ const OF_ROOM: [Reason; 2] = [
     ),
 ];
 
+/// Reasons that lie before every node: gates, and claims whose volume is gone, goes, or does not
+/// come.
+const BEFORE_NODES: [Reason; 4] = [
+    (
+        "scheduling gates",
+        Cause::Schedule,
+        "its scheduling gates were not taken away yet",
+    ),
+    (
+        "bound to non-existent persistentvolume",
+        Cause::StorageUnavailable,
+        "the volume that it claims is gone",
+    ),
+    (
+        "is being deleted",
+        Cause::Finalizer,
+        "a volume claim of it is being deleted, and stays until no Pod uses it",
+    ),
+    (
+        "binding volumes: ",
+        Cause::StorageUnavailable,
+        "a volume that it claims was not made in time",
+    ),
+];
+
 /// Volumes and taints.
 const OF_VOLUMES: [Reason; 5] = [
     (
@@ -525,6 +564,9 @@ pub(super) fn unschedulable(message: &str) -> (Cause, &'static str) {
         let found = reasons.iter().find(|(words, ..)| has(words));
         found.map(|(_, cause, because)| (*cause, *because))
     };
+    if let Some(found) = first(&BEFORE_NODES) {
+        return found;
+    }
     if has("unbound immediate PersistentVolumeClaims")
         || (has("persistentvolumeclaim") && has("not found"))
     {
@@ -679,6 +721,7 @@ mod tests {
             "failed to create containerd task: failed to start shim: start failed: fork/exec: no such file or directory",
             "failed to create containerd task: failed to mount rootfs component: input/output error",
             "failed to get sandbox container task: no running task found: task 69b7 not found: not found",
+            "failed to create containerd container: error unpacking image: failed to extract layer sha256:aa: failed to get reader from content store: content digest sha256:bb: not found",
         ] {
             assert_eq!(cause(message), Some(Cause::NodeRuntime), "{message}");
         }
@@ -781,6 +824,14 @@ mod tests {
             let message = format!("0/2 nodes are available: {reasons}. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.");
             assert_eq!(unschedulable(&message).0, wanted, "{message}");
         }
+        let gated = "Scheduling is blocked due to non-empty scheduling gates";
+        assert_eq!(
+            unschedulable(gated),
+            (
+                Cause::Schedule,
+                "its scheduling gates were not taken away yet"
+            )
+        );
         let none = "no nodes available to schedule pods";
         assert_eq!(unschedulable(none).0, Cause::NodeNotReady);
     }
@@ -904,6 +955,17 @@ mod tests {
         let other = "image with reference a:1 was found but its platform (linux/amd64) does not match the specified platform (linux/arm64/v8)";
         assert_eq!(pull(other), Some(Cause::ImagePlatform));
         assert_eq!(platform_of(other), Some("linux/amd64"));
+    }
+
+    #[test]
+    fn parts_of_an_image_that_its_node_has_lost_are_not_missing_in_the_registry() {
+        for message in [
+            "code = NotFound desc = failed to pull and unpack image \"a:1\": failed to prepare extraction snapshot \"extract-1 sha256:aa\": parent snapshot sha256:bb does not exist: not found",
+            "failed to pull and unpack image \"a:1\": failed to extract layer sha256:aa: failed to get reader from content store: blob not found: not found",
+            "failed to unpack image on snapshotter overlayfs: content digest sha256:bb: not found",
+        ] {
+            assert_eq!(pull(message), Some(Cause::NodeRuntime), "{message}");
+        }
     }
 
     #[test]

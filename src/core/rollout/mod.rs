@@ -318,8 +318,8 @@ impl Rollout {
             self.flaps = self.flaps.saturating_add(1);
         }
         let worst = look.worst();
-        // A pull is over without a trace, and explains nothing that is late after it.
-        let lasts = |found: &Finding| found.cause != Cause::ImagePulling;
+        // What lay outside is over without a trace, and explains nothing that is late after it.
+        let lasts = |found: &Finding| found.cause.blame() == Blame::App;
         if let Some(found) = worst.clone().filter(lasts) {
             self.found = Some(found);
         }

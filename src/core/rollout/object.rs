@@ -112,7 +112,7 @@ fn of_kind(kind: &str) -> &'static [&'static str] {
         b"Pod" => &[
             "spec/nodeName",
             "spec/restartPolicy",
-            "spec/resources/limits/memory",
+            "spec/resources",
             "spec/containers/*/name",
             "spec/containers/*/image",
             "spec/containers/*/imagePullPolicy",

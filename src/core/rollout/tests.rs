@@ -763,6 +763,125 @@ fn an_image_that_is_still_being_pulled_waits_for_the_link_and_is_not_late() {
     );
 }
 
+/// [`starting`], with a sandbox and this state of its init container, an hour and more after its
+/// events.
+fn without_events(init: &Value) -> Observation {
+    let mut seen = starting();
+    let mut pod = seen.get(&key("Pod", "web-1-a")).unwrap().value().clone();
+    pod["status"]["initContainerStatuses"] = json!([{"name": "i", "state": init}]);
+    pod["status"]["conditions"] = json!([{"type": "PodReadyToStartContainers", "status": "True"}]);
+    seen.add(Object::recorded(&pod));
+    seen
+}
+
+#[test]
+fn a_pull_that_outlasts_the_event_of_its_begin_goes_on() {
+    let judged = |init: &Value| {
+        let mut rollout = rollout();
+        let (pulls, silent) = (
+            with_events(&[("Pulling", "10:00:00")]),
+            without_events(init),
+        );
+        let times = [
+            (0, Some(pulls)),
+            (3600, Some(silent.clone())),
+            (9000, Some(silent)),
+        ];
+        verdicts(&mut rollout, &times);
+        rollout.last.unwrap()
+    };
+    for (init, image) in [
+        (json!({"terminated": {"exitCode": 0}}), "i of container c"),
+        (
+            json!({"waiting": {"reason": "PodInitializing"}}),
+            " of container i",
+        ),
+    ] {
+        let long = judged(&init);
+        let wanted = format!("the node pulls the image {image}");
+        assert_eq!((long.verdict, long.sentence), (Waiting, wanted), "{init}");
+    }
+    // The others wait for it.
+    assert_eq!(judged(&json!({"running": {}})).verdict, Bad);
+}
+
+/// A Deployment that waits for a Pod of before on this node, which ends, to make the new one.
+fn recreated(node: &str, phase: &str) -> Observation {
+    let mut seen = with_leaving(starting());
+    let ready = json!([{"type": "Ready", "status": node}]);
+    let revision = |set: &str| json!({"deployment.kubernetes.io/revision": set});
+    for (kind, whole) in [
+        (
+            "Deployment",
+            json!({"metadata": {"name": "web", "namespace": "shop", "uid": "d", "generation": 1,
+            "annotations": revision("1")}, "status": {"observedGeneration": 1}}),
+        ),
+        (
+            "ReplicaSet",
+            json!({"metadata": {"name": "web-0", "namespace": "shop", "uid": "o", "annotations": revision("0"),
+            "ownerReferences": [{"uid": "d"}]}}),
+        ),
+        (
+            "Pod",
+            json!({"metadata": {"name": "web-0-a", "namespace": "shop", "uid": "a", "ownerReferences": [{"uid": "o"}],
+            "deletionTimestamp": "2026-01-01T11:00:00Z"}, "spec": {"nodeName": "n"}, "status": {"phase": phase}}),
+        ),
+        (
+            "Node",
+            json!({"metadata": {"name": "n"}, "status": {"conditions": ready}}),
+        ),
+    ] {
+        seen.add(Object::reduced(kind, &whole));
+    }
+    for kind in ["Pod", "ReplicaSet"] {
+        let name = if kind == "Pod" { "web-1-a" } else { "web-1" };
+        seen.remove(&key(kind, name));
+    }
+    seen
+}
+
+#[test]
+fn a_version_that_waits_for_a_pod_of_before_to_end_is_not_late() {
+    let judged = |node: &str, phase: &str| {
+        let mut rollout = rollout();
+        let seen = recreated(node, phase);
+        let times = [(0, Some(seen.clone())), (3600, Some(seen))];
+        verdicts(&mut rollout, &times);
+        let last = rollout.last.unwrap();
+        (last.verdict, last.finding.unwrap().cause)
+    };
+    assert_eq!(judged("True", "Running"), (Waiting, Cause::PodTerminating));
+    assert_eq!(judged("Unknown", "Running"), (Waiting, Cause::NodeNotReady));
+    // It runs no more.
+    assert_eq!(judged("True", "Failed"), (Bad, Cause::Deadline));
+    for kind in ["StatefulSet", "DaemonSet"] {
+        let mut seen = half_lost(kind, ("old", true));
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        let node = json!({"metadata": {"name": "lost"}, "status": {"conditions": ready}});
+        seen.add(Object::reduced("Node", &node));
+        let mut rollout = Rollout::new(scope_of(kind, "db"), at(0));
+        let times = [(0, Some(seen.clone())), (3600, Some(seen))];
+        assert_eq!(verdicts(&mut rollout, &times), [Waiting, Waiting], "{kind}");
+    }
+}
+
+#[test]
+fn what_lay_outside_before_does_not_explain_what_is_late() {
+    let mut rollout = rollout();
+    let away = pulling("dial tcp 192.0.2.1:443: i/o timeout");
+    let times = [
+        (0, Some(away)),
+        (9, Some(starting())),
+        (608, Some(starting())),
+    ];
+    verdicts(&mut rollout, &times);
+    let late = rollout.observe(Sight::Seen(&starting()), at(608));
+    assert_eq!(
+        (late.verdict, late.finding.unwrap().cause),
+        (Bad, Cause::Deadline)
+    );
+}
+
 /// A Job that is open, with a Pod in this phase.
 fn open_job(spec: &Value, phase: &str) -> Observation {
     let mut seen = Observation::default();

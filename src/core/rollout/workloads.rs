@@ -68,10 +68,11 @@ fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
     let pods: Vec<_> = newest
         .map(|set| owned(set, seen).collect())
         .unwrap_or_default();
-    let mut findings = Vec::new();
-    if let Some(set) = newest {
-        findings.extend(failure_of(target, set, seen));
-    }
+    let failure = newest.and_then(|set| failure_of(target, set, seen));
+    // With the strategy Recreate there are none until all of before have ended.
+    let sets = seen.of_kind("ReplicaSet");
+    let mut sets = sets.filter(|set| updated == 0 && set.is_owned_by(target.uid()));
+    let held = sets.find_map(|set| terminating(target, set, seen));
     let ready = newest.map_or(0, |set| set.count("/status/availableReplicas"));
     let missing = if !is_seen {
         waits(target)
@@ -101,7 +102,7 @@ fn deployment<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         ready,
         wanted,
         missing,
-        findings,
+        findings: failure.into_iter().chain(held).collect(),
         pods,
         failed: FailedPods::Tell,
     }
@@ -156,6 +157,7 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
             .filter(|_| target.count("/status/replicas") < wanted)
             .into_iter()
             .chain(on_lost_node(target, seen))
+            .chain(terminating(target, target, seen))
             .collect(),
         pods,
         failed: FailedPods::Tell,
@@ -219,6 +221,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
             .filter(|_| !is_rolled)
             .into_iter()
             .chain(on_lost_node(target, seen))
+            .chain(terminating(target, target, seen))
             .collect(),
         pods,
         failed: FailedPods::Tell,
@@ -419,6 +422,25 @@ fn on_lost_node(target: &Object, seen: &Observation) -> Option<Finding> {
     let pods = seen.of_kind("Pod");
     pods.filter(|pod| pod.is_owned_by(target.uid()) && !is_ready(pod))
         .find_map(|pod| pods::on_lost_node(pod, seen))
+}
+
+/// A Pod of `owner` that is still terminating, for which `target` may have to wait: its grace
+/// period is its own affair, and after that its node is in trouble.
+fn terminating(target: &Object, owner: &Object, seen: &Observation) -> Option<Finding> {
+    let mut pods = pods::leaving(target, seen);
+    let pod = pods.find(|pod| pod.is_owned_by(owner.uid()) && !has_failed(pod))?;
+    pods::on_lost_node(pod, seen).or_else(|| {
+        let object = pod.in_words();
+        let until = pod.text("/metadata/deletionTimestamp");
+        Some(Finding {
+            cause: Cause::PodTerminating,
+            sentence: format!("{} waits for {object}, which is still terminating", target.in_words()),
+            object,
+            evidence: messages::evidence("deletionTimestamp", until),
+            fix: "wait for the end of its grace period; after that: kubectl describe the Pod, and pipeops-agent doctor on its node".to_owned(),
+            is_definite: false,
+        })
+    })
 }
 
 fn has_seen(target: &Object, generation: u64) -> bool {

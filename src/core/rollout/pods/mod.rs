@@ -8,11 +8,12 @@ use super::{
     earlier::Earlier,
     evidence::{Trouble, Words, spoken_of},
     messages::{
-        FOREIGN, VOLUME_IN_USE, config, container_of, events_about, evidence, exit_code,
-        is_beside_others, newest, node_trouble, platform_of, pull, start, unschedulable,
+        FOREIGN, RUNTIME_FIX, VOLUME_IN_USE, config, container_of, events_about, evidence,
+        exit_code, is_beside_others, newest, node_trouble, platform_of, pull, start, unschedulable,
     },
     object::{list, text},
 };
+use crate::core::time::Wall;
 
 /// Restarts of a container after which it is in a loop.
 const LOOP: u64 = 3;
@@ -91,27 +92,19 @@ fn evicted(pod: &Object) -> Option<Finding> {
 }
 
 fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
-    let condition = pod.condition("PodScheduled")?;
-    if text(condition, "/status") != "False" {
-        return None;
-    }
-    let message = text(condition, "/message");
+    let condition = pod.condition("PodScheduled");
+    let refused = condition.filter(|condition| text(condition, "/status") == "False");
+    let Some(refused) = refused else {
+        // While its volumes are made, the scheduler says nothing of it.
+        let is_placed = !pod.text("/spec/nodeName").is_empty();
+        return of_claims(pod, seen).filter(|_| !is_placed);
+    };
+    let message = text(refused, "/message");
     let (cause, because) = unschedulable(message);
-    if cause == Cause::StorageUnbound {
-        let claims = pod
-            .list("/spec/volumes")
-            .map(|volume| text(volume, "/persistentVolumeClaim/claimName"));
-        for name in claims.filter(|name| !name.is_empty()) {
-            let key = Key {
-                kind: "PersistentVolumeClaim".to_owned(),
-                namespace: pod.text("/metadata/namespace").to_owned(),
-                name: name.to_owned(),
-            };
-            let of_claim = seen.get(&key).map(|claim| claim_findings(claim, seen));
-            if let Some(found) = of_claim.and_then(|found| found.into_iter().next()) {
-                return Some(found);
-            }
-        }
+    if matches!(cause, Cause::StorageUnbound | Cause::StorageUnavailable)
+        && let Some(found) = of_claims(pod, seen)
+    {
+        return Some(found);
     }
     let object = pod.in_words();
     // As long as others use it, it may become free.
@@ -132,7 +125,7 @@ fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
             asked(pod, seen, cause)
         ),
         object,
-        evidence: evidence("Unschedulable", message),
+        evidence: evidence(text(refused, "/reason"), message),
         fix: crowded_fix(cause, message)
             .unwrap_or_else(|| schedule_fix(cause))
             .to_owned(),
@@ -143,6 +136,20 @@ fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
                 && !gets_room(pod, (cause, message), seen)
         }),
     })
+}
+
+/// The first reason that the claims of a Pod have.
+fn of_claims(pod: &Object, seen: &Observation) -> Option<Finding> {
+    let volumes = pod.list("/spec/volumes");
+    let names = volumes.map(|volume| text(volume, "/persistentVolumeClaim/claimName"));
+    let claims = names.filter_map(|name| {
+        seen.get(&Key {
+            kind: "PersistentVolumeClaim".to_owned(),
+            namespace: pod.text("/metadata/namespace").to_owned(),
+            name: name.to_owned(),
+        })
+    });
+    claims.flat_map(|claim| claim_findings(claim, seen)).next()
 }
 
 /// Returns whether a Pod that ends may still keep the port, the volume or the node that another one
@@ -194,7 +201,7 @@ fn crowded_fix(cause: Cause, message: &str) -> Option<&'static str> {
 }
 
 fn schedule_fix(cause: Cause) -> &'static str {
-    const FIXES: [(Cause, &str); 10] = [
+    const FIXES: [(Cause, &str); 11] = [
         (
             Cause::ScheduleCpu,
             "lower resources.requests.cpu or replicas, or remove another app",
@@ -229,6 +236,10 @@ fn schedule_fix(cause: Cause) -> &'static str {
         ),
         (Cause::NodeCordoned, "kubectl uncordon NODE"),
         (Cause::StorageUnavailable, VOLUME_FIX),
+        (
+            Cause::Finalizer,
+            "kubectl describe pvc names the Pods that use the claim; what was deleted by mistake has to be deployed again",
+        ),
     ];
     let found = FIXES.iter().find(|(known, _)| *known == cause);
     found.map_or(
@@ -273,6 +284,11 @@ fn would_fit(pod: &Object, seen: &Observation, resource: &str) -> bool {
 /// Request of a Pod, as the scheduler counts it: what runs at once, or the largest init container
 /// with the sidecars that were started before it.
 fn requested(pod: &Object, resource: &str) -> u64 {
+    // One for the whole Pod takes their place.
+    let whole = pod.value().pointer("/spec/resources/requests");
+    if let Some(whole) = whole.and_then(|whole| whole.get(resource)) {
+        return quantity(whole, resource);
+    }
     let amount = |container: &Value| {
         let amount = container
             .pointer("/resources/requests")
@@ -489,7 +505,13 @@ fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
         Some(event) if waiting.starts_with("Back-off") => event,
         Some(_) | None => waiting,
     };
-    let known = pull(message);
+    // A name may be made of words that mean something.
+    let is_whole = image.contains(['/', ':']);
+    let known = if is_whole {
+        pull(&message.replace(image, ""))
+    } else {
+        pull(message)
+    };
     // Nobody knows that it is the app's.
     let cause = known.unwrap_or(Cause::ImageUnreachable);
     let (because, fix) = known.map_or(UNKNOWN, image_words);
@@ -510,16 +532,24 @@ fn pulls(pod: &Object, status: &Value, seen: &Observation) -> Option<Finding> {
     };
     let event = events_about(pod, seen)
         .filter(|event| is_meant(event))
-        .max_by_key(|event| (event.moment(), event.text("/reason") != "Pulling"))
-        .filter(|event| event.text("/reason") == "Pulling")?;
-    let since = event.moment().map_or_else(String::new, |since| {
+        .max_by_key(|event| (event.moment(), event.text("/reason") != "Pulling"));
+    let is_pull = event.map_or_else(
+        || pulls_for_long(pod, seen),
+        |event| event.text("/reason") == "Pulling",
+    );
+    if !is_pull {
+        return None;
+    }
+    let since = event.and_then(Object::moment);
+    let since = since.map_or_else(String::new, |since| {
         let since = since.rfc3339();
         let seconds = since.split('.').next().unwrap_or_default();
         format!(", since {seconds}Z")
     });
     let image = text(status, "/image");
     let sentence = format!("the node pulls the image {image} of container {name}{since}");
-    let evidence = evidence("Pulling", event.text("/message"));
+    let message = event.map_or("", |event| event.text("/message"));
+    let evidence = evidence("Pulling", message);
     let fix = "wait: the link of the machine is slow, or the image is large; it goes on by itself";
     Some(Finding {
         is_definite: false,
@@ -527,9 +557,21 @@ fn pulls(pod: &Object, status: &Value, seen: &Observation) -> Option<Finding> {
     })
 }
 
+/// Returns whether a Pod has its sandbox and no event any more, because the API server deletes each
+/// after an hour: everything else that keeps a container from starting is told again and again.
+fn pulls_for_long(pod: &Object, seen: &Observation) -> bool {
+    let sandbox = pod.condition("PodReadyToStartContainers");
+    let runs = |(status, part): (&Value, ContainerRole)| {
+        part == ContainerRole::Init && status.pointer("/state/running").is_some()
+    };
+    sandbox.is_some_and(|sandbox| text(sandbox, "/status") == "True")
+        && events_about(pod, seen).next().is_none()
+        && !statuses(pod).any(runs)
+}
+
 /// Sentence and fix of a pull that fails.
 fn image_words(cause: Cause) -> (&'static str, &'static str) {
-    const WORDS: [(Cause, &str, &str); 8] = [
+    const WORDS: [(Cause, &str, &str); 9] = [
         (
             Cause::ImageNotFound,
             "the image IMAGE does not exist in its registry",
@@ -569,6 +611,11 @@ fn image_words(cause: Cause) -> (&'static str, &'static str) {
             Cause::ImageDisk,
             "the node has no room for the image IMAGE",
             "free space on the node: sudo pipeops-agent doctor",
+        ),
+        (
+            Cause::NodeRuntime,
+            "the container runtime of the node lacks parts of the image IMAGE that it had",
+            RUNTIME_FIX,
         ),
     ];
     const UNREACHABLE: (&str, &str) = (
@@ -629,7 +676,8 @@ pub(super) fn ends<'a>(pod: &'a Object, seen: &Observation) -> Vec<(&'a Value, C
     let is_open = |(status, end): &(&Value, ContainerEnd<'_>)| {
         let reason = text(end.terminated, "/reason");
         let is_known = matches!(reason, "OOMKilled" | "StartError" | "ContainerCannotRun");
-        !is_known && killed_by(pod, text(status, "/name"), seen).is_none()
+        let container = (text(status, "/name"), end.terminated);
+        !is_known && killed_by(pod, container, seen).is_none()
     };
     statuses(pod)
         .filter_map(|(status, part)| Some((status, end(pod, status, part)?)))
@@ -678,7 +726,7 @@ fn ended(
             ..out_of_memory(pod, name, seen_of_it)
         });
     }
-    let found = if let Some(killed) = killed_by(pod, name, seen) {
+    let found = if let Some(killed) = killed_by(pod, (name, last), seen) {
         let (cause, found) = probed(name, killed);
         definite(pod, cause, found)
     } else {
@@ -690,12 +738,7 @@ fn ended(
                 ..found
             });
         }
-        failed(
-            pod,
-            (name, part),
-            (code_of(last), seen_of_it),
-            (&words, seen),
-        )
+        failed(pod, (name, part), (last, seen_of_it), (&words, seen))
     };
     Some(Finding {
         is_definite: goes_on && again >= LOOP,
@@ -724,11 +767,12 @@ fn foreign(pod: &Object, (name, part): (&str, ContainerRole), evidence: String) 
 fn failed(
     pod: &Object,
     (name, part): (&str, ContainerRole),
-    (code, seen_of_it): (u64, String),
+    (ended, seen_of_it): (&Value, String),
     (words, seen): (&Words<'_>, &Observation),
 ) -> Finding {
     let (cause, kind) = kind_of(part);
-    if hook_failed(pod, name, seen) {
+    let code = code_of(ended);
+    if hook_failed(pod, (name, ended), seen) {
         let sentence = format!("{kind} {name} keeps being ended because its postStart hook fails");
         let fix = "correct lifecycle.postStart in the manifest; what it writes is in no log";
         return definite(pod, cause, (sentence, words.below(seen_of_it), fix));
@@ -784,12 +828,10 @@ fn probed(
 /// The probe that had the kubelet end the container.
 fn killed_by<'a>(
     pod: &'a Object,
-    name: &str,
+    container: (&str, &Value),
     seen: &'a Observation,
 ) -> Option<(Cause, &'static str, &'a Object)> {
-    let killing = newest(pod, seen, |event| {
-        event.text("/reason") == "Killing" && container_of(event) == name
-    })?;
+    let killing = killing(pod, container, seen)?;
     let message = killing.text("/message");
     let (cause, which, prefix) = if message.contains("failed startup probe") {
         (Cause::ProbeStartup, "startup", "Startup probe")
@@ -804,11 +846,22 @@ fn killed_by<'a>(
     Some((cause, which, unhealthy.unwrap_or(killing)))
 }
 
-/// Returns whether the kubelet ended the container because its postStart hook failed.
-fn hook_failed(pod: &Object, name: &str, seen: &Observation) -> bool {
+/// Event that the kubelet ended a container; none of an earlier one in its place.
+fn killing<'a>(
+    pod: &'a Object,
+    (name, ended): (&str, &Value),
+    seen: &'a Observation,
+) -> Option<&'a Object> {
     let killing = newest(pod, seen, |event| {
         event.text("/reason") == "Killing" && container_of(event) == name
     });
+    let begun = Wall::parse_rfc3339(text(ended, "/startedAt"));
+    killing.filter(|event| event.moment() >= begun)
+}
+
+/// Returns whether the kubelet ended the container because its postStart hook failed.
+fn hook_failed(pod: &Object, container: (&str, &Value), seen: &Observation) -> bool {
+    let killing = killing(pod, container, seen);
     killing.is_some_and(|event| event.text("/message") == "FailedPostStartHook")
 }
 
@@ -897,7 +950,9 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
     // Not a driver or a device that is not found.
     let is_named = ["configmap \"", "configmaps \"", "secret \"", "secrets \""]
         .iter()
-        .any(|kind| message.contains(kind));
+        .any(|kind| message.contains(kind))
+        // Kubernetes makes this one in each namespace, and is about to.
+        && !message.contains("kube-root-ca.crt");
     let is_config =
         is_named && message.contains("not found") || message.contains("references non-existent");
     let is_path = message.contains("hostPath type check failed");
@@ -939,19 +994,21 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
 
 /// Reasons why a claim is not bound.
 pub(super) fn claim_findings(claim: &Object, seen: &Observation) -> Vec<Finding> {
-    if claim.text("/status/phase") != "Pending" {
-        return Vec::new();
-    }
-    let is_meant = |event: &Object| {
-        matches!(
-            event.text("/reason"),
-            "ProvisioningFailed" | "FailedBinding"
-        )
+    let newest = |reasons: &[&str]| {
+        newest(claim, seen, |event| {
+            reasons.contains(&event.text("/reason"))
+        })
     };
-    let Some(event) = newest(claim, seen, is_meant) else {
+    let event = match claim.text("/status/phase") {
+        "Pending" => newest(&["ProvisioningFailed", "FailedBinding"])
+            .or_else(|| newest(&["ExternalProvisioning"])),
+        "Lost" => newest(&["ClaimLost"]),
+        _ => None,
+    };
+    let Some(event) = event else {
         return Vec::new();
     };
-    let message = event.text("/message");
+    let (reason, message) = (event.text("/reason"), event.text("/message"));
     let class = claim.text("/spec/storageClassName");
     let object = claim.in_words();
     let is_absent = message.contains("no storage class is set")
@@ -974,7 +1031,19 @@ pub(super) fn claim_findings(claim: &Object, seen: &Observation) -> Vec<Finding>
             format!("{object} wants an access mode that its storage class does not have"),
             "correct accessModes (ReadWriteOnce is common), or use another storage class",
         )
-    } else if event.text("/reason") == "ProvisioningFailed" {
+    } else if reason == "ClaimLost" {
+        (
+            Cause::StorageUnavailable,
+            format!("{object} has lost its volume"),
+            VOLUME_FIX,
+        )
+    } else if reason == "ExternalProvisioning" {
+        (
+            Cause::StorageUnavailable,
+            format!("{object} has no volume yet: the provisioner has not made one"),
+            "look at the Pods of the provisioner that the evidence names: kubectl -n kube-system get pods; it goes on by itself",
+        )
+    } else if reason == "ProvisioningFailed" {
         (
             Cause::StorageUnavailable,
             format!("{object} has no volume yet: the provisioner does not manage to make one"),
@@ -987,8 +1056,11 @@ pub(super) fn claim_findings(claim: &Object, seen: &Observation) -> Vec<Finding>
             "kubectl describe pvc; kubectl get pv",
         )
     };
-    let evidence = evidence(event.text("/reason"), message);
-    vec![definite(claim, cause, (sentence, evidence, fix))]
+    vec![Finding {
+        // A claim that nothing uses may go without its volume.
+        is_definite: reason != "ExternalProvisioning",
+        ..definite(claim, cause, (sentence, evidence(reason, message), fix))
+    }]
 }
 
 /// Ports that the containers of a Pod declare, its sidecars included.

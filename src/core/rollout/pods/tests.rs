@@ -46,6 +46,8 @@ fn what_init_containers_request_counts_as_the_scheduler_counts_it() {
         let pod = pod(&spec, &json!({}));
         assert_eq!(requested(&pod, "memory") >> 20, wanted, "{spec}");
     }
+    let spec = json!({"containers": main(), "resources": {"requests": {"memory": "5Mi"}}});
+    assert_eq!(requested(&pod(&spec, &json!({})), "memory") >> 20, 5);
 }
 
 #[test]
@@ -240,6 +242,10 @@ fn a_volume_that_is_away_is_waited_for_and_one_that_is_named_wrongly_is_not() {
         ),
         ("configmap \"settings\" not found", Cause::ConfigMissing),
         (
+            "configmap \"kube-root-ca.crt\" not found",
+            Cause::StorageUnavailable,
+        ),
+        (
             "references non-existent secret key: ca.crt",
             Cause::ConfigMissing,
         ),
@@ -271,6 +277,63 @@ fn a_volume_that_is_away_is_waited_for_and_one_that_is_named_wrongly_is_not() {
     ] {
         let seen = event("PersistentVolumeClaim", "ProvisioningFailed", message);
         assert_eq!(claim_findings(&claim, &seen)[0].cause, wanted, "{message}");
+    }
+}
+
+/// A claim in this phase, and an event about it with this reason.
+fn claimed(phase: &str, reason: &str) -> Observation {
+    let mut seen = Observation::default();
+    let metadata = json!({"name": "data", "namespace": "shop", "uid": "c"});
+    seen.add(Object::reduced(
+        "PersistentVolumeClaim",
+        &json!({"metadata": metadata, "status": {"phase": phase}}),
+    ));
+    seen.add(Object::reduced(
+        "Event",
+        &json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": reason, "message": "m",
+        "involvedObject": {"kind": "PersistentVolumeClaim", "namespace": "shop", "name": "data", "uid": "c"}}),
+    ));
+    seen
+}
+
+#[test]
+fn a_volume_that_its_provisioner_has_not_made_or_that_is_lost_is_not_the_fault_of_the_app() {
+    let volumes = json!([{"persistentVolumeClaim": {"claimName": "data"}}]);
+    let found = |(phase, reason): (&str, &str), message: &str| {
+        let status = match message {
+            "" => json!({}),
+            message => {
+                json!({"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]})
+            }
+        };
+        let pod = pod(&json!({"volumes": volumes}), &status);
+        let found = findings(&pod, &claimed(phase, reason), &Earlier::default());
+        let first = found.into_iter().next();
+        first.map(|found| (found.cause, found.object, found.is_definite))
+    };
+    let claim = "PersistentVolumeClaim shop/data".to_owned();
+    let of_claim = |is_definite| Some((Cause::StorageUnavailable, claim.clone(), is_definite));
+    let of_pod = |cause| Some((cause, "Pod shop/p".to_owned(), true));
+    let late =
+        "running PreBind plugin \"VolumeBinding\": binding volumes: context deadline exceeded";
+    let lost = "0/11 nodes are available: persistentvolumeclaim \"data\" bound to non-existent persistentvolume \"pvc-1\". not found";
+    let gone =
+        "0/1 nodes are available: persistentvolumeclaim \"data\" is being deleted. not found";
+    let comes = ("Pending", "ExternalProvisioning");
+    for message in ["", late] {
+        assert_eq!(found(comes, message), of_claim(false), "{message}");
+    }
+    assert_eq!(found(("Lost", "ClaimLost"), lost), of_claim(true));
+    let bound = ("Bound", "ExternalProvisioning");
+    for (message, wanted) in [
+        (late, Cause::StorageUnavailable),
+        (lost, Cause::StorageUnavailable),
+        (gone, Cause::Finalizer),
+    ] {
+        assert_eq!(found(bound, message), of_pod(wanted), "{message}");
+    }
+    for nothing in [bound, ("Pending", "WaitForFirstConsumer")] {
+        assert_eq!(found(nothing, ""), None, "{nothing:?}");
     }
 }
 
@@ -381,6 +444,42 @@ fn a_pull_that_fails_in_unknown_words_does_not_blame_the_network() {
             "the image a:1 cannot be pulled: see the evidence"
         )
     );
+}
+
+#[test]
+fn the_name_of_an_image_says_nothing_about_its_pull() {
+    let message =
+        "failed to resolve reference \"reg.example/denied:1\": reg.example/denied:1: not found";
+    let waiting = json!({"waiting": {"reason": "ErrImagePull", "message": message}});
+    let status = json!({"name": "web", "image": "reg.example/denied:1", "state": waiting});
+    let pod = pod(&json!({}), &json!({"containerStatuses": [status]}));
+    let found = findings(&pod, &Observation::default(), &Earlier::default()).remove(0);
+    assert_eq!(found.cause, Cause::ImageNotFound);
+}
+
+#[test]
+fn a_container_that_was_killed_before_ends_by_itself_now() {
+    let found = |started: &str| {
+        let last = json!({"exitCode": 3, "reason": "Error", "startedAt": started});
+        let status = json!({"name": "web", "restartCount": 4, "lastState": {"terminated": last},
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}}});
+        let spec = json!({"restartPolicy": "Always", "containers": [{"name": "web"}]});
+        let pod = pod(&spec, &json!({"containerStatuses": [status]}));
+        let mut seen = Observation::default();
+        seen.add(Object::reduced(
+            "Event",
+            &json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": "Killing",
+                "lastTimestamp": "2026-01-01T10:00:00Z",
+                "message": "Container web failed liveness probe, will be restarted",
+                "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "p", "uid": "p",
+                    "fieldPath": "spec.containers{web}"}}),
+        ));
+        let count = ends(&pod, &seen).len();
+        let found = findings(&pod, &seen, &Earlier::default()).remove(0);
+        (found.cause, count)
+    };
+    assert_eq!(found("2026-01-01T09:59:00Z"), (Cause::ProbeLiveness, 0));
+    assert_eq!(found("2026-01-01T10:03:00Z"), (Cause::CrashLoop, 1));
 }
 
 #[test]
