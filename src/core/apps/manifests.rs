@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use litemap::LiteMap;
 
 use crate::core::order::{GatherExt as _, OrderExt as _};
@@ -404,12 +405,38 @@ fn judged_one(mut object: Value, namespace: &str, customs: &Customs) -> Result<M
         });
     }
     object.as_object_mut().map(|fields| fields.remove("status"));
+    if kind.name == "Secret" {
+        encode_texts(&mut object);
+    }
     Ok(Manifest {
         kind,
         namespace: namespace.to_owned(),
         name,
         object,
     })
+}
+
+/// Moves the texts of a Secret into its data, where the API server puts them. Applied as texts, its
+/// keys would not be ours there: none would go with its manifest, and no change of one be seen.
+fn encode_texts(secret: &mut Value) {
+    let texts = secret.get("stringData").and_then(Value::as_object).cloned();
+    // The API server says what is wrong with others.
+    let texts = texts.filter(|texts| texts.values().all(Value::is_string));
+    let (Some(texts), Some(fields)) = (texts, secret.as_object_mut()) else {
+        return;
+    };
+    fields.remove("stringData");
+    let data = fields.entry("data").or_insert(Value::Null);
+    if data.is_null() {
+        *data = Value::Object(Map::new());
+    }
+    let encoded = texts.into_iter().map(|(key, text)| {
+        let text = text.as_str().unwrap_or_default();
+        (key, Value::String(STANDARD.encode(text)))
+    });
+    if let Some(data) = data.as_object_mut() {
+        data.extend(encoded);
+    }
 }
 
 /// Returns whether a name can be that of a namespace.
@@ -434,6 +461,24 @@ mod tests {
     const WEB: &str =
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: 1}\n";
     const MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web, namespace: shop, uid: x}\ndata: {a: b}\n";
+
+    #[test]
+    fn texts_of_a_secret_are_sent_as_data_and_nothing_else_is() {
+        let sent = |kind: &str, fields: &str| {
+            let text = format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: a}}\n{fields}\n");
+            let object = &parse(&text, Some("shop")).unwrap()[0].object;
+            (object["data"].clone(), object["stringData"].clone())
+        };
+        let texts = "data: {p: b2xk, q: b2xk}\nstringData: {p: new, r: \"\"}";
+        let data = serde_json::json!({"p": "bmV3", "q": "b2xk", "r": ""});
+        assert_eq!(sent("Secret", texts), (data, Value::Null));
+        assert_eq!(sent("Secret", "stringData: {}").1, Value::Null);
+        for wrong in ["stringData: [s3cret]", "stringData: {p: 5, q: x}"] {
+            let (data, texts) = sent("Secret", wrong);
+            assert!(data.is_null() && !texts.is_null(), "{wrong}");
+        }
+        assert!(sent("ConfigMap", texts).1.is_object());
+    }
 
     fn refused(text: &str, namespace: Option<&str>) -> Problem {
         parse(text, namespace).unwrap_err()
