@@ -36,7 +36,8 @@ pub struct Overlay {
     pub digests: LiteMap<String, String>,
     /// Workloads that are deployed by these digests, because they went back: `Deployment/web`.
     pub pinned: Vec<String>,
-    /// Secrets that somebody changed before it went back, and that keep their value: `Secret/key`.
+    /// Secrets that somebody changed before it went back, and that keep their value: `Secret/key`;
+    /// and what could not go back.
     pub kept: Vec<String>,
     /// Requests and limits by container, `Deployment/web/app`: those of the manifest, and those
     /// that take their place for as long as it says the same.
@@ -157,12 +158,13 @@ impl Overlay {
         }
     }
 
-    /// Returns whether a Secret keeps the value that somebody gave it.
+    /// Returns whether an object stays as it is: it keeps the value that somebody gave it, or could
+    /// not go back.
     pub fn keeps(&self, manifest: &Manifest) -> bool {
         self.kept.contains(&workload(manifest))
     }
 
-    /// Has Secrets written again whose manifests are other ones by now.
+    /// Has objects written again whose manifests are other ones by now.
     pub fn fit_kept(&mut self, before: &[Manifest], manifests: &[Manifest]) {
         self.kept.retain(|key| {
             let mut same = manifests.iter().filter(|it| before.contains(it));

@@ -150,6 +150,8 @@ impl Apps {
         let mut laid = manifests.clone();
         overlay.lay(&mut laid);
         cluster.only_ours(&mut read.app, &laid).await?;
+        // What stays as it is need not be possible.
+        laid.retain(|manifest| !overlay.keeps(manifest));
         cluster.dry_run(&read.app, &laid).await?;
         let is_new = |entry: &&InventoryEntry| entry.is_adopted || entry.is_staged();
         let adopted: Vec<_> = read.app.inventory.iter().filter(is_new).cloned().collect();

@@ -273,6 +273,7 @@ impl Work {
         );
         self.apps.goes_back(&self.plan.app, good);
         if let Err(error) = self.write(&version, good).await {
+            self.still_runs(bad).await;
             return Ok((
                 Outcome::Failed,
                 format!(
@@ -299,6 +300,19 @@ impl Work {
             }
         }
         Ok((Outcome::Undone, self.plan.rolled_back(why)))
+    }
+
+    /// Notes that this revision still runs, because no other one could be put back: drift of that
+    /// one would be repaired.
+    async fn still_runs(&self, number: u64) {
+        let noted = async {
+            let mut read = self.record().await?;
+            read.app.running = number;
+            self.keep(&mut read).await
+        };
+        if let Err(error) = noted.await {
+            log::warn!("app {}: {}", self.plan.app, error.sentence());
+        }
     }
 
     /// Notes the result of a revision. One that is good has its proof.

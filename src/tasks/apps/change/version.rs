@@ -23,7 +23,7 @@ pub(super) struct Version {
     unfinished: Vec<(Key, JobEnd)>,
     /// Workloads that are written with their images by digest.
     pub(super) pinned: Vec<String>,
-    /// Secrets that keep the value that somebody gave them.
+    /// Secrets that keep the value that somebody gave them, and what cannot go back.
     pub(super) kept: Vec<String>,
     pub(super) is_back: bool,
 }
@@ -67,9 +67,8 @@ impl Version {
         match &*manifest.kind.name {
             "Job" if is_same => !self.is_back && self.end(manifest) == Some(JobEnd::Failed),
             "Job" => !self.is_back,
-            "Secret" if self.is_back => !is_same,
-            "Secret" => !self.kept.contains(&workload(manifest)),
-            _ => true,
+            "Secret" if self.is_back && is_same => false,
+            _ => !self.kept.contains(&workload(manifest)),
         }
     }
 
@@ -143,7 +142,7 @@ impl Work {
             overlay.pinned.clear();
             let version = (manifests.as_slice(), earlier.as_slice());
             overlay.pinned = self.to_pin(&app, (&overlay, before), version).await;
-            overlay.kept = self.changed_secrets(&app, version).await;
+            overlay.kept = self.kept_as_is(&app, version).await;
         }
         overlay.lay(&mut manifests);
         Ok(Version {
@@ -171,29 +170,37 @@ impl Work {
             .await
     }
 
-    /// Secrets that are not written on the way back and are not as they were deployed.
-    async fn changed_secrets(
+    /// Objects that stay as they are on the way back: Secrets that are not written and not as they
+    /// were deployed, and what the API server does not change back, such as a claim that has grown
+    /// or a ConfigMap that became immutable.
+    async fn kept_as_is(
         &self,
         app: &App,
         (manifests, earlier): (&[Manifest], &[Manifest]),
     ) -> Vec<String> {
-        let mut changed = Vec::new();
-        // Nobody puts back what is changed of the other apps.
-        let is_asked = |it: &&Manifest| app.owner == Owner::Machine && it.kind.name == "Secret";
-        for secret in manifests.iter().filter(is_asked) {
-            if !earlier.contains(secret) {
+        let mut kept = Vec::new();
+        for manifest in manifests {
+            let is_same = earlier.contains(manifest);
+            if !may_stay(manifest, is_same, app.owner) {
                 continue;
             }
             let cluster = self.cluster();
             let drifted = self
-                .patiently(async || cluster.drifted(app, secret).await)
+                .patiently(async || cluster.drifted(app, manifest).await)
                 .await;
-            // Where the API server does not say, it stays as it is.
-            if !matches!(drifted, Ok(None)) {
-                changed.push(workload(secret));
+            let is_kept = match drifted {
+                Ok(drifted) => is_same && drifted.is_some(),
+                // It is refused, or nobody can say how it is.
+                Err(error) => {
+                    log::warn!("app {}: {}", app.name, error.sentence());
+                    true
+                }
+            };
+            if is_kept {
+                kept.push(workload(manifest));
             }
         }
-        changed
+        kept
     }
 
     /// Workloads of a version that go back by digest from the one before.
@@ -242,6 +249,17 @@ impl Work {
         };
         let ends = jobs.into_iter().map(key).map(end);
         Ok(ends.filter(|(_, end)| *end != JobEnd::Done).collect())
+    }
+}
+
+/// Returns whether an object may have to stay as it is on the way back: a Secret of today, or what
+/// the API server does not change again.
+fn may_stay(manifest: &Manifest, is_same: bool, owner: Owner) -> bool {
+    match &*manifest.kind.name {
+        // Nobody puts back what is changed of the other apps.
+        "Secret" if is_same => owner == Owner::Machine,
+        "Secret" | "ConfigMap" | "PersistentVolumeClaim" => !is_same,
+        _ => false,
     }
 }
 
@@ -340,6 +358,28 @@ mod tests {
         assert_eq!(written(&on), ["Secret", "Job", "Deployment"]);
         on.kept.push("Secret/key".to_owned());
         assert_eq!(written(&on), ["Job", "Deployment"]);
+        // What cannot go back keeps nothing else from it.
+        let mut back = version(manifests("one", "x"), manifests("two", "y"), true);
+        back.kept.push("Secret/key".to_owned());
+        assert_eq!(written(&back), ["Deployment"]);
+    }
+
+    #[test]
+    fn what_may_not_go_back_is_asked_before_anything_is_written() {
+        let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: key}\n---\n\
+             apiVersion: v1\nkind: ConfigMap\nmetadata: {name: map}\n---\n\
+             apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n---\n\
+             apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n";
+        let all = parse(text, Some("shop")).unwrap();
+        let asked = |is_same: bool, owner: Owner| {
+            let asked = all.iter().filter(|it| may_stay(it, is_same, owner));
+            asked.map(|it| &*it.kind.name).collect::<Vec<_>>()
+        };
+        let changed = ["Secret", "ConfigMap", "PersistentVolumeClaim"];
+        assert_eq!(asked(false, Owner::Machine), changed);
+        assert_eq!(asked(false, Owner::ControlPlane), changed);
+        assert_eq!(asked(true, Owner::Machine), ["Secret"]);
+        assert_eq!(asked(true, Owner::ControlPlane), Vec::<&str>::new());
     }
 
     #[test]
