@@ -434,7 +434,11 @@ impl Cluster<'_> {
             let found = found.map_err(|failed| self.explained(manifest, failed))?;
             let Some(found) = found else {
                 let nonce = app.nonce(&entry).unwrap_or_default();
-                let created = self.create(manifest, nonce).await?;
+                let created = match self.create(manifest, nonce).await {
+                    // Somebody was faster, or a quota is being counted by others as well.
+                    Err(Failed::Call(error)) if error.is_conflict() => continue,
+                    created => created.map_err(|failed| self.explained(manifest, failed))?,
+                };
                 self.note(manifest, &created, as_applied).await?;
                 return Ok(created.metadata.uid);
             };
@@ -497,16 +501,14 @@ impl Cluster<'_> {
         Ok(cleared.metadata.resource_version)
     }
 
-    async fn create(&self, manifest: &Manifest, nonce: &str) -> Result<LiveObject, Error> {
+    async fn create(&self, manifest: &Manifest, nonce: &str) -> Result<LiveObject, Failed> {
         let path = format!(
             "{}?fieldManager={MANAGER}",
             manifest.kind.path(&manifest.namespace, "")
         );
         let object = marked(manifest, nonce);
-        let created = self
-            .write_call(async |identity| self.client.create_as(identity, &path, &object).await)
-            .await;
-        created.map_err(|failed| self.explained(manifest, failed))
+        self.write_call(async |identity| self.client.create_as(identity, &path, &object).await)
+            .await
     }
 
     async fn apply(&self, manifest: &Manifest, (uid, version): (&str, &str)) -> Result<(), Failed> {
