@@ -15,6 +15,8 @@ use crate::core::order::GatherExt as _;
 const CONTAINER: &str = "/spec/template/spec/containers/0";
 /// Port of the Service.
 const SERVICE_PORT: u16 = 80;
+/// Fix of what a few words do not say.
+const BY_MANIFEST: &str = "change its manifest: pipeops-agent apps apply";
 
 /// A few words about an app of one container. What is absent stays as it is.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +58,7 @@ pub fn deployed(
         return Err(problem(
             format!("Deployment {name}"),
             "it has no container",
-            "change its manifest: pipeops-agent apps apply",
+            BY_MANIFEST,
         ));
     };
     if let Some(image) = &wish.image {
@@ -70,19 +72,10 @@ pub fn deployed(
         ));
     }
     if let Some(port) = wish.port {
-        let ports = json!([{"name": "http", "containerPort": port}]);
-        place(&mut container, &["ports"], ports);
-        // Without a probe a program that hangs at its start counts as ready.
-        let probe = json!({"tcpSocket": {"port": "http"}});
-        place(&mut container, &["readinessProbe"], probe);
-        objects.put(service(name));
+        listen(&mut objects, (&web, &mut container), (name, port))?;
     }
     if let Some(host) = &wish.host {
-        if objects.get("Service", name).is_none() {
-            let what = format!("{name} cannot be reached as {host}");
-            return Err(problem(what, "it has no port", "--port PORT"));
-        }
-        objects.put(ingress(name, host));
+        reach(&mut objects, &web, (name, host))?;
     }
     if let Some(secret) = &wish.pull_secret {
         let path = ["spec", "template", "spec", "imagePullSecrets"];
@@ -100,6 +93,123 @@ pub fn deployed(
         ((text("/apiVersion"), text("/kind")), manifest.kind.clone())
     });
     judged(objects.0, Some(namespace), &customs.gather())
+}
+
+/// Has the container listen on another port, and leads its probes and Services there. What is not
+/// there yet is made.
+fn listen(
+    objects: &mut Objects,
+    (web, container): (&Value, &mut Value),
+    (name, port): (&str, u16),
+) -> Result<(), Problem> {
+    let is_http = |one: &Value| text(one, "/name") == "http";
+    let old = match list(container, "/ports") {
+        [] => None,
+        [_] => Some(0),
+        many => Some(many.iter().position(is_http).ok_or_else(|| {
+            let what = format!("the container of Deployment {name}");
+            problem(
+                what,
+                "it has several ports, and none is named http",
+                BY_MANIFEST,
+            )
+        })?),
+    };
+    let port = json!(port);
+    let old = old.and_then(|at| container.pointer_mut(&format!("/ports/{at}/containerPort")));
+    let old = old.map(|old| std::mem::replace(old, port.clone()));
+    if let Some(old) = &old {
+        for probe in ["readinessProbe", "livenessProbe", "startupProbe"] {
+            for action in ["httpGet", "tcpSocket", "grpc"] {
+                let found = container.pointer_mut(&format!("/{probe}/{action}/port"));
+                if let Some(found) = found.filter(|found| *found == old) {
+                    found.clone_from(&port);
+                }
+            }
+        }
+    } else {
+        let ports = json!([{"name": "http", "containerPort": port}]);
+        place(container, &["ports"], ports);
+        if container.get("readinessProbe").is_none() {
+            // Without a probe a program that hangs at its start counts as ready.
+            let probe = json!({"tcpSocket": {"port": "http"}});
+            place(container, &["readinessProbe"], probe);
+        }
+    }
+    if objects.service_of(web).is_none() {
+        if objects.get("Service", name).is_some() {
+            let why = "it leads to other Pods than those of the Deployment";
+            return Err(problem(format!("Service {name}"), why, BY_MANIFEST));
+        }
+        objects.put(service(name, web));
+    }
+    for service in objects.0.iter_mut().filter(|it| leads_to(it, web)) {
+        let is_only = list(service, "/spec/ports").len() == 1;
+        let entries = service.pointer_mut("/spec/ports");
+        let entries = entries.and_then(Value::as_array_mut);
+        for entry in entries.into_iter().flatten() {
+            let target = entry.get("targetPort").or_else(|| entry.get("port"));
+            let is_meant = old.as_ref().map_or_else(
+                || is_only && target.is_some_and(Value::is_number),
+                |old| target == Some(old),
+            );
+            if is_meant {
+                place(entry, &["targetPort"], port.clone());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Has the Ingress lead from another host to the Service of the app.
+fn reach(objects: &mut Objects, web: &Value, (name, host): (&str, &str)) -> Result<(), Problem> {
+    let Some(mut known) = objects.get("Ingress", name) else {
+        let service = objects.service_of(web).ok_or_else(|| {
+            let what = format!("{name} cannot be reached as {host}");
+            problem(what, "it has no port", "--port PORT")
+        })?;
+        let made = ingress(name, host, service);
+        objects.put(made);
+        return Ok(());
+    };
+    let [rule] = list(&known, "/spec/rules") else {
+        let why = "it has not exactly one rule";
+        return Err(problem(format!("Ingress {name}"), why, BY_MANIFEST));
+    };
+    let old = rule.get("host").cloned();
+    if let Some(rule) = known.pointer_mut("/spec/rules/0") {
+        place(rule, &["host"], json!(host));
+    }
+    let certificates = known.pointer_mut("/spec/tls").and_then(Value::as_array_mut);
+    for certificate in certificates.into_iter().flatten() {
+        let hosts = certificate.get_mut("hosts").and_then(Value::as_array_mut);
+        for known in hosts.into_iter().flatten() {
+            if Some(&*known) == old.as_ref() {
+                *known = json!(host);
+            }
+        }
+    }
+    objects.put(known);
+    Ok(())
+}
+
+/// Returns whether an object is a Service that leads to the Pods of a Deployment.
+fn leads_to(object: &Value, web: &Value) -> bool {
+    let labels = web.pointer("/spec/template/metadata/labels");
+    let selector = object.pointer("/spec/selector").and_then(Value::as_object);
+    text(object, "/kind") == "Service"
+        && selector.is_some_and(|selector| {
+            !selector.is_empty()
+                && selector
+                    .iter()
+                    .all(|(name, value)| labels.and_then(|all| all.get(name)) == Some(value))
+        })
+}
+
+/// A list in an object; empty where there is none.
+fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+    let found = object.pointer(pointer).and_then(Value::as_array);
+    found.map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Sets the variables that are named, with the Secret of those whose values are secret.
@@ -139,10 +249,15 @@ fn volumes(
         }
         // A volume of one node cannot be mounted by two versions at once.
         place(web, &["spec", "strategy"], json!({"type": "Recreate"}));
-        objects.put(json!({
+        let fresh = json!({
             "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": claim},
-            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}},
-        }));
+            "spec": {"accessModes": ["ReadWriteOnce"]},
+        });
+        let known = objects.get("PersistentVolumeClaim", &claim);
+        let mut object = known.unwrap_or(fresh);
+        let path = ["spec", "resources", "requests", "storage"];
+        place(&mut object, &path, json!(size));
+        objects.put(object);
     }
     Ok(())
 }
@@ -154,6 +269,11 @@ impl Objects {
     fn get(&self, kind: &str, name: &str) -> Option<Value> {
         let is_meant = |object: &&Value| is(object, kind, name);
         self.0.iter().find(is_meant).cloned()
+    }
+
+    /// The Service that leads to the Pods of a Deployment.
+    fn service_of(&self, web: &Value) -> Option<&Value> {
+        self.0.iter().find(|object| leads_to(object, web))
     }
 
     /// Takes an object in, in the place of the one with its kind and name.
@@ -204,18 +324,24 @@ fn fresh(name: &str) -> Value {
     })
 }
 
-fn service(name: &str) -> Value {
+fn service(name: &str, web: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
         "spec": {
-            "selector": {"app.kubernetes.io/name": name},
+            "selector": web.pointer("/spec/selector/matchLabels"),
             "ports": [{"name": "http", "port": SERVICE_PORT, "targetPort": "http"}],
         },
     })
 }
 
-fn ingress(name: &str, host: &str) -> Value {
-    let backend = json!({"service": {"name": name, "port": {"name": "http"}}});
+fn ingress(name: &str, host: &str, service: &Value) -> Value {
+    let port = list(service, "/spec/ports").first();
+    let port = match port.map(|port| (text(port, "/name"), port.get("port"))) {
+        Some((name, _)) if !name.is_empty() => json!({"name": name}),
+        Some((_, number)) => json!({"number": number}),
+        None => json!({}),
+    };
+    let backend = json!({"service": {"name": text(service, "/metadata/name"), "port": port}});
     let paths = json!([{"path": "/", "pathType": "Prefix", "backend": backend}]);
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": name},
@@ -243,6 +369,7 @@ fn claim_name(name: &str, path: &str) -> Result<String, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::apps::parse;
 
     fn words(manifests: &[Manifest]) -> Vec<String> {
         manifests.iter().map(Manifest::in_words).collect()
@@ -306,6 +433,126 @@ mod tests {
         container["env"][1]["value"] = json!("3");
         assert_eq!(second[3], wanted);
         assert_eq!(second[..3], first[..3]);
+    }
+
+    const BY_HAND: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: front}
+spec: {type: LoadBalancer, selector: {app: web}, ports: [{name: web, port: 80, targetPort: 8080}, {name: metrics, port: 9090}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web, tier: front}}
+    spec:
+      containers:
+      - name: web
+        image: i:1
+        ports: [{name: http, containerPort: 8080}, {name: metrics, containerPort: 9090}]
+        readinessProbe: {httpGet: {path: /ready, port: 8080}}
+        livenessProbe: {tcpSocket: {port: metrics}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web, annotations: {a: b}}
+spec:
+  ingressClassName: own
+  tls: [{hosts: [old.example, more.example], secretName: tls}]
+  rules: [{host: old.example, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: front, port: {name: web}}}}]}}]
+";
+
+    /// Manifests, and what these words make of them.
+    fn by_hand(text: &str, wish: &Simple) -> [Result<Vec<Manifest>, Problem>; 2] {
+        let before = parse(text, Some("shop"));
+        let after = before
+            .as_ref()
+            .map(|before| deployed(("web", "shop"), before, wish));
+        let after = after.map_err(Clone::clone).flatten();
+        [before, after]
+    }
+
+    #[test]
+    fn a_port_and_a_host_change_nothing_else_of_objects_that_were_made_by_hand() {
+        let wish = Simple {
+            port: Some(8081),
+            host: Some("new.example".to_owned()),
+            ..Simple::default()
+        };
+        let [mut wanted, after] = by_hand(BY_HAND, &wish).map(Result::unwrap);
+        for (at, pointer, value) in [
+            (0, "/spec/ports/0/targetPort", json!(8081)),
+            (
+                1,
+                "/spec/template/spec/containers/0/ports/0/containerPort",
+                json!(8081),
+            ),
+            (
+                1,
+                "/spec/template/spec/containers/0/readinessProbe/httpGet/port",
+                json!(8081),
+            ),
+            (2, "/spec/rules/0/host", json!("new.example")),
+            (2, "/spec/tls/0/hosts/0", json!("new.example")),
+        ] {
+            *wanted[at].object.pointer_mut(pointer).unwrap() = value;
+        }
+        assert_eq!(after, wanted);
+    }
+
+    #[test]
+    fn what_is_missing_beside_objects_that_were_made_by_hand_is_made_for_their_pods() {
+        let wish = Simple {
+            host: Some("new.example".to_owned()),
+            ..Simple::default()
+        };
+        let own = BY_HAND.replace("name: web, annotations", "name: own, annotations");
+        let [_, after] = by_hand(&own, &wish).map(Result::unwrap);
+        let backend = &after[3].object["spec"]["rules"][0]["http"]["paths"][0]["backend"];
+        assert_eq!(
+            *backend,
+            json!({"service": {"name": "front", "port": {"name": "web"}}})
+        );
+        let wish = Simple {
+            port: Some(8081),
+            ..Simple::default()
+        };
+        let alone = BY_HAND.split("---").nth(1).unwrap();
+        let [_, after] = by_hand(alone, &wish).map(Result::unwrap);
+        assert_eq!(after[0].object["spec"]["selector"], json!({"app": "web"}));
+    }
+
+    #[test]
+    fn what_a_few_words_do_not_say_is_left_to_the_manifest() {
+        let port = Simple {
+            port: Some(8081),
+            ..Simple::default()
+        };
+        let host = Simple {
+            host: Some("new.example".to_owned()),
+            ..Simple::default()
+        };
+        for (from, to, wish) in [
+            (
+                "name: http, containerPort",
+                "name: main, containerPort",
+                &port,
+            ),
+            (
+                "front}\nspec: {type: LoadBalancer, selector: {app: web",
+                "web}\nspec: {selector: {app: other",
+                &port,
+            ),
+            ("rules: [", "rules: [{host: more.example}, ", &host),
+        ] {
+            let text = BY_HAND.replace(from, to);
+            assert_ne!(text, BY_HAND, "{from}");
+            let [_, after] = by_hand(&text, wish);
+            assert_eq!(after.unwrap_err().fix, BY_MANIFEST, "{from}");
+        }
     }
 
     #[test]
