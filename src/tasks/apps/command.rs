@@ -201,7 +201,7 @@ impl Apps {
     }
 
     /// Values of the Secrets that the Pods of an app may have written into their logs.
-    async fn hidden_in_logs(&self, app: &App) -> Result<Vec<Secret>> {
+    pub(super) async fn hidden_in_logs(&self, app: &App) -> Result<Vec<Secret>> {
         let mut manifests = Vec::new();
         // Until a version is good, its Pods may be those of the one before.
         for number in BTreeSet::from([app.running, app.good]) {

@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::Apps;
+use super::{Apps, veil::in_words};
 use crate::{
     core::{
         apps::{App, Difference, InventoryEntry, Manifest, differences},
         order::GatherExt as _,
-        rollout::{EventLine, Observation, PodLine, events_of, pods_of},
+        rollout::{EventLine, Observation, PodLine, events_of, pods_of, shown_log},
+        secret::Secret,
         time::Wall,
     },
-    error::Result,
+    error::{Error, Result},
     wire::apps::ApplyWish,
 };
 
@@ -51,7 +52,13 @@ impl Apps {
     /// As [`Apps::pods`].
     pub async fn events(&self, app: &str) -> Result<Value> {
         let (uids, seen) = self.seen(app).await?;
-        let events: Vec<_> = events_of(uids, &seen).iter().map(event).collect();
+        let mut events = events_of(uids, &seen);
+        if events.iter().any(quotes) {
+            let read = self.existing(app).await?;
+            let known = self.hidden_in_logs(&read.app).await;
+            veil(&mut events, known.as_deref());
+        }
+        let events: Vec<_> = events.iter().map(event).collect();
         Ok(json!({"app": app, "events": events}))
     }
 
@@ -198,6 +205,26 @@ fn pod(pod: &PodLine) -> Value {
     })
 }
 
+/// Returns whether the kubelet repeats in an event what a program has written.
+fn quotes(event: &EventLine) -> bool {
+    matches!(
+        event.reason.as_str(),
+        "Unhealthy" | "FailedPostStartHook" | "FailedPreStopHook"
+    )
+}
+
+/// Hides values of Secrets in events. Where they are not known, no words of programs are shown.
+fn veil(events: &mut [EventLine], known: std::result::Result<&[Secret], &Error>) {
+    for event in events.iter_mut().filter(|event| quotes(event)) {
+        event.message = match known {
+            Ok(known) => shown_log(event.message.as_bytes(), true, known)
+                .trim_end()
+                .to_owned(),
+            Err(error) => format!("its words are not shown: {}", in_words(error)),
+        };
+    }
+}
+
 fn event(event: &EventLine) -> Value {
     json!({
         "at": event.at.map(Wall::rfc3339), "severity": if event.is_warning { "warning" } else { "note" },
@@ -252,6 +279,31 @@ mod tests {
         let many = changed(&[], &parsed(&many.concat()), Values::Shown);
         assert_eq!(many["objects"].as_array().unwrap().len(), CHANGED_MAX);
         assert_eq!(many["more"], 3);
+    }
+
+    #[test]
+    fn events_show_no_values_of_secrets_that_a_program_has_written() {
+        let shown = |reason: &str, known: std::result::Result<&[Secret], &Error>| {
+            let mut events = [EventLine {
+                at: None,
+                object: "Pod shop/web-1".to_owned(),
+                is_warning: true,
+                reason: reason.to_owned(),
+                message: "Readiness probe failed: hunter2 is wrong".to_owned(),
+                count: 1,
+            }];
+            veil(&mut events, known);
+            event(&events[0])["message"].as_str().unwrap().to_owned()
+        };
+        let known = [Secret::new("hunter2".to_owned())];
+        let told = "Readiness probe failed: (hidden) is wrong";
+        assert_eq!(shown("Unhealthy", Ok(&known)), told);
+        let unread = Error::new("the Secret key cannot be read");
+        assert_eq!(
+            shown("Unhealthy", Err(&unread)),
+            "its words are not shown: the Secret key cannot be read"
+        );
+        assert!(shown("BackOff", Err(&unread)).contains("hunter2"));
     }
 
     #[test]
