@@ -51,7 +51,9 @@ impl Apps {
         let revisions = read.app.revisions.iter().map(|it| self.revision(it));
         let revisions: Vec<_> = revisions.collect();
         let running = self.running_manifests(&read.app).await;
+        let last = self.change_of(&read.app).await;
         if let Value::Object(fields) = &mut answer {
+            fields.insert("change".to_owned(), last);
             fields.insert("objects".to_owned(), json!(objects));
             fields.insert("revisions".to_owned(), json!(revisions));
             fields.insert(
@@ -79,10 +81,7 @@ impl Apps {
         };
         let manifests = self.running_manifests(&read).await;
         let running = self.what_runs(&read, manifests.as_deref()).await;
-        let last = match read.change.as_ref().filter(|_| self.stands_by().is_some()) {
-            Some(last) => noted(last),
-            None => self.last_change(app).await,
-        };
+        let last = self.change_of(&read).await;
         // Last, and of the record as it is by now: a change that has ended has its verdict there.
         let known = self.known.borrow().get(app).cloned();
         let known = known.as_ref().unwrap_or(&read);
@@ -200,6 +199,14 @@ impl Apps {
             fields.insert("inputs".to_owned(), json!(inputs));
         }
         answer
+    }
+
+    /// The last change of an app, by the record where another agent carries changes out.
+    async fn change_of(&self, app: &App) -> Value {
+        match app.change.as_ref().filter(|_| self.stands_by().is_some()) {
+            Some(last) => noted(last),
+            None => self.last_change(&app.name).await,
+        }
     }
 
     pub(super) async fn last_change(&self, app: &str) -> Value {
