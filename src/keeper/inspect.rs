@@ -44,7 +44,7 @@ const NAMES: [&str; 27] = [
     "/etc/rancher/k3s/config.yaml.d/",
     "/var/lib/rancher/k3s/",
     "/var/lib/rancher/k3s/server/",
-    "/var/lib/rancher/k3s/server/db/",
+    "/var/lib/rancher/k3s/server/db/etcd/",
     "/var/lib/rancher/k3s/agent/",
     "/var/lib/rancher/k3s/agent/images/",
     "dates /var/lib/rancher/k3s/server/tls/*.crt",

@@ -106,7 +106,7 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &[
             MOUNTS,
             "/sys/block/*/device/type",
-            "/var/lib/rancher/k3s/server/db/",
+            "/var/lib/rancher/k3s/server/db/etcd/",
         ],
         why: "even an idle k3s wears out a card within a year, and a slow card stops it; etcd does not work on cards",
         judge: card,
@@ -379,8 +379,8 @@ fn card(facts: &Facts, _: &Environment) -> Judgement {
         ],
     };
     if facts
-        .names("/var/lib/rancher/k3s/server/db/")
-        .any(|name| name == "etcd")
+        .names("/var/lib/rancher/k3s/server/db/etcd/")
+        .any(|name| name == "member")
     {
         return Problem::new(format!("etcd is on the card {card}"), &ADVICE)
             .severity(Critical)

@@ -24,12 +24,13 @@ use crate::{
 const NAME: &str = "pipeops";
 
 impl System {
-    /// Kind of the datastore of this server.
+    /// Kind of the datastore of this server. k3s looks for the same folder: that of etcd itself is
+    /// there with SQLite as well, with a name that k3s makes at each start (k3s 13728).
     pub(super) fn datastore(&self, data_dir: &str) -> Datastore {
         let endpoint = self.k3s_value("datastore-endpoint", "K3S_DATASTORE_ENDPOINT");
         if endpoint.is_some() {
             Datastore::Elsewhere
-        } else if self.is_there(&format!("{data_dir}/server/db/etcd")) {
+        } else if self.is_there(&format!("{data_dir}/server/db/etcd/member/wal")) {
             Datastore::Etcd
         } else {
             Datastore::Sqlite

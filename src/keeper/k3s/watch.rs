@@ -874,13 +874,16 @@ mod tests {
             seen: String::new(),
         };
         let dated = order("k3s.certificates-end");
+        let etcd = format!("{}/server/db/etcd/", k3s::DATA_DIR);
+        let etcd = keeper.system.path(&etcd);
+        std::fs::create_dir_all(&etcd).unwrap();
+        std::fs::write(etcd.join("name"), "box-1a2b3c4d").unwrap();
         assert_eq!(
             keeper.turn(&dated, &note),
             Ok(false),
             "SQLite: the only one"
         );
-        let etcd = format!("{}/server/db/etcd", k3s::DATA_DIR);
-        std::fs::create_dir_all(keeper.system.path(&etcd)).unwrap();
+        std::fs::create_dir_all(etcd.join("member/wal")).unwrap();
         let why = keeper.turn(&dated, &note).unwrap_err();
         assert!(why.contains("how many servers"), "{why}");
         // What is broken is restarted all the same: the API of such a one answers nobody.

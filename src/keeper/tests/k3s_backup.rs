@@ -628,5 +628,9 @@ fn an_etcd_whose_servers_cannot_be_counted_is_not_reset_without_a_word() {
 }
 
 fn make_etcd(tree: &Tree) {
-    std::fs::create_dir_all(tree.root().join("var/lib/rancher/k3s/server/db/etcd")).unwrap();
+    std::fs::create_dir_all(
+        tree.root()
+            .join("var/lib/rancher/k3s/server/db/etcd/member/wal"),
+    )
+    .unwrap();
 }

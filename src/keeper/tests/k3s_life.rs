@@ -67,7 +67,7 @@ pub(super) fn starts(tree: &Tree, script: &str) {
     tree.put(program, &other.read(program).unwrap(), 0o755);
 }
 
-const STARTS: &str = "mkdir -p run/k3s var/lib/kubelet/pods var/lib/rancher/k3s/server/db etc/rancher/node; echo db >var/lib/rancher/k3s/server/db/state.db; echo p >etc/rancher/node/password; echo k >etc/rancher/k3s/k3s.yaml";
+const STARTS: &str = "mkdir -p run/k3s var/lib/kubelet/pods var/lib/rancher/k3s/server/db/etcd etc/rancher/node; echo db >var/lib/rancher/k3s/server/db/state.db; echo box >var/lib/rancher/k3s/server/db/etcd/name; echo p >etc/rancher/node/password; echo k >etc/rancher/k3s/k3s.yaml";
 
 pub(super) fn good() -> Tree {
     machine(STARTS, "active", "True")

@@ -230,7 +230,11 @@ fn an_upgrade_that_was_cut_off_anywhere_is_whole_or_gone() {
 #[test]
 fn an_etcd_whose_servers_cannot_be_counted_is_not_upgraded_without_a_word() {
     let tree = machine(PATCH);
-    std::fs::create_dir_all(tree.root().join("var/lib/rancher/k3s/server/db/etcd")).unwrap();
+    std::fs::create_dir_all(
+        tree.root()
+            .join("var/lib/rancher/k3s/server/db/etcd/member/wal"),
+    )
+    .unwrap();
     let ids = |wanted: &Upgrade| {
         let plan = tree.keeper().k3s_upgrade_plan(wanted).unwrap();
         let ids = plan.refused.into_iter().map(|finding| finding.id);

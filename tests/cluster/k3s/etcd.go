@@ -44,6 +44,10 @@ func (m *machine) hasEtcd() bool {
 // Starts the datastore, and returns where the API server finds it.
 func (m *machine) startDatastore() (string, error) {
 	if !m.hasEtcd() {
+		// As versions before March 2026 do (k3s 13728).
+		if _, err := m.memberName(); err != nil {
+			return "", err
+		}
 		socket := "unix://" + filepath.Join(m.data, "server/kine.sock")
 		database := "sqlite://" + filepath.Join(m.data, "server/db/state.db") + "?_journal=WAL&cache=shared&_busy_timeout=30000&_txlock=immediate"
 		m.run("kine", "--endpoint", database, "--listen-address", socket, "--metrics-bind-address", "0")

@@ -228,12 +228,17 @@ pub(super) fn disk() -> Vec<Case> {
         ),
         case(
             "disk.card",
-            on_card(raspberry_pi()),
-            &["rsync", "sudo systemctl stop k3s"],
+            // With SQLite, too.
+            on_card(raspberry_pi()).with("var/lib/rancher/k3s/server/db/etcd/name", "pi-1\n"),
+            &[
+                "/var/lib/rancher/k3s is on the card",
+                "rsync",
+                "sudo systemctl stop k3s",
+            ],
         ),
         case(
             "disk.card",
-            on_card(raspberry_pi()).with("var/lib/rancher/k3s/server/db/etcd/", ""),
+            on_card(raspberry_pi()).with("var/lib/rancher/k3s/server/db/etcd/member/", ""),
             &["etcd is on the card"],
         ),
         case(
