@@ -50,6 +50,8 @@ pub struct Facts {
     pub now: Wall,
     /// Time when this program was built: the true time is later.
     pub built: Wall,
+    /// Data directory of a k3s that is about to come.
+    pub data_dir: Option<String>,
 }
 
 /// An IPv4 network that this machine is in.

@@ -13,18 +13,10 @@ use crate::core::{
     repair::{recipe, swaps_on_card},
 };
 
-/// Directory of all k3s data.
+/// Directory of all k3s data, unless its settings have another one.
 const K3S: &str = "/var/lib/rancher/k3s";
 const MEGABYTE: u64 = 1_000_000;
 const GIGABYTE: u64 = 1_000 * MEGABYTE;
-/// Folders that must not be without room.
-const FOLDERS: [&str; 5] = [
-    "/",
-    K3S,
-    "/var/lib/kubelet",
-    "/var/log",
-    "/var/lib/pipeops-agent",
-];
 const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// Services that start with the machine.
@@ -176,12 +168,31 @@ fn volatile(facts: &Facts, environment: &Environment) -> Judgement {
     }
 }
 
+/// Directory of all k3s data.
+fn data_dir(facts: &Facts) -> String {
+    let set = || facts.k3s_values("data-dir").pop();
+    let known = facts.data_dir.clone().or_else(set);
+    known.unwrap_or_else(|| K3S.to_owned())
+}
+
+/// Folders that must not be without room.
+fn folders(data_dir: &str) -> [&str; 5] {
+    [
+        "/",
+        data_dir,
+        "/var/lib/kubelet",
+        "/var/log",
+        "/var/lib/pipeops-agent",
+    ]
+}
+
 fn network_root(facts: &Facts, _: &Environment) -> Judgement {
-    let Some(mount) = facts.mount_of(K3S) else {
+    let folder = data_dir(facts);
+    let Some(mount) = facts.mount_of(&folder) else {
         return unread(facts, MOUNTS);
     };
     const ADVICE: Advice = Advice {
-        fix: "mount a local or iSCSI disk at /var/lib/rancher, in /etc/fstab",
+        fix: "mount a local or iSCSI disk at {about}, in /etc/fstab",
         commands: &[],
     };
     if matches!(
@@ -189,9 +200,10 @@ fn network_root(facts: &Facts, _: &Environment) -> Judgement {
         "nfs" | "nfs4" | "cifs" | "smb3" | "9p" | "fuse.sshfs"
     ) {
         return Problem::new(
-            format!("{K3S} is on {} ({})", mount.device, mount.kind),
+            format!("{folder} is on {} ({})", mount.device, mount.kind),
             &ADVICE,
         )
+        .about(&folder)
         .into();
     }
     ok(format!("{} on {}", mount.kind, mount.device))
@@ -204,7 +216,8 @@ fn read_only(facts: &Facts, _: &Environment) -> Judgement {
     };
     // The option of the file system itself: a service manager shows many of them read-only to one
     // program alone.
-    let broken = FOLDERS.iter().find_map(|folder| {
+    let data_dir = data_dir(facts);
+    let broken = folders(&data_dir).into_iter().find_map(|folder| {
         let mount = facts.mount_of(folder)?;
         mount
             .super_options
@@ -257,7 +270,8 @@ fn space(facts: &Facts, _: &Environment) -> Judgement {
     };
     let mut disks = Vec::new();
     let mut worst = None;
-    for folder in FOLDERS {
+    let data_dir = data_dir(facts);
+    for folder in folders(&data_dir) {
         let Some((path, disk)) = facts.disk_of(folder) else {
             continue;
         };
@@ -300,7 +314,8 @@ fn inodes(facts: &Facts, _: &Environment) -> Judgement {
         fix: "find the directory with very many files on {about}, often a cache or a mail queue, and delete what is not needed",
         commands: &["sudo du --inodes -x {about} | sort -n | tail -n 20"],
     };
-    let full = FOLDERS.iter().find_map(|folder| {
+    let data_dir = data_dir(facts);
+    let full = folders(&data_dir).into_iter().find_map(|folder| {
         let (path, disk) = facts.disk_of(folder)?;
         let space = disk.space;
         let is_full = space.inodes > 0 && space.inodes_free.saturating_mul(20) < space.inodes;
@@ -363,18 +378,19 @@ fn card_of<'a>(facts: &'a Facts, device: &'a str) -> Option<&'a str> {
 }
 
 fn card(facts: &Facts, _: &Environment) -> Judgement {
-    let Some(mount) = facts.mount_of(K3S) else {
+    let folder = data_dir(facts);
+    let Some(mount) = facts.mount_of(&folder) else {
         return unread(facts, MOUNTS);
     };
     let Some(card) = card_of(facts, mount.device) else {
         return Judgement::NotHere("the k3s data is not on an SD card");
     };
     const ADVICE: Advice = Advice {
-        fix: "move the data to an SSD: stop k3s, copy /var/lib/rancher, mount the SSD there in /etc/fstab, start k3s",
+        fix: "move the data to an SSD: stop k3s, copy {about}, mount the SSD there in /etc/fstab, start k3s",
         commands: &[
             "{stop k3s}",
             "sudo mkdir -p /mnt/ssd",
-            "sudo rsync -aHAX /var/lib/rancher/ /mnt/ssd/",
+            "sudo rsync -aHAX {about}/ /mnt/ssd/",
             "{start k3s}",
         ],
     };
@@ -384,23 +400,30 @@ fn card(facts: &Facts, _: &Environment) -> Judgement {
     {
         return Problem::new(format!("etcd is on the card {card}"), &ADVICE)
             .severity(Critical)
+            .about(&folder)
             .into();
     }
-    Problem::new(format!("{K3S} is on the card {card}"), &ADVICE).into()
+    Problem::new(format!("{folder} is on the card {card}"), &ADVICE)
+        .about(&folder)
+        .into()
 }
 
 fn zfs(facts: &Facts, _: &Environment) -> Judgement {
-    if facts.mount_of(K3S).is_none_or(|mount| mount.kind != "zfs") {
+    let folder = data_dir(facts);
+    let mount = facts.mount_of(&folder);
+    if mount.is_none_or(|mount| mount.kind != "zfs") {
         return Judgement::NotHere("the k3s data is not on ZFS");
     }
     const ADVICE: Advice = Advice {
-        fix: "upgrade to OpenZFS 2.2 or later, or mount an ext4 volume at /var/lib/rancher: zfs create -V 50G POOL/k3s",
+        fix: "upgrade to OpenZFS 2.2 or later, or mount an ext4 volume at {about}: zfs create -V 50G POOL/k3s",
         commands: &["{upgrade}"],
     };
     match facts.word("/sys/module/zfs/version") {
         None => ok("this depends on the ZFS of the host"),
         Some(text) if version(text).is_some_and(|version| version >= (2, 2)) => ok(text),
-        Some(text) => Problem::new(format!("OpenZFS {text}"), &ADVICE).into(),
+        Some(text) => Problem::new(format!("OpenZFS {text}"), &ADVICE)
+            .about(&folder)
+            .into(),
     }
 }
 

@@ -81,6 +81,7 @@ impl System {
         let mut facts = Facts {
             now: clock::now().wall,
             built,
+            data_dir: Some(data_dir.to_owned()),
             ..Facts::default()
         };
         doctor::read(self.root(), doctor::names(), |name, fact| {

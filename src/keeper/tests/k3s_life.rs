@@ -652,6 +652,25 @@ fn a_data_directory_with_files_of_others_is_refused_with_a_place_beside_them() {
 }
 
 #[test]
+fn the_disk_of_the_data_directory_is_judged_and_no_other_one() {
+    let (network, local) = ("nfs4 10.0.0.1:/pi rw", "ext4 /dev/sda1 rw");
+    for (root, disk, is_refused) in [(network, local, false), (local, network, true)] {
+        let (tree, mut wanted) = on_disk("disk.mixed");
+        let mounts = format!("21 1 0:5 / / rw - {root}\n22 21 0:6 / /mnt/ssd rw - {disk}\n");
+        tree.put("proc/self/mountinfo", &mounts, 0o644);
+        wanted.ignored.retain(|id| id != "disk.network-root");
+        let plan = tree.keeper().k3s_install_plan(&wanted).unwrap();
+        let found = plan.refused.iter().map(|finding| finding.what.as_str());
+        let found: Vec<_> = found.filter(|what| what.contains("nfs4")).collect();
+        assert_eq!(!found.is_empty(), is_refused, "{found:?}");
+        assert!(
+            found.iter().all(|what| what.contains("/mnt/ssd is on")),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
 fn a_removal_leaves_files_of_others_in_the_data_directory() {
     let (tree, wanted) = on_disk("disk.mixed");
     let before = tree.snapshot();
