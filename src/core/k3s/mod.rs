@@ -348,13 +348,25 @@ pub fn is_sha256(text: &str) -> bool {
 }
 
 /// A value of k3s' settings: of the files in the order in which k3s reads them, the last one that
-/// has it.
+/// has it, and what `key+` appends. A list has commas between its values, which k3s takes as well.
 pub fn setting(files: &[String], key: &str) -> Option<String> {
-    let found = files.iter().rev().find_map(|text| {
-        let value = yaml::parse(text).ok()?;
-        value.get(key)?.as_str().map(str::to_owned)
-    });
-    found.filter(|value| !value.is_empty())
+    let mut found = String::new();
+    for settings in files.iter().filter_map(|text| yaml::parse(text).ok()) {
+        if let Some(value) = settings.get(key) {
+            found = yaml::words(value).join(",");
+        }
+        for more in settings
+            .get(format!("{key}+"))
+            .iter()
+            .flat_map(|value| yaml::words(value))
+        {
+            if !found.is_empty() {
+                found.push(',');
+            }
+            found.push_str(&more);
+        }
+    }
+    (!found.is_empty()).then_some(found)
 }
 
 /// Returns whether a file of k3s' settings leaves the ingress out.
@@ -551,6 +563,18 @@ mod tests {
         assert_eq!(setting(&files, "node-name").as_deref(), Some("b"));
         assert_eq!(setting(&files, "data-dir").as_deref(), Some("/x"));
         assert_eq!(setting(&files, "token"), None);
+        for text in [
+            "node-ip: 192.0.2.7,2001:db8::7\n",
+            "node-ip: [192.0.2.7, '2001:db8::7']\n",
+            "node-ip:\n- 192.0.2.7\n- 2001:db8::7\n",
+            "node-ip: 192.0.2.7\nnode-ip+: 2001:db8::7\n",
+        ] {
+            let found = setting(
+                &["node-ip: 192.0.2.9\n".to_owned(), text.to_owned()],
+                "node-ip",
+            );
+            assert_eq!(found.as_deref(), Some("192.0.2.7,2001:db8::7"), "{text}");
+        }
     }
 
     #[test]

@@ -315,19 +315,14 @@ fn node_address(facts: &Facts, _: &Environment) -> Judgement {
             "{restart k3s}",
         ],
     };
-    let Some(wanted) = facts.k3s_setting("node-ip") else {
+    let wanted = facts.k3s_values("node-ip");
+    let Some(first) = wanted.first() else {
         return Judgement::NotHere("k3s chooses it automatically");
     };
-    let Some(Ok(address)) = wanted
-        .split(',')
-        .next()
-        .map(str::parse::<std::net::Ipv4Addr>)
-    else {
-        return ok(wanted);
+    let address = match first.parse::<std::net::Ipv4Addr>() {
+        Ok(address) if !facts.addresses().contains(&address) => address,
+        Ok(_) | Err(_) => return ok(wanted.join(",")),
     };
-    if facts.addresses().contains(&address) {
-        return ok(wanted);
-    }
     Problem::new(
         format!("node-ip is {address}, which this machine does not have"),
         &ADVICE,
