@@ -411,6 +411,16 @@ impl System {
                 "move what it sets to /etc/rancher/k3s/config.yaml",
             );
         }
+        let worker = Role::Worker;
+        let others = [worker.unit(), worker.service()].into_iter();
+        let mut others = others.filter(|path| service.role == Role::Server && self.is_there(path));
+        if let Some(path) = others.next() {
+            add(
+                "adopt.roles",
+                format!("it is a server, and {path} would make it a worker"),
+                "disable and remove the service that is left over, and its uninstall script in /usr/local/bin",
+            );
+        }
         let off = "disable-apiserver";
         if k3s::is_on(settings, off) || service.has(off) {
             add(

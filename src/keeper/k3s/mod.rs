@@ -907,7 +907,10 @@ impl System {
     pub(super) fn role(&self) -> Role {
         let worker = Role::Worker;
         let marks = [worker.unit(), worker.service(), worker.uninstall()];
-        if marks.iter().any(|path| self.is_there(path)) {
+        let server = [Role::Server.unit(), Role::Server.service()];
+        let is_there = |path: &&str| self.is_there(path);
+        // Of a server that was a worker once.
+        if marks.iter().any(is_there) && !server.iter().any(is_there) {
             Role::Worker
         } else {
             Role::Server

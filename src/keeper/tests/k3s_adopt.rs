@@ -213,6 +213,13 @@ fn a_k3s_whose_settings_are_elsewhere_is_not_adopted() {
     for (tree, wanted) in [
         (official("server"), &[][..]),
         (
+            with(
+                "etc/systemd/system/k3s-agent.service",
+                "[Service]\nExecStart=/usr/local/bin/k3s \\\n    agent \\\n",
+            ),
+            &["adopt.roles"],
+        ),
+        (
             official("server '--config' '/srv/k3s.yaml'"),
             &["adopt.config"],
         ),
