@@ -136,6 +136,11 @@ fn no_address(seen: &str) -> Probe {
         .fix("check the DHCP server (the router), or configure a static address; ip address shows the current ones")
 }
 
+/// Returns whether the kernel has a default route below a root path.
+pub fn has_default_route(root: &Path) -> bool {
+    matches!(route(root).outcome, StepResult::Ok)
+}
+
 /// The interface and the router of the default route, in either protocol.
 fn route(root: &Path) -> Probe {
     let v4 = text(root, "proc/net/route");
@@ -196,5 +201,11 @@ mod tests {
             assert_eq!(probe.outcome, StepResult::Failed(Side::Node), "{probe:?}");
             assert!(probe.fix.is_some(), "{probe:?}");
         }
+        assert!(!has_default_route(root.path()));
+        at(
+            "proc/net/route",
+            "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\neth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\n",
+        );
+        assert!(has_default_route(root.path()));
     }
 }

@@ -26,7 +26,7 @@ itself whether `/readyz` is fine and the node has reported that it is Ready. Not
 * it was repaired four times within a day: it comes back;
 * the system-upgrade-controller has plans for this cluster;
 * it is about certificates, and the clock is wrong (earlier than this program, or than the newest certificate), or more than 10 days are left and nothing
-  says that the clock is synchronized (`timedatectl`, or `chronyc`), or the certificates have expired and nothing says so;
+  says that the clock is synchronized (`timedatectl`, or `chronyc`);
 * it is about certificates or images, and another of several servers is not Ready or is being restarted or upgraded;
 * an image is gone, and the disk has less room than three times the length of the archives, which is what they take unpacked;
 * it is about the address of a server with embedded etcd, whose members know each other by their addresses: k3s does not start with another one.

@@ -175,6 +175,8 @@ pub struct Sight {
     pub init: Init,
     /// The part of a cluster that this machine is; the API of a worker is its server's.
     pub role: Role,
+    /// True if it has a default route, without which k3s finds no address for its node.
+    pub has_route: bool,
     /// True if the settings fix the address of the node.
     pub has_fixed_address: bool,
     /// Seconds by which the wall clock was set since the last look.
@@ -756,7 +758,7 @@ pub const FAULTS: &[Fault] = &[
         confidence: Confidence::Likely,
         from: "the clock was set back by more than five minutes while k3s ran, so that tokens are not valid yet",
         detect: |sight| {
-            (sight.jumped_s < -300).then(|| {
+            is_set_back(sight.jumped_s).then(|| {
                 format!(
                     "the clock was set back by {} min while k3s ran",
                     sight.jumped_s.unsigned_abs() / 60
@@ -803,11 +805,12 @@ pub const FAULTS: &[Fault] = &[
         part: Component::Node,
         severity: Critical,
         confidence: Confidence::Certain,
-        from: "no interface of this machine has the address of its node, and no setting fixes it",
+        from: "no interface of this machine has the address of its node, there is a default route, and no setting fixes the address",
         detect: |sight| {
             let address = node(sight)?.address?;
             let is_gone = !sight.addresses.is_empty() && !sight.addresses.contains(&address);
-            (is_gone && !sight.has_fixed_address).then(|| {
+            // Without a network, k3s goes on; it would not start.
+            (is_gone && sight.has_route && !sight.has_fixed_address).then(|| {
                 format!("the node is registered with {address}, which this machine no longer has")
             })
         },
@@ -1091,6 +1094,11 @@ const LOOPING: u32 = 3;
 
 /// Times that a k3s says what keeps it from coming up.
 const REPEATED: usize = 3;
+
+/// Returns whether a clock that was set by so many seconds makes tokens begin later than now.
+pub fn is_set_back(jumped_s: i64) -> bool {
+    jumped_s < -300
+}
 
 fn is_looping(sight: &Sight) -> bool {
     sight.restarts >= LOOPING

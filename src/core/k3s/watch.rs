@@ -158,7 +158,8 @@ pub struct Memory {
     pub unsaved: Option<String>,
     /// Change that was interrupted and that nobody goes on with.
     unfinished: Option<Unfinished>,
-    /// Ends of certificates that a restart of k3s did not renew, in milliseconds since 1970.
+    /// Ends of certificates that a restart of k3s did not renew, in milliseconds since 1970;
+    /// negative: before that end.
     unrenewed_ms: Vec<i64>,
     /// Faults by id.
     entries: LiteMap<String, SeenFault>,
@@ -207,12 +208,14 @@ pub struct Handed {
 }
 
 impl Memory {
-    /// Returns whether the API is to be asked by the next look: in turn, or because something is
-    /// wrong.
+    /// Returns whether the API is to be asked by the next look: in turn, because something is
+    /// wrong, or because the clock was set, which the look after it no longer sees.
     pub fn asks(&self, now: Now) -> bool {
         let asked = self.asked_s.map(|asked| seconds(now).saturating_sub(asked));
         let is_open = |entry: &SeenFault| entry.is_there && entry.handed.is_none();
-        asked.is_none_or(|ago| ago >= ASK_EVERY_S) || self.entries.values().any(is_open)
+        asked.is_none_or(|ago| ago >= ASK_EVERY_S)
+            || self.entries.values().any(is_open)
+            || faults::is_set_back(self.jumped_s(now))
     }
 
     /// Returns whether firewall rules are to be counted by this look, and takes down that they are.
@@ -344,14 +347,25 @@ impl Memory {
     }
 
     /// Takes in which certificates a restart of k3s did not renew, by their ends: k3s did not make
-    /// them, or makes them no longer, and another restart would do as little.
-    pub fn not_renewed(&mut self, ends: impl Iterator<Item = Wall>) {
-        self.unrenewed_ms = ends.map(Wall::millis).take(UNRENEWED_MAX).collect();
+    /// them, or makes them no longer, and another restart would do as little. One more is tried
+    /// once they have ended: a worker has a certificate of its server, which renews it at its own
+    /// restart.
+    pub fn not_renewed(&mut self, ends: impl Iterator<Item = Wall>, now: Wall) {
+        let signed = ends.map(|end| {
+            if end > now {
+                -end.millis()
+            } else {
+                end.millis()
+            }
+        });
+        self.unrenewed_ms = signed.take(UNRENEWED_MAX).collect();
     }
 
     /// Returns whether a restart of k3s renews a certificate that ends then, as far as is known.
-    pub fn is_renewed(&self, end: Wall) -> bool {
-        !self.unrenewed_ms.contains(&end.millis())
+    pub fn is_renewed(&self, end: Wall, now: Wall) -> bool {
+        let end_ms = end.millis();
+        let has_ended = end <= now;
+        !self.unrenewed_ms.contains(&end_ms) && (has_ended || !self.unrenewed_ms.contains(&-end_ms))
     }
 
     /// Takes in how it ended: the reason of a failure.
@@ -769,6 +783,7 @@ mod tests {
             ])),
             certificate: Some(("serving-kube-apiserver.crt".to_owned(), 364)),
             addresses: vec!["192.0.2.7".parse().unwrap()],
+            has_route: true,
             ..Sight::default()
         }
     }
@@ -1148,6 +1163,11 @@ mod tests {
             has_fixed_address: true,
             ..moved.clone()
         };
+        // As without a cable: k3s would not start.
+        let away = Sight {
+            has_route: false,
+            ..moved.clone()
+        };
         for (sight, expected) in [
             (
                 of(node(&[("Ready", "False", "cni plugin not initialized")])),
@@ -1203,6 +1223,39 @@ mod tests {
                 orders.into_iter().next()
             });
             assert_eq!(order.map(|order| order.fault.id), expected, "{sight:?}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_seen_by_whichever_look_comes_next() {
+        for seconds in [60, 120] {
+            let mut memory = Memory::default();
+            memory.look(&healthy(), at(10_000), true);
+            let now = Now {
+                wall: at(10_000 + seconds - 3600).wall,
+                ..at(10_000 + seconds)
+            };
+            assert!(memory.asks(now), "{seconds}");
+            let sight = Sight {
+                jumped_s: memory.jumped_s(now),
+                ..healthy()
+            };
+            let orders = memory.look(&sight, now, true);
+            assert_eq!(orders[0].fault.id, "k3s.clock-set", "{seconds}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_was_not_renewed_is_tried_once_more_when_it_has_ended() {
+        let mut memory = Memory::default();
+        let (end, before, after) = (at(5000).wall, at(1000).wall, at(6000).wall);
+        for (now, is_renewed) in [(before, [false, true]), (after, [false, false])] {
+            memory.not_renewed([end].into_iter(), now);
+            memory = Memory::parse(&memory.text());
+            assert_eq!(
+                [before, after].map(|now| memory.is_renewed(end, now)),
+                is_renewed
+            );
         }
     }
 

@@ -326,6 +326,7 @@ impl Keeper {
             }
             sight.certificate = self.system.certificate(&note.data_dir, now, memory);
             sight.addresses = network::all_addresses(self.system.root()).unwrap_or_default();
+            sight.has_route = network::has_default_route(self.system.root());
             let is_set = k3s::setting(&self.system.k3s_settings(), "node-ip").is_some();
             let role = self.system.role();
             let mut texts = [role.unit(), role.service()].into_iter();
@@ -742,7 +743,8 @@ impl System {
     /// until then.
     fn certificate(&self, data_dir: &str, now: Now, memory: &Memory) -> Option<(String, i64)> {
         let ends = self.ends(data_dir);
-        let renewed = ends.filter(|(path, end)| is_renewed(path) && memory.is_renewed(*end));
+        let renewed =
+            ends.filter(|(path, end)| is_renewed(path) && memory.is_renewed(*end, now.wall));
         let (path, end) = renewed.min_by_key(|(_, end)| end.millis())?;
         Some((path, days_until(end, now)))
     }
@@ -754,7 +756,7 @@ impl System {
         let is_left =
             |(path, end): &(String, Wall)| is_renewed(path) && days_until(*end, now) < RENEWED_DAYS;
         let left: Vec<_> = self.ends(&note.data_dir).filter(is_left).collect();
-        memory.not_renewed(left.iter().map(|(_, end)| *end));
+        memory.not_renewed(left.iter().map(|(_, end)| *end), now.wall);
         let wanted = sight.certificate.as_ref().map(|(path, _)| path);
         match left.iter().find(|(path, _)| Some(path) == wanted) {
             Some((path, _)) => Err(
@@ -769,9 +771,15 @@ impl System {
     }
 
     /// The reason not to repair this now.
-    fn speaks_against(&self, order: &Order, note: &Managed, built: Wall) -> Option<String> {
+    fn speaks_against(
+        &self,
+        order: &Order,
+        note: &Managed,
+        memory: &Memory,
+        built: Wall,
+    ) -> Option<String> {
         let is_dated = order.fault.id.starts_with(CERTIFICATES);
-        if is_dated && let Some(why) = self.clock(&note.data_dir, built).doubt() {
+        if is_dated && let Some(why) = self.clock(&note.data_dir, memory, built).doubt() {
             return Some(why);
         }
         if order.fault.id == ADDRESS
@@ -793,12 +801,14 @@ impl System {
         (plans > 0).then(|| "the system-upgrade-controller has plans for this cluster".to_owned())
     }
 
-    fn clock(&self, data_dir: &str, built: Wall) -> ClockFacts {
+    fn clock(&self, data_dir: &str, memory: &Memory, built: Wall) -> ClockFacts {
+        let now = now();
         let all: Vec<_> = self.certificates(data_dir).collect();
-        let ends = all.iter().filter(|(path, ..)| is_renewed(path));
+        let is_renewed = |path: &str, end| is_renewed(path) && memory.is_renewed(end, now);
+        let ends = all.iter().filter(|(path, _, end)| is_renewed(path, *end));
         let start = all.iter().map(|(_, start, _)| *start).max();
         ClockFacts {
-            now: now(),
+            now,
             built,
             newest_start: start.unwrap_or_default(),
             first_end: ends.map(|(_, _, end)| *end).min().unwrap_or_default(),
@@ -946,6 +956,78 @@ mod tests {
             ..Sight::default()
         };
         assert!(system.has_renewed(&note, &sight, &mut memory).is_ok());
+    }
+
+    #[test]
+    fn a_certificate_that_nothing_renews_holds_up_none_that_is() {
+        let root = tempfile::tempdir().unwrap();
+        let keeper = Keeper::new(root.path(), &root.path().join("keeper"));
+        let folder = root.path().join("d/server/tls");
+        std::fs::create_dir_all(&folder).unwrap();
+        let now = clock::now();
+        // Nothing says here that the clock is right.
+        let put = |name: &str, days: i64| {
+            let mut made = rcgen::CertificateParams::default();
+            let end = now.wall.millis() / 1000 + days * 86_400;
+            made.not_after =
+                rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(end.unsigned_abs());
+            let made = made.self_signed(&rcgen::KeyPair::generate().unwrap());
+            files::replace(&folder.join(name), made.unwrap().pem().as_bytes(), 0o600).unwrap();
+        };
+        // Of a version that made it once.
+        put("client-kube-proxy.crt", -400);
+        put("serving-kube-apiserver.crt", 60);
+        let system = &keeper.system;
+        let doubt = |memory: &Memory| system.clock("/d", memory, Wall::default()).doubt();
+        let mut memory = Memory::default();
+        assert_eq!(
+            doubt(&memory),
+            None,
+            "one restart shows whether it is renewed"
+        );
+        let note = Managed {
+            data_dir: "/d".to_owned(),
+            ..Managed::default()
+        };
+        put("serving-kube-apiserver.crt", 364);
+        assert!(
+            system
+                .has_renewed(&note, &Sight::default(), &mut memory)
+                .is_ok()
+        );
+        assert!(doubt(&memory).unwrap().contains("10 days before"));
+        put("serving-kube-apiserver.crt", 8);
+        assert_eq!(doubt(&memory), None);
+        let found = system.certificate("/d", now, &memory).unwrap();
+        assert!(found.0.ends_with("serving-kube-apiserver.crt"), "{found:?}");
+    }
+
+    #[test]
+    fn what_ended_containerd_is_read_from_its_own_log_and_at_no_other_time() {
+        let root = tempfile::tempdir().unwrap();
+        let keeper = Keeper::new(root.path(), &root.path().join("keeper"));
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put(
+            "d/agent/containerd/containerd.log",
+            "level=fatal msg=\"Failed to run CRI service\"\n",
+        );
+        for (said, is_read) in [
+            (
+                "level=error msg=\"Shutdown request received: containerd exited: exit status 1\"\n",
+                true,
+            ),
+            ("containerd: exit status 1\n", true),
+            ("level=info msg=\"Containerd is now running\"\n", false),
+        ] {
+            put("var/log/k3s.log", said);
+            let log = keeper.system.log_of_parts("/d");
+            assert!(log.starts_with(said));
+            assert_eq!(log.contains("Failed to run CRI service"), is_read, "{log}");
+        }
     }
 
     #[test]
