@@ -1,9 +1,9 @@
 //! Clock: whether k3s may make its certificates anew by the time that this machine believes it is.
 //!
 //! A restart with a wrong clock makes certificates of a wrong time; no restart lets them end. Where
-//! no time service ever answers, the second is certain, so the wait for evidence has an end. A clock
-//! that is ahead does no harm then: k3s has a certificate begin when its CA does (`NewSignedCert` of
-//! dynamiclistener), so a later end is all that is wrong with it.
+//! no time service ever answers, the second is certain, so the wait for evidence has an end. A
+//! clock that is ahead does no harm then: k3s has a certificate begin when its CA does
+//! (`NewSignedCert` of dynamiclistener), so all that is wrong with it is a later end.
 
 use crate::core::time::Wall;
 

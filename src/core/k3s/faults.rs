@@ -541,12 +541,19 @@ pub const FAULTS: &[Fault] = &[
                 sight,
                 &[
                     "time isn't set properly",
-                    "is not yet valid",
+                    // A certificate: "current time … is before …".
+                    " is before 20",
                     "not valid before",
                 ],
             )
         },
         fix: "set the clock: sudo timedatectl set-ntp true, or by hand: sudo date -u -s \"YYYY-MM-DD HH:MM:SS\"; then: sudo systemctl restart k3s",
+        ..LOOP
+    },
+    Fault {
+        id: "k3s.expired",
+        detect: |sight| says(sight, &["certificate has expired"]),
+        fix: "see that the clock is right: date; a certificate of the server has expired, which a restart of k3s there renews",
         ..LOOP
     },
     Fault {
@@ -577,6 +584,8 @@ pub const FAULTS: &[Fault] = &[
                     "database disk image is malformed",
                     "file is not a database",
                     "disk I/O error",
+                    "walpb: crc mismatch",
+                    "snapshot file doesn't exist",
                 ],
             )
             .or_else(|| sight.damage.as_ref().map(found))
@@ -1149,16 +1158,28 @@ fn says(sight: &Sight, words: &[&str]) -> Option<String> {
     (lines.count() + 1 >= times).then(|| format!("k3s {does}, and says: {last}"))
 }
 
-/// Errors of k3s (`level=fatal`, `level=error`; `ERRO` and `FATA` where it writes in colours), and
-/// of the parts of Kubernetes in it (`E1123 …`, `F1123 …`).
+/// Errors of k3s (`level=fatal`, `level=error`; `ERRO` and `FATA` where it writes in colours), of
+/// its etcd, and of the parts of Kubernetes in it (`E1123 …`, `F1123 …`); and what it waits for
+/// without an end, which is no error to it.
 fn is_error(line: &str) -> bool {
     let is_klog = |line: &str| {
         let mut bytes = line.bytes();
         matches!(bytes.next(), Some(b'E' | b'F')) && bytes.take(4).all(|byte| byte.is_ascii_digit())
     };
-    ["level=fatal", "level=error", "panic:", "ERRO", "FATA"]
-        .iter()
-        .any(|word| line.contains(word))
+    [
+        "level=fatal",
+        "level=error",
+        "panic:",
+        "ERRO",
+        "FATA",
+        "\"level\":\"fatal\"",
+        // As later versions say it, and as earlier ones did.
+        "Failed to test etcd connection",
+        "Failed to test data store connection",
+        "Waiting to retrieve agent configuration",
+    ]
+    .iter()
+    .any(|word| line.contains(word))
         || is_klog(line)
 }
 

@@ -378,8 +378,9 @@ mod tests {
 
     #[test]
     fn a_name_that_is_taken_is_no_reason_to_wait() {
-        let log =
-            "level=info msg=x\nlevel=error msg=\"Node password rejected, duplicate hostname\"\n";
+        let log = "level=info msg=x\ntime=\"2026-11-28T05:00:00Z\" level=info msg=\"Waiting to retrieve agent configuration; server is not ready: \
+            /var/lib/rancher/k3s/agent/serving-kubelet.crt: Node password rejected, duplicate hostname or contents of \
+            '/etc/rancher/node/password' may not match server node-passwd entry, try enabling a unique node name with the --with-node-id flag\"\n";
         let (why, fix) = rejection(log, "pi").unwrap();
         assert!(why.contains("node pi") && fix.contains("node leave pi"));
         assert_eq!(

@@ -857,6 +857,39 @@ mod tests {
     }
 
     #[test]
+    fn what_k3s_waits_for_without_an_end_is_told_though_it_is_no_error_to_it() {
+        for (line, id) in [
+            (
+                "time=\"2026-11-28T05:00:00Z\" level=info msg=\"Failed to test etcd connection: this server is a not a member of the etcd cluster. Found [a-12a6cd30=https://192.0.2.10:2380], expect: a-12a6cd30=https://192.0.2.9:2380\"\n",
+                Some("k3s.etcd-address"),
+            ),
+            (
+                "time=\"2023-11-28T05:00:00Z\" level=info msg=\"Failed to test data store connection: this server is a not a member of the etcd cluster. Found [a-12a6cd30=https://192.0.2.10:2380], expect: a-12a6cd30=https://192.0.2.9:2380\"\n",
+                Some("k3s.etcd-address"),
+            ),
+            (
+                "time=\"2026-11-28T05:00:00Z\" level=info msg=\"Waiting to retrieve agent configuration; server is not ready: /var/lib/rancher/k3s/agent/serving-kubelet.crt: Node password rejected, duplicate hostname or contents of '/etc/rancher/node/password' may not match server node-passwd entry, try enabling a unique node name with the --with-node-id flag\"\n",
+                Some("k3s.node-name"),
+            ),
+            // Its own API is not there yet.
+            (
+                "time=\"2026-11-28T05:00:00Z\" level=info msg=\"Waiting to retrieve agent configuration; server is not ready: failed to retrieve configuration from server: https://127.0.0.1:6443/v1-k3s/config: 503 Service Unavailable\"\n",
+                None,
+            ),
+        ] {
+            let sight = Sight {
+                service: service("activating", "success"),
+                log: line.repeat(3),
+                api: None,
+                ..healthy()
+            };
+            let mut memory = Memory::default();
+            memory.look(&sight, at(1000), true);
+            assert_eq!(ids(&memory).first().copied(), id, "{line}");
+        }
+    }
+
+    #[test]
     fn openrc_and_a_worker_get_fixes_of_their_own() {
         for fault in FAULTS {
             let own = faults::fix(fault.fix, Init::OpenRc, Role::Worker);
@@ -1086,8 +1119,22 @@ mod tests {
                 "k3s.token",
             ),
             (
-                "level=fatal msg=\"Failed to test data store connection: this server is a not a member of the etcd cluster. Found: [a=https://192.0.2.10:2380], expect: a=https://192.0.2.9:2380\"",
-                "k3s.etcd-address",
+                "level=fatal msg=\"tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2016-01-01T00:00:00Z is before 2026-01-01T00:00:00Z\"",
+                "k3s.clock",
+            ),
+            (
+                "level=error msg=\"tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2027-03-01T00:00:00Z is after 2027-01-01T00:00:00Z\"",
+                "k3s.expired",
+            ),
+            (
+                "{\"level\":\"fatal\",\"ts\":\"2026-11-28T05:00:00Z\",\"msg\":\"failed to open WAL\",\"error\":\"walpb: crc mismatch\"}",
+                "k3s.datastore-damaged",
+            ),
+            // The last line is of containerd's own log.
+            (
+                "level=error msg=\"Shutdown request received: containerd exited: exit status 1\"\n\
+                 time=\"2026-11-28T05:00:00Z\" level=fatal msg=\"Failed to run CRI service\" error=\"failed to recover state: failed to get metadata for stored sandbox \\\"a\\\": not found\"",
+                "k3s.containerd",
             ),
             ("level=info msg=\"address already in use\"", "k3s.looping"),
             ("level=fatal msg=\"something new\"", "k3s.looping"),
@@ -1163,11 +1210,6 @@ mod tests {
             has_fixed_address: true,
             ..moved.clone()
         };
-        // As without a cable: k3s would not start.
-        let away = Sight {
-            has_route: false,
-            ..moved.clone()
-        };
         for (sight, expected) in [
             (
                 of(node(&[("Ready", "False", "cni plugin not initialized")])),
@@ -1223,6 +1265,19 @@ mod tests {
                 orders.into_iter().next()
             });
             assert_eq!(order.map(|order| order.fault.id), expected, "{sight:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_away_with_the_network_is_left_alone_because_k3s_would_not_start() {
+        let sight = |has_route| Sight {
+            addresses: vec!["10.42.0.1".parse().unwrap()],
+            has_route,
+            ..healthy()
+        };
+        for has_route in [false, true] {
+            let order = until_order(&mut Memory::default(), &sight(has_route), 1000);
+            assert_eq!(order.is_some(), has_route);
         }
     }
 

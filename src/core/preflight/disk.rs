@@ -175,6 +175,12 @@ fn data_dir(facts: &Facts) -> String {
     known.unwrap_or_else(|| K3S.to_owned())
 }
 
+/// Directory above it, at which a disk with the data is mounted.
+fn above(data_dir: &str) -> &str {
+    let (above, _) = data_dir.rsplit_once('/').unwrap_or_default();
+    if above.is_empty() { data_dir } else { above }
+}
+
 /// Folders that must not be without room.
 fn folders(data_dir: &str) -> [&str; 5] {
     [
@@ -203,7 +209,7 @@ fn network_root(facts: &Facts, _: &Environment) -> Judgement {
             format!("{folder} is on {} ({})", mount.device, mount.kind),
             &ADVICE,
         )
-        .about(&folder)
+        .about(above(&folder))
         .into();
     }
     ok(format!("{} on {}", mount.kind, mount.device))
@@ -400,11 +406,11 @@ fn card(facts: &Facts, _: &Environment) -> Judgement {
     {
         return Problem::new(format!("etcd is on the card {card}"), &ADVICE)
             .severity(Critical)
-            .about(&folder)
+            .about(above(&folder))
             .into();
     }
     Problem::new(format!("{folder} is on the card {card}"), &ADVICE)
-        .about(&folder)
+        .about(above(&folder))
         .into()
 }
 
@@ -422,7 +428,7 @@ fn zfs(facts: &Facts, _: &Environment) -> Judgement {
         None => ok("this depends on the ZFS of the host"),
         Some(text) if version(text).is_some_and(|version| version >= (2, 2)) => ok(text),
         Some(text) => Problem::new(format!("OpenZFS {text}"), &ADVICE)
-            .about(&folder)
+            .about(above(&folder))
             .into(),
     }
 }

@@ -417,8 +417,8 @@ impl System {
         if let Some(path) = others.next() {
             add(
                 "adopt.roles",
-                format!("it is a server, and {path} would make it a worker"),
-                "disable and remove the service that is left over, and its uninstall script in /usr/local/bin",
+                format!("it is a server, and {path} is the service of a worker"),
+                "stop, disable and delete the service that is left over; do not run its uninstall script, which would remove k3s",
             );
         }
         let off = "disable-apiserver";

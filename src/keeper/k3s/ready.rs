@@ -24,6 +24,8 @@ use crate::{
 const PAUSE: Duration = Duration::from_secs(2);
 /// End of a log that is read.
 const LOG_BYTES_MAX: u64 = 16 * 1024;
+/// Lines of the log of containerd: its last one says why it ended.
+const LAST_LINES: usize = 10;
 /// Interval between two progress lines of a wait.
 const REPORT_EVERY: Duration = Duration::from_secs(15);
 
@@ -239,6 +241,23 @@ impl System {
             Ok(ended) if ended.is_fine() => ended.output,
             Ok(_) | Err(_) => self.end_of("/var/log/k3s.log"),
         }
+    }
+
+    /// The end of the log of k3s since this boot, with that of containerd, where it is containerd
+    /// that ended: it writes into a file of its own.
+    pub(super) fn log_of_parts(&self, data_dir: &str) -> String {
+        let mut log = self.log("--boot");
+        if ["containerd exited: ", "containerd: exit status "]
+            .iter()
+            .any(|said| log.contains(said))
+        {
+            let own = self.end_of(&format!("{data_dir}/agent/containerd/containerd.log"));
+            let lines: Vec<_> = own.lines().collect();
+            let last = lines.len().saturating_sub(LAST_LINES);
+            log += "\n";
+            log += &lines.get(last..).unwrap_or_default().join("\n");
+        }
+        log
     }
 
     /// The end of a file that may be long; empty where it cannot be read.

@@ -304,7 +304,7 @@ impl Keeper {
             ..Sight::default()
         };
         if sight.restarts > 0 || !service.is_running() {
-            sight.log = self.system.log("--boot");
+            sight.log = self.system.log_of_parts(&note.data_dir);
         }
         sight.datastore = self.system.datastore_lengths(&note.data_dir);
         if memory.counts(now) {
@@ -374,7 +374,10 @@ impl Keeper {
         {
             return Ok(Attempt::HeldUp);
         }
-        let held_up = match self.system.speaks_against(order, note, wanted.built) {
+        let held_up = match self
+            .system
+            .speaks_against(order, note, memory, wanted.built)
+        {
             Some(why) => Err(why),
             None => self
                 .repair_acts(order.repair, note)
@@ -887,7 +890,7 @@ mod tests {
         let etcd = format!("{}/server/db/etcd/", k3s::DATA_DIR);
         let etcd = keeper.system.path(&etcd);
         std::fs::create_dir_all(&etcd).unwrap();
-        std::fs::write(etcd.join("name"), "box-1a2b3c4d").unwrap();
+        files::replace(&etcd.join("name"), b"box-1a2b3c4d", 0o600).unwrap();
         assert_eq!(
             keeper.turn(&dated, &note),
             Ok(false),
@@ -1009,7 +1012,7 @@ mod tests {
         let put = |path: &str, text: &str| {
             let path = root.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
+            files::replace(&path, text.as_bytes(), 0o600).unwrap();
         };
         put(
             "d/agent/containerd/containerd.log",

@@ -106,16 +106,19 @@ func (j *joining) start(notify string) error {
 		return err
 	}
 	j.nodePassword = strings.TrimSpace(string(password))
-	// Without an end, as k3s does it: the server may be away.
+	// Without an end, as k3s does it: the server may be away, or refuse.
 	for {
-		if err = j.configure(); err == nil {
-			break
+		ca, settings, err := j.authority()
+		if err == nil {
+			if err = j.configure(ca, settings); err == nil {
+				break
+			}
+			say("info", "Waiting to retrieve agent configuration; server is not ready: "+err.Error())
+		} else {
+			say("error", fmt.Sprintf("Failed to validate connection to cluster at %s: %v", j.server, err))
 		}
-		fmt.Printf("level=error msg=%q\n", err.Error())
-		select {
-		case <-j.stopping.Done():
+		if j.pause(2*time.Second) != nil {
 			return nil
-		case <-time.After(2 * time.Second):
 		}
 	}
 	if err := j.forward(); err != nil {
@@ -124,7 +127,9 @@ func (j *joining) start(notify string) error {
 	if err := j.configurations("agent/client-ca.crt"); err != nil {
 		return err
 	}
-	j.run("containerd", "--config", filepath.Join(j.data, "agent/etc/containerd/config.toml"))
+	if err := j.runContainerd(); err != nil {
+		return err
+	}
 	if err := j.importImages(); err != nil {
 		return err
 	}
@@ -151,12 +156,8 @@ func (j *joining) start(notify string) error {
 	return tellManager(notify)
 }
 
-// The CA, checked by the token; then certificates and settings of the cluster.
-func (j *joining) configure() error {
-	ca, settings, err := j.authority()
-	if err != nil {
-		return err
-	}
+// Certificates and settings of the cluster.
+func (j *joining) configure(ca []byte, settings *tls.Config) error {
 	// A node that has joined once needs no token.
 	if pair, err := tls.LoadX509KeyPair(j.file("client-kubelet.crt"), j.file("client-kubelet.key")); err == nil && time.Now().Before(pair.Leaf.NotAfter) {
 		settings.Certificates = []tls.Certificate{pair}
@@ -177,7 +178,7 @@ func (j *joining) configure() error {
 		return err
 	}
 	j.pods, j.services, j.dns = cluster.ClusterIPRange.String(), cluster.ServiceIPRange.String(), cluster.ClusterDNS.String()
-	for _, name := range []string{"client-kubelet", "serving-kubelet", "client-kube-proxy"} {
+	for _, name := range []string{"serving-kubelet", "client-kubelet", "client-kube-proxy"} {
 		if err := j.certificate(name); err != nil {
 			return err
 		}
@@ -205,10 +206,10 @@ func (j *joining) authority() ([]byte, *tls.Config, error) {
 	}}
 	ca, err := j.get(blind, http.MethodGet, "/cacerts", nil)
 	if err != nil {
-		return nil, nil, fmt.Errorf("failed to validate connection to cluster at %s: failed to get CA certs: %w", j.server, err)
+		return nil, nil, fmt.Errorf("failed to get CA certs: %w", err)
 	}
 	if hash := hashOfCA(ca); j.hash != "" && hash != j.hash {
-		return nil, nil, fmt.Errorf("failed to validate connection to cluster at %s: token CA hash does not match the Cluster CA certificate hash: %s != %s", j.server, j.hash, hash)
+		return nil, nil, fmt.Errorf("token CA hash does not match the Cluster CA certificate hash: %s != %s", j.hash, hash)
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
@@ -232,7 +233,7 @@ func (j *joining) certificate(name string) error {
 	}
 	signed, err := j.get(j.trusted, http.MethodPost, "/v1-k3s/"+name+".crt", request)
 	if err != nil {
-		return fmt.Errorf("%s.crt: %w", name, err)
+		return fmt.Errorf("%s: %w", j.file(name+".crt"), err)
 	}
 	if err := os.WriteFile(j.file(name+".key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600); err != nil {
 		return err

@@ -84,7 +84,16 @@ func (m *machine) startDatastore() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return etcdClients, m.knowsAddress(name)
+	// Without an end, as k3s does it.
+	for {
+		if err = m.knowsAddress(name); err == nil {
+			return etcdClients, nil
+		}
+		say("info", "Failed to test etcd connection: "+err.Error())
+		if err := m.pause(5 * time.Second); err != nil {
+			return "", err
+		}
+	}
 }
 
 // The others know a member by its address: one that has another now is none of them.
@@ -100,7 +109,7 @@ func (m *machine) knowsAddress(name string) error {
 		}
 		found = append(found, member.name+"="+member.peer)
 	}
-	return fmt.Errorf("this server is not a member of the etcd cluster: found %v, expect %s=%s", found, name, m.peer())
+	return fmt.Errorf("this server is a not a member of the etcd cluster. Found %v, expect: %s=%s", found, name, m.peer())
 }
 
 func (m *machine) peer() string { return "http://" + m.address + ":2380" }
@@ -293,7 +302,7 @@ func (m *machine) joinServers() error {
 	j.user = "node"
 	_, trust, err := j.authority()
 	if err != nil {
-		return err
+		return fmt.Errorf("failed to validate connection to cluster at %s: %w", j.server, err)
 	}
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: trust, DisableKeepAlives: true}}
 	if err := j.compare(client); err != nil {

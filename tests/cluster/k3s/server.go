@@ -124,7 +124,9 @@ func (m *machine) start(notify string) error {
 		"--requestheader-client-ca-file="+file("request-header-ca.crt"), "--requestheader-allowed-names=system:auth-proxy",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group", "--requestheader-username-headers=X-Remote-User",
 		"--proxy-client-cert-file="+file("client-auth-proxy.crt"), "--proxy-client-key-file="+file("client-auth-proxy.key"))
-	m.run("containerd", "--config", filepath.Join(m.data, "agent/etc/containerd/config.toml"))
+	if err := m.runContainerd(); err != nil {
+		return err
+	}
 	if err := m.importImages(); err != nil {
 		return err
 	}
@@ -137,19 +139,14 @@ func (m *machine) start(notify string) error {
 	if err := until(5*time.Minute, m.apiIsReady); err != nil {
 		return fmt.Errorf("the API server is not ready: %w", err)
 	}
-	// Nobody else may take the name of the server.
-	rejected := false
+	// Nobody else may take the name of the server. Its own password is the one in its file, as in k3s, whatever the Secret says.
 	if err := until(time.Minute, func() error {
-		err := m.ensureOwnPassword()
-		if rejected = errors.Is(err, errPassword); rejected {
-			return nil
+		if err := m.ensureOwnPassword(); !errors.Is(err, errPassword) {
+			return err
 		}
-		return err
+		return nil
 	}); err != nil {
 		return err
-	}
-	if rejected {
-		return errors.New("Node password rejected, duplicate hostname or contents of '/etc/rancher/node/password' may not match server node-passwd entry")
 	}
 	// One of several leads.
 	elects := fmt.Sprintf("--leader-elect=%t", m.hasEtcd())
@@ -203,8 +200,22 @@ func (m *machine) runKubelet() {
 // Starts a program that ends with this one. Its end is the end of everything, as in k3s,
 // where it is one process.
 func (m *machine) run(name string, arguments ...string) {
+	m.runInto(os.Stdout, name, arguments...)
+}
+
+// containerd has a log of its own, as in k3s.
+func (m *machine) runContainerd() error {
+	log, err := os.OpenFile(filepath.Join(m.data, "agent/containerd/containerd.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	m.runInto(log, "containerd", "--config", filepath.Join(m.data, "agent/etc/containerd/config.toml"))
+	return nil
+}
+
+func (m *machine) runInto(log *os.File, name string, arguments ...string) {
 	command := exec.CommandContext(m.stopping, filepath.Join(m.bin, name), arguments...)
-	command.Stdout, command.Stderr, command.Dir = os.Stdout, os.Stderr, "/"
+	command.Stdout, command.Stderr, command.Dir = log, log, "/"
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = 3 * time.Second
@@ -214,6 +225,9 @@ func (m *machine) run(name string, arguments ...string) {
 		// The signal is sent when the thread ends that started it.
 		runtime.LockOSThread()
 		err := command.Run()
+		if name == "containerd" && m.stopping.Err() == nil {
+			say("error", fmt.Sprintf("Shutdown request received: containerd exited: %v", err))
+		}
 		m.ended <- fmt.Errorf("%s ended: %w", name, errors.Join(err, errors.New("it must not")))
 	}()
 }
@@ -224,6 +238,21 @@ func dashed(arguments []string) []string {
 		all = append(all, "--"+argument)
 	}
 	return all
+}
+
+// A line of the log as k3s writes it.
+func say(level, message string) {
+	fmt.Printf("time=%q level=%s msg=%q\n", time.Now().UTC().Format(time.RFC3339), level, message)
+}
+
+// Waits, unless this is to end.
+func (m *machine) pause(duration time.Duration) error {
+	select {
+	case <-m.stopping.Done():
+		return m.stopping.Err()
+	case <-time.After(duration):
+		return nil
+	}
 }
 
 func until(within time.Duration, holds func() error) error {
