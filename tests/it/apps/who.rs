@@ -54,6 +54,18 @@ enum Way {
     GitByCommands,
 }
 
+impl Way {
+    /// The `access.level` of the settings under which it is tried; commands tighten it.
+    fn level(self) -> &'static str {
+        match self {
+            Self::Commands("full") | Self::Socket(_) | Self::Page(_) | Self::Folder | Self::Git => {
+                "full"
+            }
+            Self::Commands(_) | Self::GitByCommands => "managed",
+        }
+    }
+}
+
 /// In an order in which remote access only becomes tighter.
 const WAYS: [(Way, &str); 12] = [
     (Way::Socket(0), "root, by `apps apply`"),
@@ -161,13 +173,14 @@ struct Whole {
 }
 
 impl Whole {
-    fn new() -> Option<Self> {
+    /// With this `access.level`, which the manifest of the rights goes by.
+    fn new(level: &str) -> Option<Self> {
         if !geteuid().is_root() {
             return None;
         }
-        let group = Group::new("who");
+        let group = Group::new(&format!("who-{level}-"));
         let forge = Forge::start();
-        let bench = Bench::prepared("full", |agent| {
+        let bench = Bench::prepared(level, |agent| {
             forge.is_trusted_by(&agent);
             let folder = agent.folder().join("apps");
             fs::create_dir(&folder).unwrap();
@@ -408,17 +421,26 @@ fn is_taken(class: Class, (code, said): (i32, &str)) -> bool {
 
 #[test]
 fn what_each_way_in_deploys_is_what_the_documentation_says() {
-    let Some(whole) = Whole::new() else { return };
     let mut table = "| |".to_owned();
     table.extend(CLASSES.map(|(_, name)| format!(" {name} |")));
     table += "\n|---|---|---|---|---|---|---|\n";
+    let mut whole: Option<(&str, Whole)> = None;
     for (number, (way, name)) in WAYS.into_iter().enumerate() {
+        let level = way.level();
+        if whole.as_ref().is_none_or(|(known, _)| *known != level) {
+            whole.take().inspect(|(_, whole)| leave_all(whole));
+            let Some(next) = Whole::new(level) else {
+                return;
+            };
+            whole = Some((level, next));
+        }
+        let Some((_, whole)) = &whole else { return };
         table.extend(["| ", name, " |"]);
         for (class, _) in CLASSES {
             let app = format!("w{number}{class:?}").to_lowercase();
             let word = if whole.has_deployed(way, (class, &app)) {
                 "yes"
-            } else if class == Class::Usual && is_an_image_deployed(&whole, (way, &app)) {
+            } else if class == Class::Usual && is_an_image_deployed(whole, (way, &app)) {
                 "from an image"
             } else {
                 "–"
@@ -427,7 +449,7 @@ fn what_each_way_in_deploys_is_what_the_documentation_says() {
         }
         table.push('\n');
     }
-    leave_all(&whole);
+    whole.take().inspect(|(_, whole)| leave_all(whole));
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/access.md");
     let page = fs::read_to_string(page).unwrap();
     assert!(
