@@ -63,7 +63,7 @@ fn is_key(text: &str) -> bool {
         && key.bytes().all(is_letter)
 }
 
-/// What the compiler says of itself: the same source gives other bytes with another one.
+/// Version of the compiler: the same source gives other bytes with another one.
 #[expect(clippy::disallowed_methods, reason = "the build has no host/exec.rs")]
 fn compiler() -> Result<String, Box<dyn Error>> {
     let rustc = std::env::var_os("RUSTC").ok_or("no RUSTC")?;
@@ -85,7 +85,7 @@ fn now_s() -> u64 {
 /// in.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a build that is cut short is begun anew: its files need not survive a power cut"
+    reason = "an interrupted build is repeated: its files need not survive a power cut"
 )]
 fn assets(out: &Path) -> Result<(), Box<dyn Error>> {
     let mut files = Vec::new();

@@ -1,7 +1,6 @@
 //! The command line: one file a command family.
 //!
-//! A second daemon as far as wiring goes: for the length of one command it may introduce parties to
-//! each other. It is the only room that prints.
+//! Like the daemon, a command may connect adapters to each other. Only this module prints.
 //!
 //! To add a command: a file here with a `static COMMAND: Command` (see `table.rs`) whose `run` is
 //! `fn(&Args, &mut Output) -> Result<Exit>`; its `mod` line and its name in [`PROGRAM`] below.

@@ -25,7 +25,7 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_secs(20);
 /// Condition of the certificate; the doctor's check has the same name.
 const CERTIFICATE: &str = "dashboard.certificate";
-/// Addresses of the page that are told.
+/// Maximum number of addresses of the page that are shown.
 const URLS_MAX: usize = 4;
 
 impl Agent {

@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Agent {
-    /// Tells whoever `notify.url` names; `told` is what was told before this start.
+    /// Sends notifications to `notify.url`; `told` holds those sent before this start.
     pub(super) async fn notify_people(self: Rc<Self>, notified: Option<String>) {
         let Some(settings) = &self.settings.notify else {
             return;

@@ -41,8 +41,8 @@ pub fn sum(path: &Path) -> Result<Option<Sum>> {
 }
 
 /// Copies `from` to `to`, where it appears whole or not at all. With `sha256` it must have that
-/// one, else nothing is there. A file longer than `bytes_max` is refused. `told` hears of the bytes
-/// so far.
+/// one, else nothing is there. A file longer than `bytes_max` is refused. `told` is called
+/// with the number of bytes so far.
 pub fn copy(
     from: &Path,
     to: &Path,
@@ -90,8 +90,8 @@ pub fn copy(
     })
 }
 
-/// Passes all bytes on, and returns their sum. More than `bytes_max` are refused. `told` hears of
-/// the bytes so far.
+/// Passes all bytes on, and returns their sum. More than `bytes_max` are refused. `told` is
+/// called with the number of bytes so far.
 pub fn pass(
     mut from: impl Read,
     to: &mut dyn Write,

@@ -22,7 +22,7 @@ pub trait Gate {
     fn judge(&self, request: Request<Body>) -> Passing<'_, ()>;
 }
 
-/// Whoever a gate lets through.
+/// Gate as the identity of a call: it judges each request.
 #[derive(Clone)]
 pub struct Judged(pub Rc<dyn Gate>);
 

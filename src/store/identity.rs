@@ -56,7 +56,7 @@ impl StoredIdentity {
         }
     }
 
-    /// That the disk says otherwise, in words.
+    /// Sentence on a different identity on disk.
     pub(super) fn other_in_words(&self) -> Option<String> {
         let (other, current) = (self.other.as_ref()?, self.current.as_ref()?);
         Some(format!(

@@ -32,7 +32,7 @@ pub(super) fn has_no_room(directory: &Path) -> bool {
     free_bytes(directory).is_some_and(|free| free < FULL_FREE_BYTES)
 }
 
-/// That the disk is full, and how to look.
+/// Error of a full disk, with its fix.
 pub(super) fn full(directory: &Path) -> Error {
     Error::new(format!(
         "the disk that holds {} is full",

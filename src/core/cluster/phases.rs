@@ -58,7 +58,7 @@ pub struct Phases {
 
 impl Phases {
     /// Starts a new list: every Pod will be reported again.
-    pub fn begin_anew(&mut self) {
+    pub fn reset(&mut self) {
         let known = std::mem::take(&mut self.pods);
         if self.is_complete {
             self.earlier = known;

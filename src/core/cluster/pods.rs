@@ -139,8 +139,8 @@ impl Pods {
         self.0.remove(&number(id)).is_some()
     }
 
-    /// Everything is told again.
-    pub fn begin_anew(&mut self) {
+    /// Starts a new list: everything will be reported again.
+    pub fn reset(&mut self) {
         self.0.clear();
     }
 

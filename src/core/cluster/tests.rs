@@ -178,7 +178,7 @@ fn counted(phases: &mut Phases) -> Vec<Point> {
 #[test]
 fn phases_follow_each_pod_and_restarts_are_those_of_the_time_in_between() {
     let mut phases = Phases::default();
-    phases.begin_anew();
+    phases.reset();
     phases.tell("1", "shop", "Running", 7);
     phases.tell("2", "shop", "Pending", 0);
     assert_eq!(phases.take(), None);
@@ -197,7 +197,7 @@ fn phases_follow_each_pod_and_restarts_are_those_of_the_time_in_between() {
     );
     assert_eq!(value(&points, restarts), Some(2));
     // A gap, in which one Pod went and the other failed once more.
-    phases.begin_anew();
+    phases.reset();
     phases.tell("2", "shop", "Running", 3);
     phases.complete();
     let points = counted(&mut phases);

@@ -151,7 +151,7 @@ impl Tally {
         take_changed
     }
 
-    /// Whoever took the news could do nothing with them: all of this minute are news again.
+    /// Marks all events of this minute as unpublished, because their receiver failed.
     pub fn again(&mut self) {
         for times in self.events.values_mut() {
             times.is_news = true;

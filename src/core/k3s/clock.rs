@@ -1,4 +1,4 @@
-//! Clock: whether k3s may make its certificates anew by the time that this machine believes it is.
+//! Clock: whether k3s may recreate its certificates by the time that this machine believes it is.
 //!
 //! A restart with a wrong clock makes certificates of a wrong time; no restart lets them end. Where
 //! no time service ever answers, the second is certain, so the wait for evidence has an end. A

@@ -47,7 +47,7 @@ pub const fn stop(init: Init) -> &'static str {
     }
 }
 
-/// Command that has the credential made anew, also where one is being made: the cluster is another.
+/// Command that recreates the credential, because the cluster changed; also while one is made.
 pub const fn again(init: Init) -> &'static str {
     match init {
         Init::Systemd => "systemctl restart --no-block pipeops-k3s-connect.service",

@@ -218,7 +218,7 @@ impl Memory {
             || faults::is_set_back(self.jumped_s(now))
     }
 
-    /// Returns whether firewall rules are to be counted by this look, and takes down that they are.
+    /// Returns whether firewall rules are to be counted now, and records the count.
     pub fn counts(&mut self, now: Now) -> bool {
         let now_s = seconds(now);
         let before = self.counted_s.map(|at| now_s.saturating_sub(at));
@@ -235,7 +235,7 @@ impl Memory {
         self.looked.is_none_or(|(mono, _)| mono == 0)
     }
 
-    /// Takes in that the machine went down without stopping k3s.
+    /// Records that the machine went down without stopping k3s.
     pub fn was_cut_off(&mut self) {
         self.is_unchecked = true;
     }
@@ -288,8 +288,8 @@ impl Memory {
         now.wall.millis() / 1000 - wall - passed
     }
 
-    /// Takes in what was seen, and says what is to be done about it now: the first of these that
-    /// nothing speaks against. `repairs` is false where root does not want any.
+    /// Records an observation and returns the repairs that are due, of which the first that nothing
+    /// speaks against is to be done. `repairs` is false where root does not want any.
     pub fn look(&mut self, sight: &Sight, now: Now, repairs: bool) -> Vec<Order> {
         let now_s = seconds(now);
         self.looked = Some((now_s, now.wall.millis() / 1000));
@@ -391,8 +391,8 @@ impl Memory {
         }
     }
 
-    /// Returns whether a backup is due, and takes down when it is; after one that failed no sooner
-    /// than in an hour.
+    /// Returns whether a backup is due, and records that it is made now; after one that failed no
+    /// sooner than in an hour.
     pub fn backs_up(&mut self, next: Option<Wall>, now: Now) -> bool {
         let is_due = next.is_some_and(|next| next <= now.wall);
         let again = self
@@ -624,7 +624,7 @@ impl SeenFault {
         }
     }
 
-    /// The repair that is due now; where there will be none, the reason is taken down.
+    /// The repair that is due now; where there will be none, the reason is recorded.
     fn due(&mut self, fault: &Fault, now_s: u64, repairs: bool) -> Option<Repair> {
         if now_s.saturating_sub(self.since_s) < u64::from(fault.patience_s) {
             return None;

@@ -1,5 +1,5 @@
-//! The on-box policy: whether a proxied call may run, and under whose identity. The only room that
-//! decides this, asked for every form of request.
+//! The on-box policy: whether a proxied call may run, and under whose identity. Only this module
+//! decides it, for every form of request.
 //!
 //! [`decide`] judges what the call itself says; where that depends on a namespace, [`settle`]
 //! judges what the cluster says of it. Nothing here can be changed from the link. The lists are in

@@ -14,7 +14,7 @@ use crate::{core::words::size, error::Result, files, wire::keeper::Earlier};
 
 /// Limit of a copied file: a k3s program has 70 MB, an archive of its images 200 to 700.
 pub(super) const COPY_BYTES_MAX: u64 = 8 << 30;
-/// Bytes after which the progress of a copy is told.
+/// Bytes between progress reports of a copy.
 const TOLD_EVERY: u64 = 64 << 20;
 
 impl System {

@@ -286,7 +286,7 @@ impl Keeper {
         Ok(note.unwrap_or_default())
     }
 
-    /// Takes down that this index was seen: an older one is refused from now on.
+    /// Records that this index was seen: an older one is refused from now on.
     pub fn k3s_index_seen(&self, note: IndexNote) -> Result<()> {
         let _lock = self.open()?;
         let note = IndexNote {

@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// Changes that are told.
+/// Maximum number of changes in the status.
 const CHANGES_MAX: usize = 5;
 /// Volumes, and backups, that are left for the agent.
 const LISTED_MAX: usize = 300;

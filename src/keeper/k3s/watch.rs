@@ -75,7 +75,7 @@ pub struct Repaired {
     pub done: Done,
 }
 
-/// What became of a repair that was due.
+/// Result of a due repair.
 enum Attempt {
     /// Something speaks against it for now.
     HeldUp,

@@ -97,7 +97,7 @@ impl Keeper {
         read(&note.directory().join("updates.json")).map(Option::unwrap_or_default)
     }
 
-    /// Takes down that this list was accepted: an older one is refused from now on, and what it
+    /// Records that this list was accepted: an older one is refused from now on, and what it
     /// withdraws stays withdrawn. `sequence` is 0 where the list says nothing about the order.
     pub fn update_list_seen(&self, sequence: u64, list: &List) -> Result<()> {
         let mut note = self.update_note()?;

@@ -136,8 +136,8 @@ impl Database {
         self.has_removed_damaged
     }
 
-    /// Writes the database anew without what is free in it, which takes as much room as it has
-    /// then. `false`: somebody reads it now.
+    /// Rewrites the database into a new file without its free pages, which takes as much room as it
+    /// has then. `false`: somebody reads it now.
     ///
     /// The new file takes the place of the old one in one step, and only where no log is left that
     /// belongs to the old one.
@@ -229,12 +229,12 @@ impl Database {
         self.home = Home::Away(Error::new("the store is closed"));
     }
 
-    /// The latest time that anybody told.
+    /// Sets the latest known time.
     pub(super) const fn saw(&mut self, wall: Wall) {
         self.wall = wall;
     }
 
-    /// That time.
+    /// Latest known time.
     pub(super) const fn wall(&self) -> Wall {
         self.wall
     }

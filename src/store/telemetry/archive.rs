@@ -153,7 +153,7 @@ impl Archive {
         }
         let mut written = self.write_minute(now, clock_is_set);
         if self.database.was_replaced() {
-            self.begin_anew();
+            self.reset();
             written = self.write_minute(now, clock_is_set);
         }
         written
@@ -332,7 +332,7 @@ impl Archive {
     pub(super) fn recover(&mut self) {
         let was_opened = self.database.recover();
         if self.database.was_replaced() {
-            self.begin_anew();
+            self.reset();
         } else if was_opened || self.contents.epoch == 0 {
             self.load();
         }
@@ -344,12 +344,12 @@ impl Archive {
         }
     }
 
-    /// The file is empty: what is known is written again, under another epoch.
-    pub(super) fn begin_anew(&mut self) {
+    /// Starts over in an empty file: what is known is written again, under another epoch.
+    pub(super) fn reset(&mut self) {
         self.options.epoch = self.options.epoch.wrapping_add(1);
         self.numbers.forget_disk();
         self.cursors
-            .begin_anew(|stream| self.contents.of(stream).is_some());
+            .reset(|stream| self.contents.of(stream).is_some());
         self.load();
     }
 

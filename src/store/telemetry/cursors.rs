@@ -139,8 +139,8 @@ impl Cursors {
         self.is_dirty = false;
     }
 
-    /// The database began anew: destinations are kept, what they had of it is void.
-    pub(super) fn begin_anew(&mut self, is_void: impl Fn(Stream) -> bool) {
+    /// The database was recreated: destinations are kept, what they had of it is void.
+    pub(super) fn reset(&mut self, is_void: impl Fn(Stream) -> bool) {
         for ((_, stream), at) in &mut self.known {
             if is_void(*stream) {
                 *at = (0, Cursor::default());
@@ -275,7 +275,7 @@ mod tests {
         let mut cursors = known("plane", Metrics, 5);
         cursors.settle("plane".to_owned(), Audit, (EPOCH, up_to(5)));
         cursors.written();
-        cursors.begin_anew(|stream| stream == Metrics);
+        cursors.reset(|stream| stream == Metrics);
         let all: Vec<_> = cursors.iter().collect();
         let none = Cursor::default();
         let kept = up_to(5);

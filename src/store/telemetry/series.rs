@@ -192,7 +192,7 @@ impl Numbers {
         });
     }
 
-    /// The database began anew: it knows none of them.
+    /// The database was recreated: it knows none of them.
     pub(super) fn forget_disk(&mut self) {
         self.given.set(0);
         for entry in self.live.values_mut() {

@@ -213,7 +213,7 @@ impl Archive {
             Ok(())
         });
         if self.database.was_replaced() {
-            self.begin_anew();
+            self.reset();
         }
         changed?;
         if let Some((stream, after)) = after

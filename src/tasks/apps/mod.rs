@@ -126,6 +126,7 @@ pub struct Accounts {
     pub control_plane: Account,
 }
 
+/// Dependencies of [`Apps`].
 #[expect(missing_debug_implementations, reason = "it holds a function")]
 pub struct AppsDependencies {
     /// Connection to the cluster.
@@ -134,6 +135,7 @@ pub struct AppsDependencies {
     pub accounts: Accounts,
     /// Journal.
     pub store: store::Handle,
+    /// Audit.
     pub audit: AuditWriter,
     /// Runs the changes.
     pub executor: Rc<Executor>,

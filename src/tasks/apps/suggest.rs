@@ -68,7 +68,7 @@ impl Judged {
     }
 }
 
-/// What runs of an app, and since when.
+/// Running version of an app, with its start.
 struct Version {
     /// As it was deployed, without overlay.
     manifests: Vec<Manifest>,

@@ -173,7 +173,7 @@ impl AdmissionQueue {
         count
     }
 
-    /// Takes in what a look at a namespace found. Returns how many calls that ended.
+    /// Records what a look at a namespace found. Returns how many calls that ended.
     pub(super) fn observed(
         &self,
         rules: Rules,
@@ -184,7 +184,7 @@ impl AdmissionQueue {
         self.each(|running_call| running_call.standing.observe(&rules, name, found, seen))
     }
 
-    /// Takes in whether the control plane's account has a right. Returns how many calls that ended.
+    /// Records whether the control plane's account has a right. Returns how many calls that ended.
     pub(super) fn granted(&self, asked: &Grant, is_granted: bool, account: &str) -> usize {
         let now = clock::now().mono;
         self.each(|running_call| {

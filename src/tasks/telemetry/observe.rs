@@ -200,8 +200,8 @@ fn know_pods(known: &Known, event: &Event<Pod>, failures: &FailureSender, now: N
     let (mut phases, mut pods) = (known.phases.borrow_mut(), known.pods.borrow_mut());
     match event {
         Event::Restarted => {
-            phases.begin_anew();
-            pods.begin_anew();
+            phases.reset();
+            pods.reset();
             false
         }
         Event::Added(pod) | Event::Modified(pod) => {

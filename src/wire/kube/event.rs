@@ -9,7 +9,7 @@ use crate::core::{
 };
 use crate::wire::json::fields;
 
-/// That something happened to an object, once or more often.
+/// Event: something happened to an object, once or repeatedly.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Event {
     /// The head.
@@ -46,7 +46,7 @@ fields!(Event {
     series,
 });
 
-/// That it goes on.
+/// Series of a repeated event.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Series {
     /// Number of occurrences so far.

@@ -42,7 +42,7 @@ pub struct Wanted {
     pub limit: u32,
     /// Of this source only.
     pub source: Option<Source>,
-    /// That matter at least so much.
+    /// Minimum severity.
     pub severity: Option<Severity>,
     /// With this word for it only.
     pub reason: Option<&'static str>,
