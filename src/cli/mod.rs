@@ -58,16 +58,13 @@ use self::{
 };
 use crate::{
     config::{self as settings, Loaded, Sources, keys},
-    core::stall::Job,
+    core::{VERSION, stall::Job},
     daemon,
     error::{Error, Exit},
     files::Jobs,
     keeper::rest,
     net::tls::build_date,
 };
-
-/// The version of this program.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Time for the files of the settings: a disk that needs longer hangs, or is about to.
 const LOAD_WITHIN: Duration = Duration::from_secs(3);

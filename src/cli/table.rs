@@ -107,6 +107,14 @@ impl Opt {
         }
     }
 
+    /// An option with a text that may be given more than once.
+    pub(super) const fn many(long: &'static str, value: &'static str, help: &'static str) -> Self {
+        Self {
+            times: Times::Many,
+            ..Self::value(long, Takes::Text, value, help)
+        }
+    }
+
     /// Adds a short name.
     pub(super) const fn short(mut self, character: char) -> Self {
         self.short = Some(character);

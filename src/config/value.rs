@@ -10,7 +10,7 @@ use std::{
 use litemap::LiteMap;
 use toml::de::DeValue;
 
-use crate::core::{nearest::nearest, order::OrderExt as _, time::in_words};
+use crate::core::{nearest::nearest, order::OrderExt as _, time::in_words, words::quoted};
 
 /// Kind of value that a key takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -434,11 +434,6 @@ impl Value {
             | Self::Address(_) => quoted(&self.to_string()),
         }
     }
-}
-
-/// A basic string of TOML. Values hold no control characters, so two characters need an escape.
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 impl fmt::Display for Value {

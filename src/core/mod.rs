@@ -1,6 +1,9 @@
 //! Decisions: pure functions and small machines. No clock, no I/O, no threads, no randomness of
 //! their own.
 
+/// The version of this program.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 pub mod accept;
 pub mod access;
 pub mod age;
@@ -50,6 +53,7 @@ pub mod stall;
 pub mod time;
 pub mod update;
 pub mod url;
+pub mod value;
 pub mod verdict;
 pub mod words;
 pub mod yaml;

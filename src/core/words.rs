@@ -45,6 +45,18 @@ pub fn one_line(text: &str, chars_max: usize) -> String {
     shown.take(chars_max).collect()
 }
 
+/// A basic string of TOML, and a scalar of YAML: two characters need an escape where control
+/// characters were refused before.
+pub fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// The parts that are there, with commas between them; `None` where none is.
+pub fn joined(parts: impl IntoIterator<Item = Option<String>>) -> Option<String> {
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,7 +20,7 @@ use smol::{
 
 use crate::{
     config::{self, LogFormat, Provisional, Settings, Sources, Surroundings},
-    core::{link::Command, safe_mode::Mode, series::Tick, stall::Job, verdict::Stage},
+    core::{VERSION, link::Command, safe_mode::Mode, series::Tick, stall::Job, verdict::Stage},
     dashboard::Topic,
     error::{Error, Exit, Result},
     executor::Executor,
@@ -91,8 +91,6 @@ const TEND_EVERY: Duration = Duration::from_secs(30);
 const TELL_EVERY: Duration = Duration::from_millis(2_500);
 /// Requests to the uplink that wait: each is sent by somebody who then waits for its effect.
 const COMMANDS_MAX: usize = 8;
-/// The version of this program.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs the agent until it is told to stop. Fails with every problem that stands in its way.
 ///

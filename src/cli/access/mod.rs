@@ -15,7 +15,7 @@ use super::{
     table::{Argument, CONFIG, Command, JSON, Need, SET, SOCKET, Takes},
 };
 use crate::{
-    core::policy::Level,
+    core::{policy::Level, words::joined},
     error::{Error, Exit, Result},
     host::clock,
     wire::api::{ACCESS_PATH, AccessChange, AccessReport},
@@ -176,12 +176,6 @@ fn changed(change: &AccessChange) -> String {
 fn table(rows: Vec<(&'static str, String)>) -> Vec<String> {
     let row = |(name, text): (&str, String)| vec![name.to_owned(), printable(&text)];
     columns(&rows.into_iter().map(row).collect::<Vec<_>>())
-}
-
-/// The parts that there are, with commas between them.
-fn joined(parts: impl IntoIterator<Item = Option<String>>) -> Option<String> {
-    let parts: Vec<_> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 fn counted(count: u64, one: &str, many: &str) -> Option<String> {

@@ -10,7 +10,7 @@ use super::{
         args::Args,
         output::Output,
         socket::{self, Ask},
-        table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes, Times},
+        table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
     },
     VERSION, WAIT,
     deploy::{PRUNE_MOST, follow},
@@ -28,13 +28,6 @@ use crate::{
 const STDIN: &str = "-";
 /// The largest value of a Secret.
 const SECRET_BYTES_MAX: usize = 64 << 10;
-
-const fn many(long: &'static str, value: &'static str, help: &'static str) -> Opt {
-    Opt {
-        times: Times::Many,
-        ..Opt::value(long, Takes::Text, value, help)
-    }
-}
 
 /// `apps deploy`.
 pub(super) static DEPLOY: Command = Command {
@@ -65,16 +58,16 @@ pub(super) static DEPLOY: Command = Command {
             "HOST",
             "Host name under which it is served",
         ),
-        many("env", "KEY=VALUE", "Environment variable"),
+        Opt::many("env", "KEY=VALUE", "Environment variable"),
         Opt {
             former: Some("env-secret"),
-            ..many(
+            ..Opt::many(
                 "secret",
                 "KEY=FILE",
                 "Environment variable with a secret value from a file; '-' reads standard input",
             )
         },
-        many("volume", "PATH:SIZE", "Persistent volume: /data:1Gi"),
+        Opt::many("volume", "PATH:SIZE", "Persistent volume: /data:1Gi"),
         Opt::value(
             "pull-secret",
             Takes::Text,

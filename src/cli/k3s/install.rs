@@ -1,7 +1,7 @@
 //! `k3s install`: from the network, or a folder that came by hand.
 
 use super::{
-    DRY_RUN, IGNORE, TIMEOUT, connect, keeper, many, print_outcome, program,
+    DRY_RUN, IGNORE, TIMEOUT, connect, keeper, print_outcome, program,
     release::{self, Release},
     report, text_of, within,
 };
@@ -45,7 +45,7 @@ pub(super) const NODE_IP: Opt = Opt::value(
     "ADDRESS",
     "Address of the node, if the machine has several",
 );
-pub(super) const LABEL: Opt = many("label", "KEY=VALUE", "Label of the node");
+pub(super) const LABEL: Opt = Opt::many("label", "KEY=VALUE", "Label of the node");
 pub(super) const REGISTRIES: Opt = Opt::value(
     "registries",
     Takes::File,
@@ -84,12 +84,12 @@ pub(super) static COMMAND: Command = Command {
         NODE_NAME,
         NODE_IP,
         LABEL,
-        many(
+        Opt::many(
             "tls-san",
             "NAME",
             "Name or address under which others reach its API",
         ),
-        many(
+        Opt::many(
             "disable",
             "PART",
             "Leave out this part of k3s: traefik, servicelb, metrics-server, …",

@@ -27,7 +27,7 @@ use super::{
     keeper::ROOT,
     load,
     output::{Output, Tone, printable, size},
-    table::{CONFIG, Command, JSON, Opt, SET, Takes, Times},
+    table::{CONFIG, Command, JSON, Opt, SET, Takes},
 };
 use crate::{
     error::{Error, Exit, Result},
@@ -41,16 +41,8 @@ pub(super) const DRY_RUN: Opt = Opt::flag(
     "Show what would be done, and how to undo it, without doing it",
 );
 
-/// An option that may be given more than once.
-const fn many(long: &'static str, value: &'static str, help: &'static str) -> Opt {
-    Opt {
-        times: Times::Many,
-        ..Opt::value(long, Takes::Text, value, help)
-    }
-}
-
 /// Findings that do not stop a change.
-pub(super) const IGNORE: Opt = many("ignore", "CHECK", "Continue despite this finding");
+pub(super) const IGNORE: Opt = Opt::many("ignore", "CHECK", "Continue despite this finding");
 
 /// Skips the confirmation.
 pub(super) const YES: Opt = Opt::flag("yes", "Skip the confirmation").short('y');

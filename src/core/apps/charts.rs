@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::kinds::Kind;
+use super::{super::value::text, kinds::Kind};
 
 /// Beginning of the names of accounts by which charts are installed.
 const ACCOUNTS: &str = "helm-";
@@ -25,11 +25,6 @@ pub(super) fn refused(kind: &Kind, object: &Value) -> Option<(String, &'static s
     let unpinned = (kind.name == "HelmChart").then(|| unpinned(object));
     let (why, fix) = unpinned.flatten()?;
     Some((format!("its chart is not pinned: {why}"), fix))
-}
-
-fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    let found = value.pointer(pointer).and_then(Value::as_str);
-    found.unwrap_or_default()
 }
 
 /// Reason why a HelmChart may be another chart tomorrow, with its fix; `None`: it is pinned.

@@ -4,7 +4,7 @@ use crate::core::order::OrderExt as _;
 
 use serde_json::Value;
 
-use super::{NONCE, kinds::is_confidential, manifests::text};
+use super::{super::value::text, NONCE, kinds::is_confidential};
 
 /// Fields of one object that are named; the rest is cut.
 const FIELDS_MAX: usize = 100;

@@ -10,7 +10,7 @@ use crate::core::order::{GatherExt as _, OrderExt as _};
 use serde_json::{Map, Value};
 
 use super::{
-    super::yaml,
+    super::{value::text, yaml},
     OBJECTS_MAX, charts,
     kinds::{Kind, advice, kind_of},
 };
@@ -302,11 +302,6 @@ fn nameless(object: &Value) -> Option<Problem> {
         format!("it has no {absent}"),
         fix,
     ))
-}
-
-pub(super) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    let found = value.pointer(pointer).and_then(Value::as_str);
-    found.unwrap_or_default()
 }
 
 /// One namespace for the whole app.

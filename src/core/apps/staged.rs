@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use super::{
     InventoryEntry,
     kinds::is_custom_group,
-    manifests::{Problem, is_object_name, problem, text},
+    manifests::{Problem, is_object_name, problem},
 };
-use crate::core::order::GatherExt as _;
+use crate::core::{order::GatherExt as _, value::text};
 
 /// Kinds: version of the API, name, and path of all.
 const KINDS: [(&str, &str, &str); 2] = [

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::super::time::Wall;
+pub(super) use super::super::value::text;
 
 /// Kind, namespace and name.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -304,14 +305,6 @@ impl Object {
         .iter()
         .find_map(|field| Wall::parse_rfc3339(self.text(field)))
     }
-}
-
-/// A text in a value; empty where there is none.
-pub(super) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }
 
 /// A list in a value; empty where there is none.

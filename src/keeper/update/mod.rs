@@ -17,6 +17,7 @@ use std::{
 use super::{Journal, Keeper, now, system::SELINUX, with_fix};
 use crate::{
     core::{
+        VERSION,
         safe_mode::RECORD,
         time::{Mono, Wall},
         update::{
@@ -120,7 +121,7 @@ impl Keeper {
     pub(super) fn update_taken_back(&self) -> Option<String> {
         let last = self.update_note().ok()?.last?;
         let version = |text: &str| text.parse::<Version>().ok();
-        let is_behind = version(env!("CARGO_PKG_VERSION"))? < version(&last.version)?;
+        let is_behind = version(VERSION)? < version(&last.version)?;
         (is_behind && !last.is_kept).then(|| {
             let why = last.why.unwrap_or_default();
             format!(

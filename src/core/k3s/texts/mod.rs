@@ -1,7 +1,7 @@
 //! The files that an installation writes: services, scripts that work without this program, and
 //! k3s' settings.
 
-use super::{Role, setting};
+use super::{super::words::quoted, Role, setting};
 
 /// Service manager of the machine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -242,11 +242,6 @@ pub(super) fn has_key(text: &str, key: &str) -> bool {
         let found = found.trim_matches(['"', '\'']);
         found.strip_suffix('+').unwrap_or(found) == key
     })
-}
-
-/// A scalar of YAML. Control characters were refused before.
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// The data directory that will hold: of the wishes, else of the user's files, else the usual one.

@@ -11,14 +11,15 @@ mod content;
 mod kinds;
 mod rules;
 
-use serde_json::Value;
-
 pub use content::{BODY_BYTES_MAX, Content};
 pub use kinds::{Subject, Write, Written, written};
 pub use rules::Fault;
 
 use super::{CONFIG, Rules};
-use crate::core::proxy::{Call, Refusal};
+use crate::core::{
+    proxy::{Call, Refusal},
+    value::text,
+};
 
 /// Services that open ports outside the cluster's network, where the owner lets the control plane
 /// make them (`access.expose`).
@@ -152,14 +153,6 @@ fn setting(value: &str) -> String {
     format!(
         "set access.expose = [\"{value}\"] in {CONFIG} and apply what `pipeops-agent rbac --expose {value}` prints"
     )
-}
-
-/// A text of the tree.
-fn text<'a>(value: &'a Value, path: &str) -> &'a str {
-    value
-        .pointer(path)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

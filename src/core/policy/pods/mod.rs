@@ -13,7 +13,10 @@ mod schema;
 use serde_json::Value;
 
 use super::{Attributes, CONFIG, PodSecurity, Rules, Verb, schema::read_json, tables};
-use crate::core::proxy::{Call, CallTarget, Refusal};
+use crate::core::{
+    proxy::{Call, CallTarget, Refusal},
+    value::text,
+};
 
 /// A field of a Pod that its standard forbids.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -160,13 +163,6 @@ fn contexts(pod: &Value) -> Vec<Container<'_>> {
         value,
     });
     whole.into_iter().chain(containers(pod)).collect()
-}
-
-fn text<'a>(value: &'a Value, path: &str) -> &'a str {
-    value
-        .pointer(path)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }
 
 fn list<'a>(value: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> {

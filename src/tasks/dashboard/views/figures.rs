@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use super::newest;
 use crate::{
-    core::time::{Wall, in_words},
+    core::{
+        time::{Wall, in_words},
+        words::joined,
+    },
     store::telemetry::Handle,
     tasks::link::deliver::Databases,
     wire::api::{Figure, Status},
@@ -169,10 +172,4 @@ fn card(id: &str, title: &str, source: &str) -> Figure {
         source: source.to_owned(),
         ..Figure::default()
     }
-}
-
-/// The parts that are known, with commas between them.
-fn joined<const N: usize>(parts: [Option<String>; N]) -> Option<String> {
-    let parts: Vec<_> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
 }
