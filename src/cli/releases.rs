@@ -19,7 +19,7 @@ use crate::{
     host::clock,
     outside::{
         download::{self, Address, Progress},
-        transport::Way,
+        transport::Transport,
     },
 };
 
@@ -61,26 +61,26 @@ pub(super) fn trust(settings: &Update, sequence: u64, keys: u32) -> Result<Trust
     })
 }
 
-/// The way to servers that a setting names, also on a machine that is not set up for a control
+/// Transport to servers that a setting names, also on a machine that is not set up for a control
 /// plane yet.
-pub(super) fn way(args: &Args) -> Result<Way> {
+pub(super) fn transport(args: &Args) -> Result<Transport> {
     let mut sources = sources(args);
     sources.assignments.push("pipeops.api_url=off".to_owned());
     match config::load(&sources).settings() {
-        Ok(settings) => trial::way(&settings),
+        Ok(settings) => trial::transport(&settings),
         Err(mut problems) => Err(problems.swap_remove(0)),
     }
 }
 
 /// A list and its signature, which is beside it.
-pub(super) fn list(way: &Way, from: &Address) -> Result<(Vec<u8>, Vec<u8>)> {
+pub(super) fn list(transport: &Transport, from: &Address) -> Result<(Vec<u8>, Vec<u8>)> {
     let beside = Address {
         url: format!("{}.minisig", from.url),
         ..*from
     };
     smol::block_on(async {
-        let text = download::text(way, from, BYTES_MAX).await?;
-        let signature = download::text(way, &beside, BYTES_MAX).await?;
+        let text = download::text(transport, from, BYTES_MAX).await?;
+        let signature = download::text(transport, &beside, BYTES_MAX).await?;
         Ok((text, signature))
     })
 }

@@ -43,7 +43,7 @@ use crate::{
     },
     outside::{
         download::{self, Address, Length, Redirects, Wanted},
-        transport::Way,
+        transport::Transport,
     },
     store,
     wire::{
@@ -123,8 +123,8 @@ struct Release {
 enum ReleaseSource {
     /// A folder that came by hand.
     Folder(PathBuf),
-    /// An address, and the way there.
-    Net(String, Way),
+    /// An address, and the transport to it.
+    Net(String, Transport),
 }
 
 fn update(args: &Args, output: &mut Output) -> Result<Exit> {
@@ -384,7 +384,7 @@ fn previous_package(
         }
         ReleaseSource::Net(..) => ReleaseSource::Net(
             format!("{}/{VERSION}", settings.url.trim_end_matches('/')),
-            releases::way(args)?,
+            releases::transport(args)?,
         ),
     };
     let get = || {
@@ -413,7 +413,7 @@ fn previous_package(
 fn fetch(source: &ReleaseSource, file: &SignedFile, to: &str, loaded: &Loaded) -> Result<PathBuf> {
     match source {
         ReleaseSource::Folder(folder) => Ok(folder.join(&file.name)),
-        ReleaseSource::Net(base, way) => {
+        ReleaseSource::Net(base, transport) => {
             let folder = loaded.keeper().state_dir.join("download");
             files::create_directory(&folder)?;
             let wanted = Wanted {
@@ -424,7 +424,7 @@ fn fetch(source: &ReleaseSource, file: &SignedFile, to: &str, loaded: &Loaded) -
                 redirects: Redirects::Refused,
             };
             Output::of_process().note(&format!("downloading {}, {}", file.name, size(file.bytes)));
-            smol::block_on(download::file(way, &wanted, &releases::progress()))?;
+            smol::block_on(download::file(transport, &wanted, &releases::progress()))?;
             Ok(wanted.to)
         }
     }
@@ -499,8 +499,8 @@ impl ReleaseSource {
                 let read = |name: &str| files::read(&folder.join(name), BYTES_MAX);
                 List::verified(&read(LIST)?, &read("SHA256SUMS.minisig")?, trust)
             }
-            Self::Net(base, way) => {
-                let (text, signature) = releases::list(way, &address(base, LIST))?;
+            Self::Net(base, transport) => {
+                let (text, signature) = releases::list(transport, &address(base, LIST))?;
                 List::verified(&text, &signature, trust)
             }
         }
@@ -514,7 +514,7 @@ fn release(args: &Args, loaded: &Loaded, note: &UpdateNote) -> Result<Release> {
     } else {
         let release = args.text("to").unwrap_or(&settings.channel);
         let base = format!("{}/{release}", settings.url.trim_end_matches('/'));
-        ReleaseSource::Net(base, releases::way(args)?)
+        ReleaseSource::Net(base, releases::transport(args)?)
     };
     let list = list_of(&source, named(args, &settings).as_deref(), &settings, note)?;
     Ok(Release { list, source })

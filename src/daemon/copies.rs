@@ -18,7 +18,7 @@ impl Agent {
             return;
         };
         let store = Store {
-            way: self.client(&s3.url, MISSING).await.way,
+            transport: self.client(&s3.url, MISSING).await.transport,
             url: s3.url.clone(),
             bucket: s3.bucket.clone(),
         };

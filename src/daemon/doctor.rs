@@ -43,8 +43,8 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
             around.clone_from(&settings.surroundings);
             proxies = parts::proxies(settings);
             if let Some(server) = &settings.pipeops.control_plane {
-                match way(settings, server) {
-                    Ok(way) => control_plane = Some(way),
+                match control_plane_of(settings, server) {
+                    Ok(found) => control_plane = Some(found),
                     Err(error) => validity = Err(error),
                 }
             }
@@ -76,8 +76,8 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
     }
 }
 
-/// The way to the control plane, as the link takes it.
-fn way(settings: &Settings, server: &config::ControlPlane) -> Result<ControlPlane> {
+/// Control plane, as the link reaches it.
+fn control_plane_of(settings: &Settings, server: &config::ControlPlane) -> Result<ControlPlane> {
     let network = Network::new(settings, Wall::default());
     let caller = network.caller(settings, server)?;
     let url = &server.api_url;

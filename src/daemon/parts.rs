@@ -47,7 +47,7 @@ use crate::{
     },
     outside::{
         post::{ANSWER_WITHIN, Address, HttpClient},
-        transport::Way,
+        transport::Transport,
     },
     store::{
         self,
@@ -226,20 +226,20 @@ impl Network {
                 path: format!("{path}{}", query.unwrap_or_default()),
                 host: url.authority(),
             },
-            way: self.way(tls),
+            transport: self.transport(tls),
             answer_within: ANSWER_WITHIN,
             line: RefCell::default(),
         }
     }
 
-    /// The way to servers that a setting names, encrypted or not. Reads certificates: blocking.
-    pub(super) fn named_way(&self, settings: &Settings) -> Result<Way> {
-        Ok(self.way(Some(self.tls(settings, None)?)))
+    /// Transport to servers that a setting names, encrypted or not. Reads certificates: blocking.
+    pub(super) fn named_transport(&self, settings: &Settings) -> Result<Transport> {
+        Ok(self.transport(Some(self.tls(settings, None)?)))
     }
 
-    /// The way to servers that a setting names.
-    fn way(&self, tls: Option<Tls>) -> Way {
-        Way {
+    /// Transport to servers that a setting names.
+    fn transport(&self, tls: Option<Tls>) -> Transport {
+        Transport {
             dialer: self.dialer.clone(),
             proxies: self.proxies.clone(),
             tls,

@@ -12,7 +12,7 @@ use crate::{
     files::Jobs,
     host::clock,
     kube::{Client, rbac::Manifest},
-    outside::transport::Way,
+    outside::transport::Transport,
     tasks::state::SharedState,
     wire::handshake::DialTarget,
 };
@@ -38,9 +38,9 @@ pub fn manifest(settings: &Settings) -> (OwnNamespace, Manifest) {
     (settings.agent.namespace.clone(), parts::manifest(settings))
 }
 
-/// The way to servers that a setting names.
-pub fn way(settings: &Settings) -> Result<Way> {
-    Network::new(settings, Wall::default()).named_way(settings)
+/// Transport to servers that a setting names.
+pub fn transport(settings: &Settings) -> Result<Transport> {
+    Network::new(settings, Wall::default()).named_transport(settings)
 }
 
 /// Shows `token` to the control plane of `settings`, as the link does, and registers nothing.

@@ -15,7 +15,7 @@ const WORDING: Wording = Wording {
     fix: "check scheme and port of notify.url",
 };
 
-/// The way to them.
+/// Transport to them.
 #[derive(Debug)]
 pub struct NotifyClient(pub HttpClient);
 

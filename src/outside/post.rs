@@ -10,7 +10,7 @@ use ureq::{
     },
 };
 
-use super::transport::{Calls, Limits, Way, dial_error};
+use super::transport::{Calls, Limits, Transport, dial_error};
 use crate::{
     core::{secret::Secret, time::in_words, words::is_command},
     error::{Error, Result, Retry},
@@ -43,11 +43,11 @@ pub struct Address {
     pub host: String,
 }
 
-/// The way to a server.
+/// Transport to a server.
 pub struct HttpClient {
     pub address: Address,
-    /// The way there; without TLS it is plain.
-    pub way: Way,
+    /// Transport; without TLS it is plain.
+    pub transport: Transport,
     /// Deadline of an answer: [`ANSWER_WITHIN`].
     pub answer_within: Duration,
     /// The connection, between two requests.
@@ -139,7 +139,7 @@ impl HttpClient {
                 Err(_) => {}
             }
         }
-        let calls = self.way.calls(Limits {
+        let calls = self.transport.calls(Limits {
             body: Some(WORDS_WITHIN),
             read: None,
         });
@@ -151,7 +151,7 @@ impl HttpClient {
 
     fn request(&self, wording: Wording, post: &Post<'_>) -> Result<Request<Bytes>> {
         let unusable = |why: &str| self.failure(wording).why(why.to_owned());
-        let scheme = match self.way.tls {
+        let scheme = match self.transport.tls {
             Some(_) => "https",
             None => "http",
         };

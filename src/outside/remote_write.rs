@@ -19,7 +19,7 @@ const WORDING: Wording = Wording {
     fix: "check telemetry.remote_write.url, including its scheme",
 };
 
-/// The way to a receiver. Keeps one connection until it is closed.
+/// Transport to a receiver. Keeps one connection until it is closed.
 #[derive(Debug)]
 pub struct RemoteWriteClient(pub HttpClient);
 

@@ -20,7 +20,7 @@ use ureq::{
 
 use super::{
     post::printable,
-    transport::{Calls, Limits, Way, dial_error},
+    transport::{Calls, Limits, Transport, dial_error},
 };
 use crate::{
     core::{
@@ -51,8 +51,8 @@ const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b785
 /// Bucket of a server.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// The way there.
-    pub way: Way,
+    /// Transport.
+    pub transport: Transport,
     /// Address of the bucket.
     pub url: Url,
     pub bucket: Bucket,
@@ -184,7 +184,7 @@ impl Store {
         let bytes = ask.body.map_or(0, |(_, sum)| sum.bytes);
         let within = ANSWER_WITHIN + Duration::from_secs(bytes / BYTES_A_SECOND);
         let (request, path) = self.request(ask, caller)?;
-        let calls = self.way.calls(Limits {
+        let calls = self.transport.calls(Limits {
             body: Some(ANSWER_WITHIN),
             read: None,
         });

@@ -18,7 +18,10 @@ use ureq::{
     http::Uri,
     unversioned::{
         resolver::{ResolvedSocketAddrs, Resolver},
-        transport::{Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport},
+        transport::{
+            Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout,
+            Transport as UreqTransport,
+        },
     },
 };
 
@@ -39,9 +42,9 @@ const WRITE_WITHIN: Duration = Duration::from_secs(60);
 /// Read-ahead of a connection, and the longest head of a response.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// The way to a server.
+/// Transport to a server.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct Transport {
     /// Makes connections.
     pub dialer: Dialer,
     /// Proxies between.
@@ -70,7 +73,7 @@ pub(super) struct Calls {
     _end: Sender<()>,
 }
 
-impl Way {
+impl Transport {
     /// Calls that follow no redirect and read no settings but ours.
     pub(super) fn calls(&self, limits: Limits) -> Calls {
         let (end, ended) = channel::bounded(1);
@@ -88,9 +91,9 @@ impl Way {
             .timeout_recv_body(limits.body)
             .timeout_per_read(limits.read)
             .build();
-        let way = self.clone();
+        let transport = self.clone();
         Calls {
-            agent: Agent::with_parts(config, Dial { way, ended }, NoLookup),
+            agent: Agent::with_parts(config, Dial { transport, ended }, NoLookup),
             _end: end,
         }
     }
@@ -98,7 +101,7 @@ impl Way {
 
 /// Opens connections.
 struct Dial {
-    way: Way,
+    transport: Transport,
     ended: Receiver<()>,
 }
 
@@ -119,12 +122,12 @@ impl Connector for Dial {
         let usual_port = if details.needs_tls() { 443 } else { 80 };
         let port = details.uri.port_u16().unwrap_or(usual_port);
         let target = Target::new(details.uri.host().unwrap_or_default(), port);
-        let tls = self.way.tls.as_ref().filter(|_| details.needs_tls());
+        let tls = self.transport.tls.as_ref().filter(|_| details.needs_tls());
         let route = Route::direct(&target)
             .with_tls(tls)
-            .through(self.way.proxies.between(&target));
+            .through(self.transport.proxies.between(&target));
         let dialled = async {
-            let stream = self.way.dialer.dial(&route, CONNECT_WITHIN).await;
+            let stream = self.transport.dialer.dial(&route, CONNECT_WITHIN).await;
             stream.map_err(|error| ureq::Error::Other(Box::new(error)))
         };
         let stream = block_on(or(dialled, end(&self.ended)))?;
@@ -151,7 +154,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-impl Transport for Connection {
+impl UreqTransport for Connection {
     fn buffers(&mut self) -> &mut dyn Buffers {
         &mut self.buffers
     }
@@ -240,14 +243,14 @@ mod tests {
         block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = format!("http://{}/", listener.local_addr().unwrap());
-            let way = Way {
+            let transport = Transport {
                 dialer: Dialer::default(),
                 proxies: Proxies::default(),
                 tls: None,
                 user_agent: "test".to_owned(),
                 clock: || Mono::since_boot(Duration::ZERO),
             };
-            let calls = way.calls(Limits {
+            let calls = transport.calls(Limits {
                 body: None,
                 read: None,
             });

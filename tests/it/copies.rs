@@ -27,7 +27,7 @@ use pipeops_agent::{
     },
     outside::{
         s3::{Caller, Store},
-        transport::Way,
+        transport::Transport,
     },
     tasks::{
         machine::copies::{self, MISSING, Uploader},
@@ -97,7 +97,7 @@ impl Server {
         let url = format!("{scheme}://127.0.0.1:{}/backups/{folder}", self.port);
         let url = Url::parse(&url).unwrap();
         Store {
-            way: Way {
+            transport: Transport {
                 dialer: Dialer::default(),
                 proxies: Proxies::default(),
                 tls: self.tls.clone(),

@@ -224,8 +224,8 @@ fn index((args, pin): (&Args, &str), base: &str, note: IndexNote) -> Result<Inde
         url: format!("{}/{}", base.trim_end_matches('/'), index::FILE),
         setting: "k3s.index",
     };
-    let way = releases::way(args)?;
-    let (text, signature) = releases::list(&way, &from).map_err(with_fix)?;
+    let transport = releases::transport(args)?;
+    let (text, signature) = releases::list(&transport, &from).map_err(with_fix)?;
     Index::verified(&text, &signature, &trust, clock::now().wall)
 }
 
@@ -261,8 +261,12 @@ impl Release {
         let bytes = fetch.shown.bytes.map(size).unwrap_or_default();
         let note = format!("downloading {} {bytes}", fetch.shown.url);
         Output::of_process().note(note.trim_end());
-        let way = releases::way(args)?;
-        smol::block_on(download::file(&way, &fetch.wanted, &releases::progress()))?;
+        let transport = releases::transport(args)?;
+        smol::block_on(download::file(
+            &transport,
+            &fetch.wanted,
+            &releases::progress(),
+        ))?;
         Ok(Program::Here(Source {
             path: fetch.wanted.to.clone(),
             sha256: fetch.wanted.sha256.clone(),

@@ -22,7 +22,7 @@ use ureq::{
     },
 };
 
-use super::transport::{Limits, Way, dial_error};
+use super::transport::{Limits, Transport, dial_error};
 use crate::{
     core::{
         url::{Security, Url},
@@ -102,8 +102,8 @@ pub enum Redirects {
 ///
 /// # Errors
 /// It is not there, or is longer than `bytes_max`.
-pub async fn text(way: &Way, from: &Address, bytes_max: usize) -> Result<Vec<u8>> {
-    let calls = way.calls(LIMITS);
+pub async fn text(transport: &Transport, from: &Address, bytes_max: usize) -> Result<Vec<u8>> {
+    let calls = transport.calls(LIMITS);
     let (agent, from) = (calls.agent.clone(), from.clone());
     executor::unblock(move || {
         let of = &from.url;
@@ -128,12 +128,12 @@ pub async fn text(way: &Way, from: &Address, bytes_max: usize) -> Result<Vec<u8>
 ///
 /// # Errors
 /// It could not be had. A file of the wrong length or hash is removed.
-pub async fn file(way: &Way, wanted: &Wanted, progress: &Progress) -> Result<()> {
-    file_within(way, wanted, progress, LIMITS).await
+pub async fn file(transport: &Transport, wanted: &Wanted, progress: &Progress) -> Result<()> {
+    file_within(transport, wanted, progress, LIMITS).await
 }
 
 async fn file_within(
-    way: &Way,
+    transport: &Transport,
     wanted: &Wanted,
     progress: &Progress,
     limits: Limits,
@@ -142,8 +142,8 @@ async fn file_within(
     let mut pause = PAUSE;
     let (mut idle, mut length) = (0, 0);
     loop {
-        let began = (way.clock)();
-        let calls = way.calls(limits);
+        let began = (transport.clock)();
+        let calls = transport.calls(limits);
         let (agent, job, progress) = (calls.agent.clone(), wanted.clone(), Arc::clone(progress));
         let attempt = executor::unblock(move || {
             let mut attempt = Attempt::begin(&job, tag)?;
@@ -157,7 +157,7 @@ async fn file_within(
         if error.retry == Retry::Never {
             return Err(error);
         }
-        let seconds = (way.clock)().since(began).as_secs().max(1);
+        let seconds = (transport.clock)().since(began).as_secs().max(1);
         let is_too_slow = bytes.saturating_sub(length) / seconds < RATE_MIN;
         idle = if is_too_slow { idle + 1 } else { 0 };
         if idle >= ATTEMPTS {

@@ -15,8 +15,8 @@ use crate::{
     net::{dial::Dialer, proxy::Proxies},
 };
 
-fn way() -> Way {
-    Way {
+fn transport() -> Transport {
+    Transport {
         dialer: Dialer::default(),
         proxies: Proxies::default(),
         tls: None,
@@ -26,7 +26,10 @@ fn way() -> Way {
 }
 
 /// Answers one request each, the last one for ever; returns the heads of the requests.
-async fn served<T>(answers: &[&[u8]], work: impl AsyncFnOnce(&Way, &str) -> T) -> (T, Vec<String>) {
+async fn served<T>(
+    answers: &[&[u8]],
+    work: impl AsyncFnOnce(&Transport, &str) -> T,
+) -> (T, Vec<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/latest/program", listener.local_addr().unwrap());
     let heads = RefCell::new(Vec::new());
@@ -42,7 +45,7 @@ async fn served<T>(answers: &[&[u8]], work: impl AsyncFnOnce(&Way, &str) -> T) -
         }
         unreachable!()
     };
-    let done = or(work(&way(), &url), serving).await;
+    let done = or(work(&transport(), &url), serving).await;
     (done, heads.into_inner())
 }
 
@@ -59,17 +62,18 @@ fn downloaded(
     }
     let hash = digest(&SHA256, content);
     let sha256 = hex(hash.as_ref());
-    let (done, heads) = smol::block_on(served(answers, async |way: &Way, url: &str| {
-        let wanted = Wanted {
-            from: from(url),
-            to: to.clone(),
-            length: Length::Exact(u64::try_from(content.len()).unwrap()),
-            sha256,
-            redirects: Redirects::Refused,
-        };
-        let progress: Progress = Arc::new(|_, _| {});
-        file(way, &wanted, &progress).await
-    }));
+    let (done, heads) =
+        smol::block_on(served(answers, async |transport: &Transport, url: &str| {
+            let wanted = Wanted {
+                from: from(url),
+                to: to.clone(),
+                length: Length::Exact(u64::try_from(content.len()).unwrap()),
+                sha256,
+                redirects: Redirects::Refused,
+            };
+            let progress: Progress = Arc::new(|_, _| {});
+            file(transport, &wanted, &progress).await
+        }));
     let read = done.map(|()| files::read(&to, 1 << 20).unwrap());
     if read.is_err() {
         let left = files::read_if_there(&to, 1 << 20)
@@ -143,7 +147,11 @@ fn given_up(limits: Limits, serve: &impl AsyncFn(&mut TcpStream)) -> usize {
                 serve(&mut peer).await;
             }
         };
-        or(file_within(&way(), &wanted, &progress, limits), serving).await
+        or(
+            file_within(&transport(), &wanted, &progress, limits),
+            serving,
+        )
+        .await
     });
     assert_eq!(done.unwrap_err().retry, Retry::Soon);
     asked.get()
@@ -200,11 +208,11 @@ fn what_is_not_the_file_of_the_list_is_refused() {
 #[test]
 fn a_text_is_short() {
     let answer = [WHOLE];
-    let (read, _) = smol::block_on(served(&answer, async |way: &Way, url: &str| {
-        let whole = text(way, &from(url), 10).await.unwrap();
+    let (read, _) = smol::block_on(served(&answer, async |transport: &Transport, url: &str| {
+        let whole = text(transport, &from(url), 10).await.unwrap();
         (
             whole,
-            text(way, &from(url), 9).await.unwrap_err().sentence(),
+            text(transport, &from(url), 9).await.unwrap_err().sentence(),
         )
     }));
     assert_eq!(read.0, b"0123456789");

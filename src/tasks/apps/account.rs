@@ -30,12 +30,12 @@ const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub struct Account {
     manifest: Manifest,
-    way: Way,
+    source: IdentitySource,
 }
 
-/// Way to an identity.
+/// Source of an identity.
 #[derive(Debug)]
-enum Way {
+enum IdentitySource {
     /// `pipeops-apps`, which root binds to namespaces, with the groups whose custom resources root
     /// allows.
     Local(Tokens, Vec<String>),
@@ -62,7 +62,7 @@ impl Account {
         };
         Self {
             manifest,
-            way: Way::Local(tokens, groups),
+            source: IdentitySource::Local(tokens, groups),
         }
     }
 
@@ -70,7 +70,7 @@ impl Account {
     pub fn judged(gate: Rc<dyn Gate>, manifest: Manifest) -> Self {
         Self {
             manifest,
-            way: Way::Judged(Judged(gate)),
+            source: IdentitySource::Judged(Judged(gate)),
         }
     }
 
@@ -79,18 +79,18 @@ impl Account {
     /// # Errors
     /// Reason why there is no token, and what to do.
     pub async fn identity(&self) -> Result<Identity, Error> {
-        match &self.way {
-            Way::Local(tokens, _) => tokens.identity(&self.manifest).await,
-            Way::Judged(judged) => Ok(Identity::Judged(judged.clone())),
+        match &self.source {
+            IdentitySource::Local(tokens, _) => tokens.identity(&self.manifest).await,
+            IdentitySource::Judged(judged) => Ok(Identity::Judged(judged.clone())),
         }
     }
 
     /// The API server refused the token: the next call gets another one.
     pub fn refused(&self) {
-        match &self.way {
-            Way::Local(tokens, _) => drop(tokens.token.replace(None)),
+        match &self.source {
+            IdentitySource::Local(tokens, _) => drop(tokens.token.replace(None)),
             // The gate knows its tokens.
-            Way::Judged(_) => {}
+            IdentitySource::Judged(_) => {}
         }
     }
 
@@ -105,26 +105,26 @@ impl Account {
         }
         let group = kind.group();
         let refused = |why: String| Error::new(format!("{} is not deployed", kind.name)).why(why);
-        match &self.way {
-            Way::Local(..) if kind.is_chart() => Ok(()),
-            Way::Local(..) if self.lets_have(group) => Ok(()),
-            Way::Local(..) => Err(refused(format!("apps.groups does not list {group}"))
+        match &self.source {
+            IdentitySource::Local(..) if kind.is_chart() => Ok(()),
+            IdentitySource::Local(..) if self.lets_have(group) => Ok(()),
+            IdentitySource::Local(..) => Err(refused(format!("apps.groups does not list {group}"))
                 .fix(format!(
                     "if apps may have its objects, as root: apps.groups = \"{group}\" in /etc/pipeops-agent/config.toml, then restart the agent"
                 ))
                 .retry(Retry::Later)),
-            Way::Judged(_) => Err(refused("the control plane deploys no charts and no other custom resources".to_owned())
+            IdentitySource::Judged(_) => Err(refused("the control plane deploys no charts and no other custom resources".to_owned())
                 .fix("deploy it from the machine: sudo pipeops-agent apps apply -f FILE")),
         }
     }
 
     /// Returns whether objects of a group may be deployed that no role of the manifest names.
     fn lets_have(&self, group: &str) -> bool {
-        match &self.way {
-            Way::Local(_, groups) => {
+        match &self.source {
+            IdentitySource::Local(_, groups) => {
                 [GATEWAY, CHARTS].contains(&group) || groups.iter().any(|known| known == group)
             }
-            Way::Judged(_) => group == GATEWAY,
+            IdentitySource::Judged(_) => group == GATEWAY,
         }
     }
 
@@ -134,7 +134,7 @@ impl Account {
     /// # Errors
     /// The policy refuses it.
     pub async fn may_change(&self, (namespace, app): (&str, &str)) -> Result<(), Error> {
-        let Way::Judged(Judged(gate)) = &self.way else {
+        let IdentitySource::Judged(Judged(gate)) = &self.source else {
             return Ok(());
         };
         let request = Request::builder()
@@ -170,10 +170,12 @@ impl Account {
             error.fix = denial.fix().map(str::to_owned);
             return Some(error);
         }
-        let (name, fix, retry) = match &self.way {
-            Way::Local(..) => (APPS_ACCOUNT, self.binding_command(namespace), Retry::Later),
+        let (name, fix, retry) = match &self.source {
+            IdentitySource::Local(..) => {
+                (APPS_ACCOUNT, self.binding_command(namespace), Retry::Later)
+            }
             // Nobody waits here for rights: who asked is told, and asks again.
-            Way::Judged(_) => (ACCOUNT, self.manifest_command(), Retry::Never),
+            IdentitySource::Judged(_) => (ACCOUNT, self.manifest_command(), Retry::Never),
         };
         // Nodes are read by the agent itself.
         let is_of_agent = !message.contains(name);
@@ -206,9 +208,11 @@ impl Account {
                 format!(
                     "the account {name} may not {verb} {resource} in the namespace {namespace}"
                 ),
-                match (apart, &self.way) {
-                    (Some(resource), Way::Local(..)) => self.role_command(namespace, &resource),
-                    (Some(_), Way::Judged(_)) | (None, _) => fix,
+                match (apart, &self.source) {
+                    (Some(resource), IdentitySource::Local(..)) => {
+                        self.role_command(namespace, &resource)
+                    }
+                    (Some(_), IdentitySource::Judged(_)) | (None, _) => fix,
                 },
             ),
             _ => return None,
@@ -239,15 +243,15 @@ impl Account {
 
     /// The line that lets the account into a namespace.
     pub fn binding_command(&self, namespace: &str) -> String {
-        match &self.way {
-            Way::Local(..) => {
+        match &self.source {
+            IdentitySource::Local(..) => {
                 let own = self.manifest.namespace();
                 format!(
                     "kubectl -n {namespace} create rolebinding {APPS_ACCOUNT} --clusterrole={} --serviceaccount={own}:{APPS_ACCOUNT}",
                     self.manifest.wide(APPS_ROLE)
                 )
             }
-            Way::Judged(_) => format!(
+            IdentitySource::Judged(_) => format!(
                 "kubectl label namespace {namespace} pipeops.io/managed=true pod-security.kubernetes.io/enforce={}",
                 self.manifest.pod_security().as_str()
             ),

@@ -26,7 +26,7 @@ use crate::{
     net::{dial::Dialer, proxy::Proxies, target::Target},
     outside::{
         post::{Address, HttpClient},
-        transport::Way,
+        transport::Transport,
     },
     store::Store,
 };
@@ -88,7 +88,7 @@ fn beside(port: u16, reader: ReceiverKind, work: &impl AsyncFn(&SharedState, &st
                     path: "/hook?a=b".to_owned(),
                     host: format!("127.0.0.1:{port}"),
                 },
-                way: Way {
+                transport: Transport {
                     dialer: Dialer::default(),
                     proxies: Proxies::default(),
                     tls: None,

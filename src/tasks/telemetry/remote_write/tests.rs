@@ -26,7 +26,7 @@ use crate::{
     net::{dial::Dialer, proxy::Proxies, target::Target},
     outside::{
         post::{Address, HttpClient},
-        transport::Way,
+        transport::Transport,
     },
     store::telemetry::{Options, Telemetry},
     wire::remote_write::reader::read,
@@ -285,7 +285,7 @@ impl Agent {
                 path: "/api/v1/write?x=1".to_owned(),
                 host: format!("127.0.0.1:{port}"),
             },
-            way: Way {
+            transport: Transport {
                 dialer: Dialer::default(),
                 proxies: Proxies::default(),
                 tls: None,
