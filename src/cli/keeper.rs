@@ -37,7 +37,7 @@ pub(super) static COMMAND: Command = Command {
 
 fn run(args: &Args, _: &mut Output) -> Result<Exit> {
     // Until the helper listens for them: the threads that start meanwhile leave them to this one.
-    signals::hold();
+    signals::block();
     let loaded = load(args);
     let variable = |name: &str| std::env::var_os(name);
     let (notify_socket, journal_stream) = (variable("NOTIFY_SOCKET"), variable("JOURNAL_STREAM"));

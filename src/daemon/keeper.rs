@@ -12,7 +12,7 @@ use crate::{
     error::{Error, Exit, Result},
     host::{
         notify::Notifier,
-        signals::{self, Signals, Wish},
+        signals::{self, Signal, Signals},
     },
     keeper::{Allowed, Keeper, Server, trust_all},
 };
@@ -52,7 +52,7 @@ pub fn run(start: Start<'_>) -> Result<Exit> {
 async fn live(start: Start<'_>) -> Result<Exit> {
     let settings = start.settings;
     let mut signals = Signals::new()?;
-    signals::release();
+    signals::unblock();
     let notifier = Notifier::new(start.notify_socket);
     let allowed = allowed(settings);
     let inherited = Server::inherited(allowed)?;
@@ -72,7 +72,7 @@ async fn live(start: Start<'_>) -> Result<Exit> {
     };
     notifier.ready("waiting for requests");
     let mut stopped = pin!(async {
-        while signals.next().await == Some(Wish::Reload) {
+        while signals.next().await == Some(Signal::Reload) {
             ::log::info!("SIGHUP: restart to apply a changed configuration");
         }
     });
@@ -88,7 +88,7 @@ async fn live(start: Start<'_>) -> Result<Exit> {
     };
     let is_told = is_told.or(work).await;
     if !is_told && server.is_own() {
-        signals::hold();
+        signals::block();
         // One that came before that would be lost.
         if future::poll_once(stopped).await.is_none() {
             return Err(server.begin_again());

@@ -28,7 +28,7 @@ use crate::{
     host::{
         self, clock,
         notify::Notifier,
-        signals::{Signals, Wish},
+        signals::{Signal, Signals},
     },
     kube::Client,
     log, outside,
@@ -211,7 +211,7 @@ async fn open(settings: &Settings, mode: Mode, starting: &Starting) -> Result<Op
 
 /// Waits for a signal to stop.
 async fn stop_signal(signals: &mut Signals, start: &Start) {
-    while signals.next().await == Some(Wish::Reload) {
+    while signals.next().await == Some(Signal::Reload) {
         ::log::info!(
             "SIGHUP: tokens, kubeconfigs and certificates are reloaded automatically; restart to apply a changed configuration"
         );

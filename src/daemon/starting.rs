@@ -31,7 +31,7 @@ use crate::{
     files::Jobs,
     host::{
         notify::Notifier,
-        signals::{Signals, Wish},
+        signals::{Signal, Signals},
     },
     tasks::{dashboard::status, machine::stall, state::SharedState},
     wire::api::{SessionReport, Status},
@@ -175,7 +175,7 @@ impl Starting {
     ) -> Option<T> {
         let work = async { Some(work.await) };
         let stopped = async {
-            while signals.next().await == Some(Wish::Reload) {}
+            while signals.next().await == Some(Signal::Reload) {}
             None
         };
         let reported = async {

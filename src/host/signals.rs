@@ -2,36 +2,36 @@
 
 use std::io;
 
-use async_signal::{Signal, Signals as Stream};
-use nix::sys::signal::{SigSet, Signal as Number};
+use async_signal::{Signal as Received, Signals as Stream};
+use nix::sys::signal::{SIGHUP, SigSet};
 use smol::stream::StreamExt;
 
 use crate::error::{Error, Result};
 
 /// Meaning of a signal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Wish {
+pub enum Signal {
     /// SIGTERM or SIGINT: stop in good order; the second one: stop at once.
     Stop,
     /// SIGHUP: read files again.
     Reload,
 }
 
-/// Keeps signals waiting: for this thread, for those that it starts, and over an exec. Who passes a
+/// Blocks signals: for this thread, for those that it starts, and over an exec. Who passes a
 /// process on in this way loses none of them.
-pub fn hold() {
+pub fn block() {
     SigSet::all().thread_block().unwrap_or_default();
 }
 
-/// Lets signals come to this thread, those that waited too.
-pub fn release() {
+/// Unblocks signals of this thread; those that waited arrive.
+pub fn unblock() {
     SigSet::empty().thread_set_mask().unwrap_or_default();
 }
 
 /// The same, but for SIGHUP, which would end a process that does not listen for it.
-pub fn release_ends() {
+pub fn unblock_ends() {
     let mut reload = SigSet::empty();
-    reload.add(Number::SIGHUP);
+    reload.add(SIGHUP);
     reload.thread_set_mask().unwrap_or_default();
 }
 
@@ -42,18 +42,18 @@ pub struct Signals(Stream);
 impl Signals {
     /// Takes over SIGTERM, SIGINT and SIGHUP.
     pub fn new() -> Result<Self> {
-        let taken = Stream::new([Signal::Term, Signal::Int, Signal::Hup]);
+        let taken = Stream::new([Received::Term, Received::Int, Received::Hup]);
         taken
             .map(Self)
             .map_err(|error: io::Error| Error::new("cannot listen for signals").because(&error))
     }
 
     /// Waits for the next signal. `None` where no more can come.
-    pub async fn next(&mut self) -> Option<Wish> {
+    pub async fn next(&mut self) -> Option<Signal> {
         loop {
             match self.0.next().await? {
-                Ok(Signal::Hup) => return Some(Wish::Reload),
-                Ok(Signal::Term | Signal::Int) => return Some(Wish::Stop),
+                Ok(Received::Hup) => return Some(Signal::Reload),
+                Ok(Received::Term | Received::Int) => return Some(Signal::Stop),
                 // None other was asked for, and a failed read is tried again with the next signal.
                 Ok(_) | Err(_) => {}
             }
@@ -64,16 +64,16 @@ impl Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::signal::{SIGHUP, SIGTERM, raise};
+    use nix::sys::signal::{SIGTERM, raise};
 
     #[test]
-    fn a_signal_arrives_as_a_wish() {
+    fn a_signal_arrives_with_its_meaning() {
         smol::block_on(async {
             let mut signals = Signals::new().unwrap();
             raise(SIGHUP).unwrap();
-            assert_eq!(signals.next().await, Some(Wish::Reload));
+            assert_eq!(signals.next().await, Some(Signal::Reload));
             raise(SIGTERM).unwrap();
-            assert_eq!(signals.next().await, Some(Wish::Stop));
+            assert_eq!(signals.next().await, Some(Signal::Stop));
         });
     }
 }

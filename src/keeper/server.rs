@@ -276,7 +276,7 @@ impl Server {
 pub fn rest() {
     let input = io::stdin();
     if own_path(&input).is_some() {
-        signals::release_ends();
+        signals::unblock_ends();
         // Cut short, it serves nobody for a while and begins again.
         let mut waited = [PollFd::new(input.as_fd(), PollFlags::POLLIN)];
         poll(&mut waited, PollTimeout::NONE).unwrap_or_default();
