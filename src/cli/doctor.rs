@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     config::Loaded,
-    core::preflight::checks,
+    core::doctor::checks,
     core::{nearest::nearest, order::OrderExt as _},
     daemon,
     error::{Error, Exit, Result},

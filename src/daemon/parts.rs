@@ -14,13 +14,13 @@ use super::VERSION;
 use crate::{
     config::{ControlPlane, DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, Surroundings},
     core::{
+        doctor::is_behind,
         gateway,
         health::Severity,
         identity::Identity,
         link::Membership,
         order::GatherExt as _,
         policy::{self, Level},
-        preflight::is_behind,
         safe_mode::Mode,
         time::Wall,
         url::{ProxyUrl, Security, Url},

@@ -27,8 +27,8 @@ use self::{
 };
 use crate::{
     core::{
+        doctor::UPDATE_TAKEN_BACK,
         journal::{Next, Outcome, StepState},
-        preflight::UPDATE_TAKEN_BACK,
         repair::Repair,
         time::Wall,
     },

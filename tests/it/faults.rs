@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use expect_test::expect_file;
 use pipeops_agent::core::{
+    doctor,
     k3s::faults::{Component, Confidence, FAULTS, Fault, OF_THE_DOCTOR, REPAIRS},
-    preflight,
 };
 
 const HEAD: &str = "\
@@ -88,7 +88,7 @@ fn page() -> String {
         .unwrap();
     }
     write!(page, "\n{OTHERS}\n").unwrap();
-    for check in preflight::checks().filter(|check| OF_THE_DOCTOR.contains(&check.id)) {
+    for check in doctor::checks().filter(|check| OF_THE_DOCTOR.contains(&check.id)) {
         writeln!(page, "* `{}`: {}", check.id, check.title).unwrap();
     }
     page
@@ -158,7 +158,7 @@ fn most_rows_are_injected_on_a_machine_and_no_injection_lacks_its_row() {
 #[test]
 fn each_row_has_a_name_of_its_own_and_says_what_to_do() {
     let mut names: Vec<_> = FAULTS.iter().map(|fault| fault.id).collect();
-    names.extend(preflight::checks().map(|check| check.id));
+    names.extend(doctor::checks().map(|check| check.id));
     let all = names.len();
     names.sort_unstable();
     names.dedup();
@@ -168,6 +168,6 @@ fn each_row_has_a_name_of_its_own_and_says_what_to_do() {
         assert!(!fault.fix.ends_with('.'), "{}", fault.id);
     }
     for id in OF_THE_DOCTOR {
-        assert!(preflight::checks().any(|check| check.id == id), "{id}");
+        assert!(doctor::checks().any(|check| check.id == id), "{id}");
     }
 }

@@ -16,11 +16,11 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use pipeops_agent::core::{
+    doctor,
     k3s::{
         self,
         index::{Channel, Choice, Index},
     },
-    preflight,
     time::Wall,
     update::{
         signature::PublicKey,
@@ -108,7 +108,7 @@ impl Machine {
             format!("update.key={}", signer(1).1),
             format!("tls.ca_file={}", server.ca.display()),
         ];
-        let ignored = preflight::checks().map(|check| check.id);
+        let ignored = doctor::checks().map(|check| check.id);
         let ignored = ignored.chain(["disk.room", "disk.noexec", "cgroup.v1"]);
         command(env!("CARGO_BIN_EXE_pipeops-agent"))
             .arg("k3s")

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use expect_test::expect_file;
-use pipeops_agent::core::{health::Severity, preflight};
+use pipeops_agent::core::{doctor, health::Severity};
 
 const HEAD: &str = "\
 # Operate
@@ -399,7 +399,7 @@ fn page() -> String {
     page.push_str(
         "\n## Checks of the doctor\n\n`sudo pipeops-agent doctor` shows what each of them saw and the commands for this board, distribution and boot\nloader; `--fix` applies the safe repairs, and `pipeops-agent undo` reverts them.\n\n| check | looks at | severity | why it matters |\n|---|---|---|---|\n",
     );
-    for check in preflight::checks() {
+    for check in doctor::checks() {
         let severity = match check.severity {
             Severity::Note => "note",
             Severity::Warning => "warning",

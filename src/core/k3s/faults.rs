@@ -12,7 +12,7 @@
 use std::net::IpAddr;
 
 use super::{
-    super::preflight::{DATASTORE_BYTES_MAX, DATASTORE_LOG_BYTES_MAX, DUPLICATES_MAX},
+    super::doctor::{DATASTORE_BYTES_MAX, DATASTORE_LOG_BYTES_MAX, DUPLICATES_MAX},
     Role,
     images::Archives,
     ready,

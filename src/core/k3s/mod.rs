@@ -34,7 +34,7 @@ use std::{cmp::Ordering, fmt, str::FromStr};
 use serde_json::Value;
 
 use super::{
-    preflight::{CheckOutcome, CheckResult},
+    doctor::{CheckOutcome, CheckResult},
     yaml,
 };
 

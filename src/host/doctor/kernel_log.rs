@@ -9,7 +9,7 @@ use std::{
 
 use nix::{errno::Errno, fcntl::OFlag};
 
-use crate::core::{facts::Fact, preflight::is_of_interest};
+use crate::core::{doctor::is_of_interest, facts::Fact};
 
 /// The log has a few thousand records.
 const RECORDS_MAX: usize = 20_000;

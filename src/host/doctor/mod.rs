@@ -18,11 +18,11 @@ use nix::{
 };
 
 use crate::{
+    core::{doctor::checks, facts::Fact},
     core::{
         environment,
         order::{GatherExt as _, OrderExt as _},
     },
-    core::{facts::Fact, preflight::checks},
     files,
 };
 

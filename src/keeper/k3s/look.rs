@@ -8,6 +8,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use super::{super::system::System, Install};
 use crate::{
     core::{
+        doctor::{CheckResult, judge},
         environment::Environment,
         facts::{Fact, Facts},
         gateway::Class,
@@ -16,7 +17,6 @@ use crate::{
             servers::Datastore,
             texts::{self, DropIn, Init, Wishes},
         },
-        preflight::{self, CheckResult},
         time::Wall,
         words::size,
     },
@@ -98,7 +98,7 @@ impl System {
         for name in [BINARY.to_owned(), format!("stat {BINARY}")] {
             facts.found.insert(name, Fact::Text(String::new()));
         }
-        let verdicts = preflight::judge(&facts, &Environment::of(&facts));
+        let verdicts = judge(&facts, &Environment::of(&facts));
         let found = k3s::findings(&verdicts, ignored);
         let mut look = Look {
             refused: found.refused.into_iter().map(finding).collect(),

@@ -90,7 +90,7 @@ pub(super) fn wanted(tree: &Tree) -> Install {
         version: VERSION.parse().ok(),
         wishes: Wishes::default(),
         registries: None,
-        ignored: crate::core::preflight::checks()
+        ignored: crate::core::doctor::checks()
             .map(|check| check.id.to_owned())
             .chain(["disk.room".to_owned(), "disk.noexec".to_owned()])
             .collect(),

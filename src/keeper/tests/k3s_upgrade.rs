@@ -34,7 +34,7 @@ fn wanted(tree: &Tree) -> Upgrade {
         binary: Program::Here(source(tree, "k3s.next")),
         images: Vec::new(),
         version: None,
-        ignored: crate::core::preflight::checks()
+        ignored: crate::core::doctor::checks()
             .map(|check| check.id.to_owned())
             .chain(["disk.room", "cgroup.v1"].map(str::to_owned))
             .collect(),

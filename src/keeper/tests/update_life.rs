@@ -5,7 +5,7 @@ use std::{cell::Cell, time::Duration};
 use super::{super::journal::cut, *};
 use crate::{
     core::{
-        preflight::UPDATE_TAKEN_BACK,
+        doctor::UPDATE_TAKEN_BACK,
         time::Mono,
         update::{
             list::List,

@@ -19,10 +19,10 @@ use smol::{
 use super::keeper::Keeper;
 use crate::{
     core::{
+        doctor::{CERTIFICATE, CheckResult, SECRETS, is_behind, judge},
         environment::Environment,
         facts::{Fact, Facts},
         order::GatherExt as _,
-        preflight::{self, CheckResult},
         rates::Reading,
         time::Wall,
     },
@@ -167,12 +167,12 @@ pub async fn look(subject: &Subject) -> Report {
     let (((mut facts, is_whole), by_root), certificate) = zip(found, certificate(subject)).await;
     let has_helper = by_root.is_some();
     facts.complete(by_root.unwrap_or_default());
-    let certificate = certificate.map(|fact| (preflight::CERTIFICATE.to_owned(), fact));
+    let certificate = certificate.map(|fact| (CERTIFICATE.to_owned(), fact));
     facts.found.extend(certificate);
     let secrets = secrets(subject).await;
     facts
         .found
-        .extend(secrets.map(|fact| (preflight::SECRETS.to_owned(), fact)));
+        .extend(secrets.map(|fact| (SECRETS.to_owned(), fact)));
     settings(subject, &mut facts);
     if let Some(network) = &subject.network {
         let spent = clock::now().mono.since(started.mono);
@@ -181,7 +181,7 @@ pub async fn look(subject: &Subject) -> Report {
         facts.found.extend(answers);
     }
     let environment = Environment::of(&facts);
-    let verdicts = preflight::judge(&facts, &environment);
+    let verdicts = judge(&facts, &environment);
     Report {
         environment,
         verdicts,
@@ -259,7 +259,7 @@ async fn certificate(subject: &Subject) -> Option<Fact> {
     let now = clock::now().wall;
     let time = Time {
         now,
-        is_believed: !preflight::is_behind(now, build_date()),
+        is_believed: !is_behind(now, build_date()),
     };
     let look = executor::unblock(move || match origin.inspect(time) {
         Ok(seen) => Fact::Text(seen),

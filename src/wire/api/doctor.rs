@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::stamp;
 use crate::{
     core::{
+        doctor::{CheckOutcome, CheckResult},
         environment,
-        preflight::{CheckOutcome, CheckResult},
         repair::Recipe,
         time::Wall,
     },

@@ -4,11 +4,10 @@ use pipeops_agent::{
     config::keys::{KEYS, SECTIONS, Secrecy},
     config::value::ValueKind,
     core::{
-        diagnosis,
+        diagnosis, doctor,
         health::Severity,
         notify::Turn,
         policy::{Level, PodSecurity},
-        preflight,
         rollout::Cause,
     },
     error::Exit,
@@ -64,7 +63,7 @@ fn texts_name_only_settings_that_exist() {
         let is_file = [".db", ".toml"].iter().any(|end| word.ends_with(end));
         is_file
             || KEYS.iter().any(|key| key.path == word)
-            || preflight::checks().any(|check| check.id == word)
+            || doctor::checks().any(|check| check.id == word)
     };
     let texts = quoted();
     let words = texts.iter().filter(|text| text.contains(' '));
@@ -78,7 +77,7 @@ fn texts_name_only_settings_that_exist() {
 
 #[test]
 fn checks_keep_their_names_and_what_they_wait_for() {
-    let checks = preflight::checks().map(|check| {
+    let checks = doctor::checks().map(|check| {
         let after = check.after.join(", ");
         format!("{} after [{after}]", check.id)
     });
@@ -160,10 +159,10 @@ fn words_of_the_api_and_the_exit_codes_stay() {
         StepResult::Unknown,
     ];
     let checked = [
-        preflight::CheckOutcome::Problem,
-        preflight::CheckOutcome::Unknown,
-        preflight::CheckOutcome::Skipped,
-        preflight::CheckOutcome::Ok,
+        doctor::CheckOutcome::Problem,
+        doctor::CheckOutcome::Unknown,
+        doctor::CheckOutcome::Skipped,
+        doctor::CheckOutcome::Ok,
     ];
     let severities = [Severity::Note, Severity::Warning, Severity::Critical];
     let levels = [Level::Full, Level::Managed, Level::ReadOnly, Level::Off];
@@ -189,7 +188,7 @@ fn words_of_the_api_and_the_exit_codes_stay() {
             words("side of the diagnosis", sides.map(Side::as_str)),
             words(
                 "outcome of a check",
-                checked.map(preflight::CheckOutcome::as_str),
+                checked.map(doctor::CheckOutcome::as_str),
             ),
         ],
     );

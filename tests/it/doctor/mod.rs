@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use pipeops_agent::{
     core::{
+        doctor::{self, CheckOutcome, CheckResult, Judgement, checks},
         environment::{Environment, READS},
         facts::Fact,
-        preflight::{self, CheckOutcome, CheckResult, Judgement, checks},
         repair::Repair,
     },
     wire::api,
@@ -202,16 +202,12 @@ fn what_only_root_sees_is_unknown_and_root_completes_it() {
     facts.found.insert(config.to_owned(), Fact::Forbidden);
     let environment = Environment::of(&facts);
     let of = |facts: &_, id: &str| {
-        let verdicts = preflight::judge(facts, &environment);
+        let verdicts = doctor::judge(facts, &environment);
         let verdict = verdicts.into_iter().find(|verdict| verdict.check.id == id);
         let verdict = verdict.unwrap();
         (verdict.outcome, verdict.seen, verdict.needs_root)
     };
-    let unseen = (
-        CheckOutcome::Unknown,
-        preflight::NEEDS_ROOT.to_owned(),
-        true,
-    );
+    let unseen = (CheckOutcome::Unknown, doctor::NEEDS_ROOT.to_owned(), true);
     assert_eq!(of(&facts, "network.overlap"), unseen);
     let text = Fact::Text("cluster-cidr: 192.168.0.0/16\n".to_owned());
     facts.complete([(config.to_owned(), text)].into());

@@ -8,7 +8,7 @@ use std::{
 };
 
 use pipeops_agent::{
-    core::{preflight::CheckOutcome, repair::Repair},
+    core::{doctor::CheckOutcome, repair::Repair},
     keeper::Keeper,
 };
 

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use pipeops_agent::{
     core::{
+        doctor::{CheckOutcome, CheckResult, judge},
         environment::Environment,
         facts::{Fact, Facts},
-        preflight::{self, CheckOutcome, CheckResult},
         rates::Space,
         time::Wall,
     },
@@ -135,7 +135,7 @@ impl Tree {
         let root = tempfile::tempdir().unwrap();
         let facts = self.facts(root.path());
         let environment = Environment::of(&facts);
-        let verdicts = preflight::judge(&facts, &environment);
+        let verdicts = judge(&facts, &environment);
         Said {
             facts,
             environment,
