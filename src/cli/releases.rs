@@ -14,7 +14,7 @@ use crate::{
         signature::PublicKey,
         signed::{BYTES_MAX, KeyOrigin, Trust},
     },
-    daemon::trial,
+    daemon::oneshot,
     error::{Error, Result},
     host::clock,
     outside::{
@@ -67,7 +67,7 @@ pub(super) fn transport(args: &Args) -> Result<Transport> {
     let mut sources = sources(args);
     sources.assignments.push("pipeops.api_url=off".to_owned());
     match config::load(&sources).settings() {
-        Ok(settings) => trial::transport(&settings),
+        Ok(settings) => oneshot::transport(&settings),
         Err(mut problems) => Err(problems.swap_remove(0)),
     }
 }

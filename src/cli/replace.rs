@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     core::secret::Secret,
-    daemon::trial,
+    daemon::oneshot,
     error::{Error, Exit, Result},
     files,
     kube::{Client, Patch},
@@ -112,7 +112,7 @@ fn replace(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let plan = Plan::new(file.clone(), keys.clone(), Basis::Files, output)?;
     let namespace = plan.settings.agent.go_state_namespace.clone();
-    let found = trial::with_cluster(&plan.settings, async |client| {
+    let found = oneshot::with_cluster(&plan.settings, async |client| {
         find(&client, &namespace).await
     })?;
     let adopted = found.keys.iter().filter(|(key, _)| !is_set(key));
@@ -216,7 +216,7 @@ fn stop(found: &GoAgent, plan: &Plan, args: &Args) -> Result<String> {
         let kept = manifest_path(plan);
         // Values of its environment may be secrets.
         files::replace(&kept, found.manifest.to_string().as_bytes(), files::PRIVATE)?;
-        trial::with_cluster(&plan.settings, async |client| {
+        oneshot::with_cluster(&plan.settings, async |client| {
             client
                 .delete(&path)
                 .await
@@ -225,7 +225,7 @@ fn stop(found: &GoAgent, plan: &Plan, args: &Args) -> Result<String> {
         return Ok(format!("kubectl apply -f {}", kept.display()));
     }
     let wish = json!({ "spec": { "replicas": 0 } });
-    trial::with_cluster(&plan.settings, async |client| {
+    oneshot::with_cluster(&plan.settings, async |client| {
         let scaled: std::result::Result<Value, _> = client.patch(&path, Patch::Merge, &wish).await;
         scaled.map_err(|error| Error::new("cannot scale its Deployment").because(&error))
     })?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    network::origin,
+    dashboard_tls::origin,
     parts::{self, Network, wall},
 };
 use crate::{

@@ -66,16 +66,16 @@ use starting::{Addresses, Listeners, Starting};
 pub(crate) use unusable::CONDITION as SETTINGS_CONDITION;
 
 mod copies;
+mod dashboard_tls;
 pub mod doctor;
 pub mod keeper;
 mod link;
-mod network;
 mod notify;
+pub mod oneshot;
 mod parts;
-mod reread;
+mod reload;
 mod safe_mode;
 mod starting;
-pub mod trial;
 mod unusable;
 mod viewers;
 
@@ -386,7 +386,7 @@ impl Agent {
         let cluster = parts::cluster(machine.cluster, &network, &shared_state, (&executor, &jobs));
         // In safe mode nobody looks at the cluster beside the link.
         let watched = cluster.as_ref().filter(|_| mode.is_normal());
-        let pulse = parts::pulse(watched, &shared_state);
+        let pulse = parts::liveness(watched, &shared_state);
         let delegate = parts::delegate(&settings, cluster.as_ref(), notes);
         let shared = (&store, notes, &shared_state);
         let revocation = parts::revocation(&settings, delegate.as_ref(), shared);
@@ -467,10 +467,10 @@ impl Agent {
         [
             self.spawn(Rc::clone(self).sample()),
             self.spawn(Rc::clone(self).observe()),
-            self.spawn(Rc::clone(self).feel_pulse()),
-            self.spawn(Rc::clone(self).look_after_rights()),
+            self.spawn(Rc::clone(self).check_liveness()),
+            self.spawn(Rc::clone(self).compare_rights()),
             self.spawn(Rc::clone(self).revoke()),
-            self.spawn(Rc::clone(self).look_after_apps()),
+            self.spawn(Rc::clone(self).run_apps()),
             self.spawn(Rc::clone(self).keep_samples(flushed)),
             self.spawn(Rc::clone(self).write_remotely(to_write)),
             self.spawn(Rc::clone(self).notify_people(notified)),
@@ -547,20 +547,20 @@ impl Agent {
     }
 
     /// Finds out whether the cluster answers, where there is one.
-    async fn feel_pulse(self: Rc<Self>) {
+    async fn check_liveness(self: Rc<Self>) {
         if let Some(pulse) = &self.pulse {
             pulse.run().await;
         }
     }
 
     /// Looks whether the cluster has what calls of the control plane need, and no more.
-    async fn look_after_rights(self: Rc<Self>) {
+    async fn compare_rights(self: Rc<Self>) {
         if let Some(rights) = &self.rights {
             rights.run().await;
         }
     }
 
-    /// Makes shared tokens worthless that permit more than the level.
+    /// Invalidates shared tokens that permit more than the access level.
     async fn revoke(self: Rc<Self>) {
         if let Some(revocation) = &self.revocation {
             revocation.run().await;
@@ -569,7 +569,7 @@ impl Agent {
 
     /// Carries out changes of apps while this agent is the one that does, and keeps them up to
     /// date.
-    async fn look_after_apps(self: Rc<Self>) {
+    async fn run_apps(self: Rc<Self>) {
         if let Some(apps) = self.apps.clone() {
             let attended = Box::pin(Rc::clone(&apps).attend());
             let kept = Box::pin(Rc::clone(&apps).keep_as_deployed());

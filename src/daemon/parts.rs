@@ -526,7 +526,10 @@ pub(super) fn delegate(
 }
 
 /// Liveness check of the cluster.
-pub(super) fn pulse(client: Option<&Client>, shared_state: &Rc<SharedState>) -> Option<Rc<Pulse>> {
+pub(super) fn liveness(
+    client: Option<&Client>,
+    shared_state: &Rc<SharedState>,
+) -> Option<Rc<Pulse>> {
     client.map(|client| Rc::new(Pulse::new(client.clone(), Rc::clone(shared_state))))
 }
 

@@ -1,5 +1,5 @@
 //! The ways to the dashboard: the socket and the port. How other machines come in is in
-//! [`super::network`].
+//! [`super::dashboard_tls`].
 
 use std::{net::SocketAddr, rc::Rc};
 

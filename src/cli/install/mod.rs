@@ -25,7 +25,7 @@ use crate::{
         keys::{self, Secrecy},
     },
     core::secret::Secret,
-    daemon::trial::{self, TrialResult},
+    daemon::oneshot::{self, TrialResult},
     error::{Error, Result},
     files,
 };
@@ -208,7 +208,7 @@ impl Plan {
         if args.has(UNCHECKED.long) {
             return Ok(());
         }
-        match trial::token(&self.settings, token)? {
+        match oneshot::token(&self.settings, token)? {
             TrialResult::Taken => {
                 if !args.has("json") {
                     let url = &self.settings.pipeops.control_plane()?.api_url;

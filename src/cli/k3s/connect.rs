@@ -16,7 +16,7 @@ use super::{
 use crate::{
     config::{DEFAULT_FILE, Loaded},
     core::{namespace::OwnNamespace, policy::PodSecurity},
-    daemon::trial,
+    daemon::oneshot,
     error::{Error, Exit, Result},
     keeper::k3s::Connect,
     kube::rbac::{Manifest, Reach},
@@ -68,7 +68,7 @@ fn wanted(args: &Args) -> Result<Connect> {
             .fix("install the agent by its package or install.sh, which create the user")
     })?;
     let (namespace, manifest) = match loaded.settings() {
-        Ok(settings) => trial::manifest(&settings),
+        Ok(settings) => oneshot::manifest(&settings),
         // Before `up` there are none.
         Err(_) if !Path::new(DEFAULT_FILE).exists() => {
             let namespace = OwnNamespace::default();

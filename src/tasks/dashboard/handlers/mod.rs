@@ -135,7 +135,7 @@ impl Answers for Local {
                     Reply::json(&self.status())
                 }
                 View::Ready => {
-                    self.feel_pulse().await;
+                    self.check_liveness().await;
                     self.ready()
                 }
                 View::Metrics => self.metrics().await,
@@ -200,14 +200,14 @@ impl Answers for Local {
 impl Local {
     /// Looks again at what may have changed unseen, so that what is said next is true now.
     async fn refresh(&self) {
-        self.feel_pulse().await;
+        self.check_liveness().await;
         let is_silent = self.pulse.as_ref().is_some_and(|pulse| pulse.is_silent());
         if let Some(rights) = self.rights.as_ref().filter(|_| !is_silent) {
             rights.refresh().await;
         }
     }
 
-    async fn feel_pulse(&self) {
+    async fn check_liveness(&self) {
         if let Some(pulse) = &self.pulse {
             pulse.refresh().await;
         }

@@ -1,5 +1,5 @@
-//! Parts of the daemon for one question of the command line: they are wired as they always are, and
-//! gone with its answer.
+//! Parts of the daemon for one command: they are wired as they always are, and gone with its
+//! answer.
 
 use std::{rc::Rc, time::Duration};
 
