@@ -3,7 +3,7 @@
 
 pub(crate) mod api;
 mod labels;
-mod room;
+mod order;
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{
     agent::{SOON, command, put, until},
-    doors::House,
+    login::House,
 };
 
 /// The user of the desktop, and another one.

@@ -3,7 +3,7 @@
 use std::{io::Read, os::unix::net::UnixStream};
 
 use crate::agent::{SOON, command, until};
-use crate::doors::House;
+use crate::login::House;
 
 /// Sets how many descriptors a process may have.
 fn limit(pid: i32, count: u64) {

@@ -41,7 +41,7 @@ mod docs;
 #[cfg(test)]
 mod doctor;
 #[cfg(test)]
-mod doors;
+mod event_stream;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
@@ -63,7 +63,7 @@ mod lease;
 #[cfg(test)]
 mod link;
 #[cfg(test)]
-mod live;
+mod login;
 #[cfg(test)]
 mod matrix;
 #[cfg(test)]

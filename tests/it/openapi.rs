@@ -9,7 +9,7 @@ use pipeops_agent::{
 };
 use serde_json::Value;
 
-use crate::{agent::command, doors::House};
+use crate::{agent::command, login::House};
 
 fn description() -> Value {
     serde_json::from_str(include_str!("../../src/dashboard/assets/openapi.json")).unwrap()

@@ -15,7 +15,7 @@ use super::{IMAGE, SOON, charts, command::Bench, custom::Group, forge::Forge};
 use crate::{
     agent::{put, until_every},
     cluster::{kubectl, leave, leave_object},
-    doors,
+    login,
 };
 
 const LOOK: Duration = Duration::from_millis(300);
@@ -192,7 +192,7 @@ impl Whole {
                 .with("PIPEOPS_APPS_OPERATORS", "nobody")
                 .with("PIPEOPS_DASHBOARD_LISTEN", "127.0.0.1:0")
         })?;
-        let port = doors::port(&bench.agent, 0);
+        let port = login::port(&bench.agent, 0);
         let whole = Self {
             bench,
             group,
@@ -400,9 +400,9 @@ impl Whole {
         assert_eq!(code, 200, "{told}");
         let told: Value = serde_json::from_str(&told).unwrap();
         let login = json!({"token": told["token"]}).to_string();
-        let session = doors::ask(self.port, "POST /api/v1/session", "", &login);
+        let session = login::ask(self.port, "POST /api/v1/session", "", &login);
         let cookie = session.cookie();
-        doors::ask(
+        login::ask(
             self.port,
             &format!("POST {path}"),
             &cookie,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::hold;
-use crate::doors::House;
+use crate::login::House;
 
 pub(super) fn description() -> Value {
     serde_json::from_str(include_str!("../../../src/dashboard/assets/openapi.json")).unwrap()

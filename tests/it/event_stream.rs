@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::{Agent, SOON, until},
-    doors::House,
+    login::House,
 };
 
 /// A message of the stream.
