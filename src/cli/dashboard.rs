@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Shorter passwords are guessed.
-const PASSWORD_LETTERS_MIN: usize = 10;
+const PASSWORD_CHARS_MIN: usize = 10;
 
 const ROLE: Opt = Opt::value(
     "role",
@@ -239,9 +239,9 @@ fn password(args: &Args, output: &mut Output) -> Result<Exit> {
         Value::Null
     } else {
         let typed = ask::secret("New dashboard password")?;
-        if typed.reveal().chars().count() < PASSWORD_LETTERS_MIN {
+        if typed.reveal().chars().count() < PASSWORD_CHARS_MIN {
             return Err(Error::new("that password is too short").fix(format!(
-                "use at least {PASSWORD_LETTERS_MIN} characters; a few words are easier to type than symbols"
+                "use at least {PASSWORD_CHARS_MIN} characters; a few words are easier to type than symbols"
             )));
         }
         if ask::is_possible() && ask::secret("Once more")? != typed {

@@ -118,7 +118,7 @@ static RUN: Command = Command {
         "pipeops-agent run --config agent.toml --set log.level=debug",
     ],
     more: Some(("Settings", keys::help)),
-    run: Some(|given, output| Ok(run(given, output))),
+    run: Some(|args, output| Ok(run(args, output))),
     ..Command::BARE
 };
 

@@ -61,7 +61,7 @@ impl Wall {
     pub fn basic(self) -> String {
         let text = self.rfc3339();
         let seconds = text.split('.').next().unwrap_or_default();
-        let digits = seconds.chars().filter(|letter| !"-:".contains(*letter));
+        let digits = seconds.chars().filter(|c| !"-:".contains(*c));
         digits.chain(['Z']).collect()
     }
 

@@ -15,7 +15,7 @@ use crate::core::url::{Authority, ProxyUrl};
 /// A proxy's answer to CONNECT is a status line and a few headers. Longer is not a proxy.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// Longer reasons of a refusal are cut.
-const REASON_LETTERS_MAX: usize = 200;
+const REASON_CHARS_MAX: usize = 200;
 
 #[derive(Clone)]
 pub struct Proxy {
@@ -236,7 +236,7 @@ pub(super) async fn tunnel(
         return Ok(());
     }
     let status = head.status;
-    let reason = head.reason.chars().take(REASON_LETTERS_MAX).collect();
+    let reason = head.reason.chars().take(REASON_CHARS_MAX).collect();
     Err(Error::new(
         Phase::Proxy,
         ErrorKind::ProxyRefused { status, reason },

@@ -233,6 +233,6 @@ pub(super) fn printable(bytes: &[u8]) -> String {
         .find(|line| !line.is_empty());
     let start = line.and_then(|line| line.get(..WORDS_SHOWN).or(Some(line)));
     let text = String::from_utf8_lossy(start.unwrap_or_default());
-    let signs = text.chars().filter(|sign| !is_command(*sign));
-    signs.collect::<String>().trim().to_owned()
+    let shown = text.chars().filter(|c| !is_command(*c));
+    shown.collect::<String>().trim().to_owned()
 }

@@ -48,14 +48,14 @@ const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
 /// RFC 5280: a common name is no longer.
-const COMMON_NAME_LETTERS_MAX: usize = 64;
+const COMMON_NAME_CHARS_MAX: usize = 64;
 
 /// The part that is signed.
 pub fn to_be_signed(fields: &Fields<'_>) -> Vec<u8> {
     let common_name: String = fields
         .common_name
         .chars()
-        .take(COMMON_NAME_LETTERS_MAX)
+        .take(COMMON_NAME_CHARS_MAX)
         .collect();
     let common_name = [COMMON_NAME, &tagged(0x0c, &[common_name.as_bytes()])];
     let name = sequence(&[&tagged(0x31, &[&sequence(&common_name)])]);

@@ -353,7 +353,7 @@ pub(super) fn new_token(args: &Args, question: Option<&str>) -> Result<Option<Se
     // It becomes a header, and a line of a file.
     if !token.reveal().bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(Error::new("that is not a token")
-            .why("a token is one word of letters, digits and signs")
+            .why("a token is one word of letters, digits and symbols")
             .fix("copy the token of this cluster again, without quotes or line ends"));
     }
     Ok(Some(token))

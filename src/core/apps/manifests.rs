@@ -199,7 +199,7 @@ pub fn joined<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> String
     }
     let mut all = String::new();
     for (name, text) in files {
-        let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
+        let name: String = name.chars().filter(|c| !c.is_control()).collect();
         let end = if text.ends_with('\n') { "" } else { "\n" };
         all.extend([FILE_MARK, &name, "\n", text, end]);
     }

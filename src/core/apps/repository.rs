@@ -605,7 +605,7 @@ fn last_line(complaints: &str) -> String {
             .trim_start_matches("error: ")
     });
     line.chars()
-        .filter(|letter| !is_command(*letter))
+        .filter(|c| !is_command(*c))
         .take(GIT_LINE_CHARS_MAX)
         .collect()
 }

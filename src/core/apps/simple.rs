@@ -351,7 +351,7 @@ fn ingress(name: &str, host: &str, service: &Value) -> Value {
 
 /// Name of the claim of a path: `web-var-lib-data` for `/var/lib/data`.
 fn claim_name(name: &str, path: &str) -> Result<String, Problem> {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/-_.".contains(letter);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_.".contains(c);
     let steps = path.split('/').filter(|step| !step.is_empty());
     let words: Vec<_> = steps
         .map(|step| step.to_ascii_lowercase().replace(['_', '.'], "-"))

@@ -211,7 +211,7 @@ fn config(facts: &Facts, environment: &Environment) -> Judgement {
     let at_fault = |line: &str| {
         line.contains('\r')
             || line
-                .split(|sign| sign != ' ' && sign != '\t')
+                .split(|c| c != ' ' && c != '\t')
                 .next()
                 .is_some_and(|indent| indent.contains('\t'))
     };

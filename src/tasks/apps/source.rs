@@ -37,7 +37,7 @@ use crate::{
 const CONDITION: &str = "apps.source";
 /// Cause: what came from a source is not deployed.
 const REFUSED: &str = "source.refused";
-/// Letters of a commit that people are shown.
+/// Characters of a commit id that are shown.
 const COMMIT_CHARS: usize = 12;
 /// Time until the first question after a start, at least.
 const FIRST: Duration = Duration::from_secs(10);
