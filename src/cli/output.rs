@@ -10,11 +10,11 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-pub(super) use crate::core::{time::moment, words::size};
+pub(super) use crate::core::{format::size, time::moment};
 use crate::{
     core::{
+        format::is_unprintable,
         time::{Wall, in_words},
-        words::is_command,
     },
     error::{Error, Result},
 };
@@ -268,7 +268,7 @@ pub(super) fn printable(text: &str) -> String {
 
 /// True for control characters other than a line end.
 fn is_harmful(character: char) -> bool {
-    is_command(character) && character != '\n'
+    is_unprintable(character) && character != '\n'
 }
 
 /// Rows as lines of aligned columns, two spaces apart.
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(printable("a\u{202e}b\u{9b}2J"), "a\\u{202e}b\\u{9b}2J");
         let value = serde_json::json!({ "a": "\u{1b}]0;x\u{7}\u{9b}\u{202e}é" });
         let text = tamed(&value.to_string());
-        assert!(!text.chars().any(is_command), "{text}");
+        assert!(!text.chars().any(is_unprintable), "{text}");
         let read: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(read, value);
     }

@@ -10,7 +10,7 @@ use std::{
 use litemap::LiteMap;
 use toml::de::DeValue;
 
-use crate::core::{nearest::nearest, order::OrderExt as _, time::in_words, words::quoted};
+use crate::core::{format::quoted, nearest::nearest, order::OrderExt as _, time::in_words};
 
 /// Kind of value that a key takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

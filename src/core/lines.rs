@@ -3,7 +3,7 @@
 //!
 //! Input may break off anywhere: in a line, in a character or in an escape sequence.
 
-use super::words::is_command;
+use super::format::is_unprintable;
 
 /// The longest line that is shown; the rest of it is left out, and that is said.
 const LINE_BYTES_MAX: usize = 4096;
@@ -68,7 +68,7 @@ impl Lines {
         } else {
             String::from_utf8_lossy(&self.line).into_owned()
         };
-        let is_shown = |character: &char| !is_command(*character) || *character == '\t';
+        let is_shown = |character: &char| !is_unprintable(*character) || *character == '\t';
         out.extend(text.chars().filter(is_shown));
         if self.is_cut {
             out.push_str(CUT);

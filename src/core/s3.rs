@@ -6,7 +6,7 @@
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ring::{digest, hmac};
 
-use super::{secret::Secret, time::Wall, words::hex};
+use super::{format::hex, secret::Secret, time::Wall};
 
 /// Characters that stay as they are in a query.
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC

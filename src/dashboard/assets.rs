@@ -7,7 +7,7 @@ use hyper::{StatusCode, header};
 use ring::digest::{SHA256, digest};
 
 use super::reply::Reply;
-use crate::core::words::hex;
+use crate::core::format::hex;
 
 /// One file.
 struct Asset {

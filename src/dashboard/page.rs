@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::reply::Reply;
 use crate::{
-    core::words::is_command,
+    core::format::is_unprintable,
     wire::api::{Condition, Row, SessionReport, Status},
 };
 
@@ -147,7 +147,7 @@ fn escape(html: &mut String, text: &str) {
             '>' => html.push_str("&gt;"),
             '"' => html.push_str("&quot;"),
             '\'' => html.push_str("&#39;"),
-            character if is_command(character) => html.push('\u{fffd}'),
+            character if is_unprintable(character) => html.push('\u{fffd}'),
             character => html.push(character),
         }
     }

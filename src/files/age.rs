@@ -212,7 +212,7 @@ mod tests {
     use ring::digest::{SHA256, digest};
 
     use super::*;
-    use crate::core::words::hex;
+    use crate::core::format::hex;
 
     const IDENTITY: &str =
         "AGE-SECRET-KEY-1EGTZVFFV20835NWYV6270LXYVK2VKNX2MMDKWYKLMGR48UAWX40Q2P2LM0";

@@ -12,7 +12,7 @@ use ring::digest::{Context, SHA256};
 
 use super::{PRIVATE, explain, split, sync_directory, unfinished_name};
 use crate::{
-    core::words::hex,
+    core::format::hex,
     error::{Error, Result},
 };
 

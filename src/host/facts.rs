@@ -10,10 +10,10 @@ use ring::digest::{SHA256, digest};
 
 use crate::{
     core::{
+        format::hex,
         identity::Fingerprint,
         os_release, procfs,
         rates::{CpuTimes, DiskSpace, Memory, Space},
-        words::hex,
     },
     files,
 };

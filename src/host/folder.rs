@@ -13,8 +13,8 @@ use super::manifests::{manifest_files, manifests};
 use crate::{
     core::{
         apps::{is_name, repository::is_manifest},
+        format::hex,
         order::{GatherExt as _, OrderExt as _},
-        words::hex,
     },
     error::{Error, Result, Retry},
     files,

@@ -3,7 +3,7 @@
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::{
-    core::words,
+    core::format,
     error::{Error, Result},
 };
 
@@ -19,7 +19,7 @@ pub fn bytes<const N: usize>() -> Result<[u8; N]> {
 
 /// `N` random bytes as lower-case hexadecimal digits, two a byte.
 pub fn hex<const N: usize>() -> Result<String> {
-    Ok(words::hex(&bytes::<N>()?))
+    Ok(format::hex(&bytes::<N>()?))
 }
 
 /// A random number for [`crate::core::backoff::Backoff`]. Zero where the kernel has none: then the

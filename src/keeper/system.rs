@@ -13,8 +13,8 @@ use ring::digest::{SHA256, digest};
 
 use crate::{
     core::{
+        format::{hex, one_line},
         order::{GatherExt as _, OrderExt as _},
-        words::{hex, one_line},
     },
     error::{Error, Result, Retry},
     files::{self, Attributes},

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::client::{Client, Identity};
 use super::error::Error;
-use crate::core::words::{is_command, one_line};
+use crate::core::format::{is_unprintable, one_line};
 use crate::net::Body;
 use crate::net::{Elapsed, deadline};
 use crate::wire::json::{self, Shape};
@@ -455,7 +455,7 @@ pub(super) fn refused(call: &str, status: u16, body: &[u8]) -> Error {
         reason: said
             .reason
             .chars()
-            .filter(|c| !is_command(*c))
+            .filter(|c| !is_unprintable(*c))
             .take(100)
             .collect(),
         message: one_line(&said.message, MESSAGE_CHARS_MAX),

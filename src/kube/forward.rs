@@ -25,7 +25,7 @@ use super::{
     socket::{self, Ask, Opened, Socket},
 };
 use crate::{
-    core::words::is_command,
+    core::format::is_unprintable,
     net::{Carrier, Stream},
 };
 
@@ -114,7 +114,7 @@ impl Forward {
         let text = String::from_utf8_lossy(&message);
         let text: String = text
             .chars()
-            .filter(|character| !is_command(*character))
+            .filter(|character| !is_unprintable(*character))
             .take(TEXT_CHARS_MAX)
             .collect();
         Err(io::Error::other(text))

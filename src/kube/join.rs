@@ -12,6 +12,7 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
     core::{
+        format::hex,
         k3s::{
             Role,
             join::{Credential, Server, Token, doubts},
@@ -19,7 +20,6 @@ use crate::{
         },
         time::{Now, Wall},
         url::Url,
-        words::hex,
     },
     error::{Error, Result, Retry},
     net::{

@@ -33,7 +33,7 @@ use hyper::body::Bytes;
 use smol::stream::Stream as _;
 
 use super::outlet::{Fragment, Frame, Outlet};
-use crate::core::{time::Wall, words::is_command};
+use crate::core::{format::is_unprintable, time::Wall};
 use crate::net::{Stream, deadline};
 
 /// A larger inbound message ends the session. The largest legitimate one is a request body in
@@ -360,7 +360,7 @@ fn said(frame: Option<&CloseFrame>) -> String {
             let reason: String = frame
                 .reason
                 .chars()
-                .filter(|c| !is_command(*c))
+                .filter(|c| !is_unprintable(*c))
                 .take(120)
                 .collect();
             format!(

@@ -16,7 +16,7 @@ use log::{Level, LevelFilter, Metadata, Record};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{
-    core::{time::Wall, words::is_command},
+    core::{format::is_unprintable, time::Wall},
     error::{Error, Result},
 };
 
@@ -275,7 +275,7 @@ fn one_line(text: &str) -> String {
             '\n' => line.push_str("\\n"),
             '\t' => line.push_str("\\t"),
             '\r' => line.push_str("\\r"),
-            c if is_command(c) => line.push_str(&c.escape_unicode().to_string()),
+            c if is_unprintable(c) => line.push_str(&c.escape_unicode().to_string()),
             c => line.push(c),
         }
         if line.len() > MESSAGE_BYTES_MAX {

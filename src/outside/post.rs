@@ -12,7 +12,7 @@ use ureq::{
 
 use super::transport::{Calls, Limits, Transport, dial_error};
 use crate::{
-    core::{secret::Secret, time::in_words, words::is_command},
+    core::{format::is_unprintable, secret::Secret, time::in_words},
     error::{Error, Result, Retry},
     executor,
     net::{Bytes, deadline, target::Target},
@@ -233,6 +233,6 @@ pub(super) fn printable(bytes: &[u8]) -> String {
         .find(|line| !line.is_empty());
     let start = line.and_then(|line| line.get(..WORDS_SHOWN).or(Some(line)));
     let text = String::from_utf8_lossy(start.unwrap_or_default());
-    let shown = text.chars().filter(|c| !is_command(*c));
+    let shown = text.chars().filter(|c| !is_unprintable(*c));
     shown.collect::<String>().trim().to_owned()
 }

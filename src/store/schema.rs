@@ -185,7 +185,7 @@ mod tests {
         let sums = |texts: &[&str]| -> Vec<String> {
             let sum = |text: &&str| digest(&SHA256, text.as_bytes());
             let sums = texts.iter().map(sum);
-            sums.map(|sum| crate::core::words::hex(&sum.as_ref()[..8]))
+            sums.map(|sum| crate::core::format::hex(&sum.as_ref()[..8]))
                 .collect()
         };
         assert_eq!(

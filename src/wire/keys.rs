@@ -11,8 +11,8 @@ use crate::core::{
             behind, kept,
         },
     },
+    format::hex,
     time::{Now, Wall},
-    words::hex,
 };
 
 #[derive(Default, Deserialize, Serialize)]

@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use super::json::{self, fields, object};
 use crate::core::{
+    format::is_unprintable,
     lease::{Change, Party, Record, Standby},
     order::GatherExt as _,
     time::Wall,
-    words::is_command,
 };
 
 /// The name of the object.
@@ -133,11 +133,11 @@ impl Lease {
 }
 
 fn printable(text: &str) -> String {
-    text.chars().filter(|c| !is_command(*c)).collect()
+    text.chars().filter(|c| !is_unprintable(*c)).collect()
 }
 
 fn short(text: &str) -> String {
-    let printable = text.chars().filter(|c| !is_command(*c));
+    let printable = text.chars().filter(|c| !is_unprintable(*c));
     printable.take(NAME_CHARS_MAX).collect()
 }
 

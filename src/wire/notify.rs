@@ -9,11 +9,11 @@ use serde_json::json;
 
 use super::json::{self, AsObject, fields};
 use crate::core::{
+    format::one_line,
     health::Severity,
     notify::{Message, Notice, Notified, Turn},
     order::GatherExt as _,
     time::{Wall, in_words},
-    words::one_line,
 };
 
 /// Conditions that one message names; of the others it tells the number.

@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 
 use super::json::{self, fields};
 use crate::core::{
+    format::hex,
     identity::{Fingerprint, Identity, LeftBehind},
     time::Wall,
-    words::hex,
 };
 
 /// The format that this program writes. A file of a higher one is not read.

@@ -16,7 +16,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use pipeops_agent::core::{
-    doctor,
+    doctor, format,
     k3s::{
         self,
         index::{Channel, Choice, Index},
@@ -26,7 +26,6 @@ use pipeops_agent::core::{
         signature::PublicKey,
         signed::{KeyOrigin, Trust},
     },
-    words,
 };
 use plane::{Options, Plane};
 use ring::{
@@ -130,7 +129,7 @@ fn signer(seed: u8) -> (Ed25519KeyPair, String) {
 }
 
 fn hash(content: &[u8]) -> String {
-    words::hex(digest(&SHA256, content).as_ref())
+    format::hex(digest(&SHA256, content).as_ref())
 }
 
 /// A program that is none, the same for every version.

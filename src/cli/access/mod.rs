@@ -15,7 +15,7 @@ use super::{
     table::{Argument, CONFIG, Command, JSON, Need, SET, SOCKET, Takes},
 };
 use crate::{
-    core::{policy::Level, words::joined},
+    core::{format::joined, policy::Level},
     error::{Error, Exit, Result},
     host::clock,
     wire::api::{ACCESS_PATH, AccessChange, AccessReport},

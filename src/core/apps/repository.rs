@@ -3,7 +3,7 @@
 
 use super::manifests::{Problem, problem};
 use crate::{
-    core::{url::Authority, words::is_command},
+    core::{format::is_unprintable, url::Authority},
     error::{Error, Retry},
 };
 
@@ -605,7 +605,7 @@ fn last_line(complaints: &str) -> String {
             .trim_start_matches("error: ")
     });
     line.chars()
-        .filter(|c| !is_command(*c))
+        .filter(|c| !is_unprintable(*c))
         .take(GIT_LINE_CHARS_MAX)
         .collect()
 }

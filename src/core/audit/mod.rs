@@ -18,8 +18,8 @@ pub use kind::{in_words, root_of_visit};
 pub use summary::{Counts, Refused, Summary};
 
 use crate::core::{
+    format::is_unprintable,
     time::{Mono, Wall},
-    words::is_command,
 };
 
 /// Refusals that are written row by row in a minute; more are summed.
@@ -429,7 +429,7 @@ impl Minute {
 fn tame(text: &str) -> String {
     let mut tame = String::new();
     for c in text.chars() {
-        tame.push(if is_command(c) { '\u{fffd}' } else { c });
+        tame.push(if is_unprintable(c) { '\u{fffd}' } else { c });
         if tame.len() > TEXT_BYTES_MAX {
             tame.truncate(tame.floor_char_boundary(TEXT_BYTES_MAX - '…'.len_utf8()));
             tame.push('…');

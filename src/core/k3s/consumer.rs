@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::words::size;
+use crate::core::format::size;
 
 #[derive(Clone, Debug, Default)]
 pub struct Process {

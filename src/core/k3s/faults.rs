@@ -19,9 +19,9 @@ use super::{
     texts::Init,
 };
 use crate::core::{
+    format::size,
     health::Severity::{self, Critical, Warning},
     time::Wall,
-    words::size,
 };
 
 /// One thing that can go wrong.

@@ -4,7 +4,7 @@
 //! July 2026 it took the pins off their images then (k3s 14265), so that a full disk removed them
 //! for good. Emptied, the file has all archives imported by the next start.
 
-use crate::core::words::size;
+use crate::core::format::size;
 
 /// Folder of the archives, below the data directory.
 pub const FOLDER: &str = "agent/images";

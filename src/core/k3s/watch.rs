@@ -16,10 +16,10 @@ use super::{
     texts::{self, Init},
 };
 use crate::core::{
+    format::one_line,
     health::Severity::{self, Warning},
     order::GatherExt as _,
     time::{Now, Wall},
-    words::one_line,
 };
 
 /// The file that the watch remembers in, and that the agent reads: root's, in memory.

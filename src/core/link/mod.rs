@@ -15,8 +15,8 @@ use litemap::LiteMap;
 
 use crate::core::{
     backoff::Backoff,
+    format::one_line,
     time::{Mono, Now, Wall, in_words},
-    words::one_line,
 };
 
 mod holds;

@@ -1,7 +1,7 @@
 //! Texts of kubelet, scheduler, registries and API server, and the causes that they mean.
 
 use super::{Cause, Finding, Object, Observation, object::text};
-use crate::core::words::is_command;
+use crate::core::format::is_unprintable;
 
 /// The longest line of evidence.
 const EVIDENCE_CHARS_MAX: usize = 400;
@@ -14,7 +14,10 @@ pub(super) fn evidence(reason: &str, message: &str) -> String {
         (reason, "") => reason.to_owned(),
         (reason, message) => format!("{reason}: {message}"),
     };
-    let line: String = line.chars().filter(|letter| !is_command(*letter)).collect();
+    let line: String = line
+        .chars()
+        .filter(|letter| !is_unprintable(*letter))
+        .collect();
     match line.char_indices().nth(EVIDENCE_CHARS_MAX) {
         Some((at, _)) => format!("{}…", line.get(..at).unwrap_or_default()),
         None => line,

@@ -10,7 +10,7 @@ use super::{
     },
     tree::{self, MountPoints},
 };
-use crate::{core::words::size, error::Result, files, wire::keeper::Earlier};
+use crate::{core::format::size, error::Result, files, wire::keeper::Earlier};
 
 /// Limit of a copied file: a k3s program has 70 MB, an archive of its images 200 to 700.
 pub(super) const COPY_BYTES_MAX: u64 = 8 << 30;

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     core::{
         age::Recipient,
+        format::size,
         k3s::{
             self, Version,
             backup::{
@@ -24,7 +25,6 @@ use crate::{
         order::OrderExt as _,
         procfs::mounts::mount_of,
         time::Wall,
-        words::size,
     },
     error::{Error, Result},
     files,

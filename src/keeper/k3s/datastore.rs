@@ -17,7 +17,7 @@ use rusqlite::{
 };
 
 use crate::{
-    core::words::hex,
+    core::format::hex,
     error::{Error, Result, Retry},
     files::{self, PRIVATE},
 };

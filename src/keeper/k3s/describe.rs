@@ -2,8 +2,8 @@
 
 use crate::{
     core::{
+        format::size,
         k3s::step::{Extent, Step, When},
-        words::size,
     },
     wire::keeper::{Act, PlannedStep},
 };

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     core::{
+        format::size,
         journal::Outcome,
         k3s::{
             Role,
@@ -21,7 +22,6 @@ use crate::{
             step::{Drain, Step},
         },
         url::bracketed,
-        words::size,
     },
     error::{Error, Result},
     wire::keeper::{Done, Finding, K3sPlan, Record},

@@ -11,6 +11,7 @@ use crate::{
         doctor::{CheckResult, judge},
         environment::Environment,
         facts::{Fact, Facts},
+        format::size,
         gateway::Class,
         k3s::{
             self, BINARY, Role, Version,
@@ -18,7 +19,6 @@ use crate::{
             texts::{self, DropIn, Init, Wishes},
         },
         time::Wall,
-        words::size,
     },
     files,
     host::{

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     core::{
         age::Identity,
+        format::size,
         journal::Outcome,
         k3s::{
             self, Version,
@@ -26,7 +27,6 @@ use crate::{
         },
         order::OrderExt as _,
         time::Wall,
-        words::size,
     },
     error::{Error, Result},
     files::{self, age::Means},

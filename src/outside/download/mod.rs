@@ -25,8 +25,8 @@ use ureq::{
 use super::transport::{Limits, Transport, dial_error};
 use crate::{
     core::{
+        format::hex,
         url::{Security, Url},
-        words::hex,
     },
     error::{Error, Result, Retry},
     executor, files,

@@ -11,6 +11,7 @@ use smol::Timer;
 use crate::{
     core::{
         backoff::Backoff,
+        format::size,
         health::Severity,
         k3s::{
             backup::{ENCRYPTED, Kept, Limits, parse_name, sort_newest_first, surplus},
@@ -18,7 +19,6 @@ use crate::{
         },
         s3::Signer,
         time::{Mono, Wall},
-        words::size,
     },
     error::{Error, Result, Retry},
     executor, files,

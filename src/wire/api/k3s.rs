@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::{Copies, Row};
 use crate::{
     core::{
+        format::size,
         k3s::servers::quorum,
         time::{Wall, in_words, moment},
         verdict::sentences::SECRETS_UNENCRYPTED,
-        words::size,
     },
     wire::{
         json::fields,

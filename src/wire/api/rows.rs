@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Access, Cluster, ClusterState, Dashboard, Host, Link, Load, Readiness, Status};
 use crate::{
-    core::{link::LinkState, time::in_words, verdict::roughly, words::size},
+    core::{format::size, link::LinkState, time::in_words, verdict::roughly},
     wire::json::fields,
 };
 

@@ -2,7 +2,7 @@
 
 use super::Allocatable;
 use crate::{
-    core::{quantity, time::Wall, words::one_line},
+    core::{format::one_line, quantity, time::Wall},
     wire::{
         api::{NodeCondition, NodeReport, PodReport, WorkloadReport},
         json::fields,

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use pipeops_agent::{core::words, files};
+use pipeops_agent::{core::format, files};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ impl Registry {
 
     /// Uploads a blob, and returns its digest.
     fn blob(&self, content: &[u8]) -> String {
-        let hash = format!("sha256:{}", words::hex(digest(&SHA256, content).as_ref()));
+        let hash = format!("sha256:{}", format::hex(digest(&SHA256, content).as_ref()));
         let file = self.folder.join("blob");
         files::replace(&file, content, files::PRIVATE).unwrap();
         let file = format!("@{}", file.display());
@@ -133,7 +133,7 @@ impl Registry {
         curl(&["-X", "PUT", "-H", &kind, "--data-binary", &manifest, &place]).unwrap();
         format!(
             "sha256:{}",
-            words::hex(digest(&SHA256, manifest.as_bytes()).as_ref())
+            format::hex(digest(&SHA256, manifest.as_bytes()).as_ref())
         )
     }
 }

@@ -1,7 +1,7 @@
 //! The files that an installation writes: services, scripts that work without this program, and
 //! k3s' settings.
 
-use super::{super::words::quoted, Role, setting};
+use super::{super::format::quoted, Role, setting};
 
 /// Service manager of the machine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::newest;
 use crate::{
     core::{
+        format::joined,
         time::{Wall, in_words},
-        words::joined,
     },
     store::telemetry::Handle,
     tasks::link::deliver::Databases,

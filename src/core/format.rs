@@ -1,4 +1,4 @@
-//! Quantities and bytes as text.
+//! Formatting: sizes, hexadecimal digits, and characters that must not reach a terminal.
 
 use std::fmt::Write;
 
@@ -27,10 +27,10 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Returns whether a character commands the terminal or page that shows it: control characters, and
-/// those that change the direction of what stands around them or end a line in some programs and
-/// not in others.
-pub fn is_command(character: char) -> bool {
+/// Returns whether a character must not be printed, because it commands the terminal or page that
+/// shows it: control characters, and those that change the direction of what stands around them or
+/// end a line in some programs and not in others.
+pub fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(
             character,
@@ -41,7 +41,9 @@ pub fn is_command(character: char) -> bool {
 /// One line of foreign text, at most `chars_max` characters: what a terminal would obey becomes a
 /// space.
 pub fn one_line(text: &str, chars_max: usize) -> String {
-    let shown = text.chars().map(|c| if is_command(c) { ' ' } else { c });
+    let shown = text
+        .chars()
+        .map(|c| if is_unprintable(c) { ' ' } else { c });
     shown.take(chars_max).collect()
 }
 
