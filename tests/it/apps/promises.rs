@@ -144,9 +144,7 @@ fn going_back_keeps_the_secret_of_today_and_runs_no_job() {
     assert_eq!(code, 0, "{said}");
     bench.until_verdict("web", "good");
     let ran = bench.get("job/once", "{.metadata.uid}");
-    let other = map("\"1\"").replace("page", "other").replace("text", "x");
-    assert_eq!(bench.apply("other", &other).0, 0);
-    bench.until_verdict("other", "good");
+    deploy_other(&bench);
     // What does not work stays, and until then so does what somebody changes.
     assert_eq!(bench.apps(&["rollback", "web", "--auto", "off"]).0, 0);
     assert_eq!(
@@ -228,6 +226,68 @@ fn going_back_to_an_earlier_revision_keeps_the_secret_of_the_last_good_one() {
     let (code, said) = bench.apps(&["rollback", "web", "--to", "2", "--wait"]);
     assert_eq!(code, 0, "{said}");
     assert_eq!((text().as_str(), value()), ("two", today));
+}
+
+/// Deploys the app whose drift says that all apps were looked at.
+fn deploy_other(bench: &Bench) {
+    let other = map("\"1\"").replace("page", "other").replace("text", "x");
+    assert_eq!(bench.apply("other", &other).0, 0);
+    bench.until_verdict("other", "good");
+}
+
+#[test]
+fn going_back_leaves_what_cannot_go_back_and_restores_the_rest() {
+    let Some(bench) = Bench::prepared(|agent| agent.with("PIPEOPS_TEST_SOAK_MS", "300")) else {
+        return;
+    };
+    bench.bind();
+    let ends = |revision: u64, manifests: &str, state: &str| {
+        let (code, said) = bench.apply("web", manifests);
+        assert_eq!(code, 0, "{said}");
+        bench.until_ended("web", revision, state);
+    };
+    deploy_other(&bench);
+    ends(1, &(deployment("web", "") + &map("one")), "done");
+    let bad = deployment("web", ", command: [/app/missing]") + &map("two") + "immutable: true\n";
+    ends(2, &bad, "undone");
+    let restored = || {
+        let command = "{.spec.template.spec.containers[0].command}";
+        assert_eq!(bench.get("deployment/web", command), "");
+        assert_eq!(bench.get("configmap/page", "{.data.text}"), "two");
+    };
+    restored();
+    bench.until_all_is_looked_at();
+    let (code, said) = bench.apps(&["restart", "web", "--wait"]);
+    assert_eq!(code, 0, "{said}");
+    restored();
+}
+
+#[test]
+fn a_text_of_a_secret_goes_with_its_manifest_and_is_put_back() {
+    let Some(bench) = Bench::prepared(|agent| agent.with("PIPEOPS_TEST_SOAK_MS", "300")) else {
+        return;
+    };
+    bench.bind();
+    let ends = |revision: u64, texts: &str| {
+        let head = "apiVersion: v1\nkind: Secret\nmetadata: {name: key}";
+        let secret = format!("{head}\nstringData: {{{texts}}}\n");
+        let (code, said) = bench.apply("web", &secret);
+        assert_eq!(code, 0, "{said}");
+        bench.until_ended("web", revision, "done");
+    };
+    let value = |key: &str| bench.get("secret/key", &format!("{{.data.{key}}}"));
+    deploy_other(&bench);
+    ends(1, "p: one, q: one");
+    // Written as texts, a key is ours up to here.
+    ends(2, "p: two, q: two");
+    ends(3, "p: two");
+    assert_eq!((value("p").as_str(), value("q").as_str()), ("dHdv", ""));
+    bench.until_all_is_looked_at();
+    let edit = json!({"data": {"p": "b25l"}}).to_string();
+    kubectl(&["-n", &bench.namespace, "patch", "secret/key", "-p", &edit]);
+    until_every(LOOK, "it is put back", SOON, || {
+        (value("p") == "dHdv").then_some(())
+    });
 }
 
 #[test]
