@@ -5,7 +5,7 @@ use super::{
     k3s_life::{assert_same, good, install},
     *,
 };
-use crate::core::k3s::watch::TIMER;
+use crate::core::k3s::{Role, watch::TIMER};
 
 const PROGRAM: &str = "/usr/bin/pipeops-agent";
 
@@ -247,6 +247,7 @@ fn a_k3s_whose_settings_are_elsewhere_is_not_adopted() {
         ),
     ] {
         assert_eq!(refused(&tree), wanted);
+        assert_eq!(tree.keeper().system.role(), Role::Server, "{wanted:?}");
     }
     let tree = with("etc/default/k3s", "K3S_NODE_NAME=beta\n");
     tree.put("etc/rancher/k3s/config.yaml", "", 0o600);
