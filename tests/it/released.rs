@@ -5,7 +5,7 @@
 //! A folder there is made once, of a machine that ran that version (or a build with that schema of
 //! its databases, before it is one), and never changed: `state` (stopped after some minutes with
 //! samples, a change of the access level and a registration), `config.toml`, and `keeper` with the
-//! journal of one repair.
+//! journal of one repair, and what is remembered of updates.
 
 use std::{
     fs,
@@ -185,6 +185,7 @@ fn a_repair_of_every_version_is_undone() {
                 .unwrap();
             serde_json::from_slice::<Value>(&run.stdout).unwrap_or_else(|_| panic!("{run:?}"))
         };
+        // What is remembered of updates is no change.
         let changes = run(&["changes"]);
         assert_eq!(changes["changes"][0]["id"], "limits-inotify-1", "{changes}");
         let undone = run(&["undo", "limits-inotify-1"]);
