@@ -8,12 +8,12 @@ use smol::Timer;
 
 use super::{
     Apps,
-    asker::{Asker, Origin, Requester},
     change::{Plan, Verb},
     charts::without_charts,
     cut,
     ledger::{Read, of_api},
     named, of_problem,
+    requester::{Origin, Requester, Submission},
     source::still_follows,
 };
 use crate::{
@@ -64,32 +64,32 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn apply(self: Rc<Self>, wish: &ApplyWish, asker: &Asker) -> Result<Value> {
+    pub async fn apply(self: Rc<Self>, wish: &ApplyWish, requester: &Requester) -> Result<Value> {
         self.in_charge().await?;
         let found = self.record(&wish.app).await?;
         if let Some(read) = &found {
-            asker.owns(read)?;
-            if asker.owner == Owner::Machine {
+            requester.owns(read)?;
+            if requester.owner == Owner::Machine {
                 Self::by_hand(read)?;
             }
         }
-        let requester = Requester {
-            asker,
+        let submission = Submission {
+            requester,
             origin: Origin::Manifests,
         };
-        Box::pin(self.deploy_manifests(wish, requester)).await
+        Box::pin(self.deploy_manifests(wish, submission)).await
     }
 
     /// Deploys manifests of any origin.
     pub(super) async fn deploy_manifests(
         self: Rc<Self>,
         wish: &ApplyWish,
-        requester: Requester<'_>,
+        submission: Submission<'_>,
     ) -> Result<Value> {
-        let (manifests, namespace, staged) = self.read(wish, Some(requester.asker)).await?;
+        let (manifests, namespace, staged) = self.read(wish, Some(submission.requester)).await?;
         let mut read = self.kept(&wish.app, &namespace).await?;
         read.app.stage(&staged);
-        requester.asker.owns(&read)?;
+        submission.requester.owns(&read)?;
         fits(&read.app, &manifests, wish)?;
         let running = read.app.running;
         let mut overlay = read.app.overlay(running);
@@ -103,8 +103,8 @@ impl Apps {
             self.adopt(&mut read.app, &manifests).await?;
         }
         let adopted = read.app.adopted();
-        let asker = requester.asker;
-        let accept = Rc::clone(&self).accept(read, (manifests, overlay), requester);
+        let requester = submission.requester;
+        let accept = Rc::clone(&self).accept(read, (manifests, overlay), submission);
         if adopted.is_empty() {
             return accept.await;
         }
@@ -113,7 +113,7 @@ impl Apps {
             .map(|entry| entry.in_words(&namespace))
             .collect();
         let what = format!("adopt into app {}: {}", wish.app, names.join(", "));
-        self.audited((asker, &what), accept).await
+        self.audited((requester, &what), accept).await
     }
 
     /// Takes objects of others into the inventory of an app.
@@ -134,19 +134,19 @@ impl Apps {
         self: Rc<Self>,
         mut read: Read,
         (manifests, overlay): (Vec<Manifest>, Overlay),
-        requester: Requester<'_>,
+        submission: Submission<'_>,
     ) -> Result<Value> {
         let (app, namespace) = (read.app.name.clone(), read.app.namespace.clone());
-        let asker = requester.asker;
-        asker.owns(&read)?;
-        requester.may_deploy(&read.app, &manifests)?;
+        let requester = submission.requester;
+        requester.owns(&read)?;
+        submission.may_deploy(&read.app, &manifests)?;
         if read.app.revisions.is_empty() {
-            read.app.owner = asker.owner;
-            self.has_namespace(&namespace, asker.owner).await?;
+            read.app.owner = requester.owner;
+            self.has_namespace(&namespace, requester.owner).await?;
         }
         self.may_lie_here(&manifests).await?;
         let notice = self.unencrypted_notice(&read.app, &manifests);
-        let cluster = self.cluster(asker.owner);
+        let cluster = self.cluster(requester.owner);
         let mut laid = manifests.clone();
         overlay.lay(&mut laid);
         cluster.only_ours(&mut read.app, &laid).await?;
@@ -156,16 +156,16 @@ impl Apps {
         let is_new = |entry: &&InventoryEntry| entry.is_adopted || entry.is_staged();
         let adopted: Vec<_> = read.app.inventory.iter().filter(is_new).cloned().collect();
         let apps = Rc::clone(&self);
-        let (asker, origin) = (asker.clone(), requester.origin);
+        let (requester, origin) = (requester.clone(), submission.origin);
         let parts = (manifests, overlay);
         self.begins(&app.clone(), async move {
-            let requester = Requester {
-                asker: &asker,
+            let submission = Submission {
+                requester: &requester,
                 origin,
             };
             let names = (app.as_str(), namespace.as_str());
-            let accepted = Box::pin(apps.accept_tried(names, (parts, adopted), requester));
-            apps.has_room(&app, asker.owner)?;
+            let accepted = Box::pin(apps.accept_tried(names, (parts, adopted), submission));
+            apps.has_room(&app, requester.owner)?;
             let why = "another version was deployed";
             let accepted = Rc::clone(&apps).takes_place(&app, why, accepted).await?;
             Ok(accepted.answer(notice))
@@ -188,18 +188,18 @@ impl Apps {
         &self,
         (app, namespace): (&str, &str),
         ((manifests, overlay), adopted): ((Vec<Manifest>, Overlay), Vec<InventoryEntry>),
-        requester: Requester<'_>,
+        submission: Submission<'_>,
     ) -> Result<Accepted> {
         // It may have been written since.
         let mut read = self.kept(app, namespace).await?;
-        requester.may_deploy(&read.app, &manifests)?;
-        let Requester { asker, origin } = requester;
-        asker.owns(&read)?;
+        submission.may_deploy(&read.app, &manifests)?;
+        let Submission { requester, origin } = submission;
+        requester.owns(&read)?;
         if read.app.revisions.is_empty() {
             let owners = self.known.borrow();
-            one_more(app, owners.values().map(|app| app.owner), asker.owner)?;
+            one_more(app, owners.values().map(|app| app.owner), requester.owner)?;
             drop(owners);
-            read.app.owner = asker.owner;
+            read.app.owner = requester.owner;
         }
         let (adopted, staged): (Vec<_>, Vec<_>) =
             adopted.into_iter().partition(|entry| entry.is_adopted);
@@ -220,22 +220,22 @@ impl Apps {
         let revision = Revision {
             number,
             at: self.now().wall,
-            by: asker.by.clone(),
+            by: requester.by.clone(),
             overlay,
             outcome: Concluded::default(),
             took_s: 0,
         };
         let plan = Plan {
             app: app.to_owned(),
-            owner: asker.owner,
-            command: asker.command.clone(),
+            owner: requester.owner,
+            command: requester.command.clone(),
             verb: Verb::Apply,
             revision: revision.number,
             before: read.app.running,
             back_to: read.app.good,
         };
         let content = Some((revision, manifests.as_slice()));
-        self.begin_noted((plan, read), content, asker).await
+        self.begin_noted((plan, read), content, requester).await
     }
 
     /// The manifests of a wish, with their namespace: the one that is named, else that of the app.
@@ -243,7 +243,7 @@ impl Apps {
     pub(super) async fn read(
         &self,
         wish: &ApplyWish,
-        asker: Option<&Asker>,
+        requester: Option<&Requester>,
     ) -> Result<(Vec<Manifest>, String, Vec<InventoryEntry>)> {
         named(&wish.app)?;
         let given = if wish.namespace.is_empty() {
@@ -253,8 +253,8 @@ impl Apps {
         };
         let mut objects = objects(&wish.manifests).map_err(of_problem)?;
         let parts = (wish.app.as_str(), &mut objects, given.as_deref());
-        let staged = Box::pin(self.stage(parts, asker)).await?;
-        let owner = asker.map_or(Owner::Machine, |asker| asker.owner);
+        let staged = Box::pin(self.stage(parts, requester)).await?;
+        let owner = requester.map_or(Owner::Machine, |requester| requester.owner);
         let customs = self.customs(&objects, owner).await?;
         let manifests = judged(objects, given.as_deref(), &customs).map_err(of_problem)?;
         let first = manifests.first();
@@ -310,18 +310,28 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn rollback(self: Rc<Self>, app: &str, to: u64, asker: &Asker) -> Result<Value> {
+    pub async fn rollback(
+        self: Rc<Self>,
+        app: &str,
+        to: u64,
+        requester: &Requester,
+    ) -> Result<Value> {
         self.in_charge().await?;
-        let (apps, name, asker) = (Rc::clone(&self), app.to_owned(), asker.clone());
+        let (apps, name, requester) = (Rc::clone(&self), app.to_owned(), requester.clone());
         self.begins(app, async move {
-            Box::pin(apps.begin_rollback(&name, to, &asker)).await
+            Box::pin(apps.begin_rollback(&name, to, &requester)).await
         })
         .await
     }
 
-    async fn begin_rollback(self: Rc<Self>, app: &str, to: u64, asker: &Asker) -> Result<Value> {
+    async fn begin_rollback(
+        self: Rc<Self>,
+        app: &str,
+        to: u64,
+        requester: &Requester,
+    ) -> Result<Value> {
         let read = self.existing(app).await?;
-        asker.owns(&read)?;
+        requester.owns(&read)?;
         self.may_change(&read).await?;
         let running = read.app.running;
         let to = match to {
@@ -338,14 +348,14 @@ impl Apps {
         }
         let kept = self.ledger().manifests(app, to).await.map_err(of_api)?;
         let kept = kept.unwrap_or_default();
-        if !asker.is_root {
+        if !requester.is_root {
             without_charts(&read.app, &kept)?;
         }
         self.may_lie_here(&kept).await?;
         let plan = Plan {
             app: app.to_owned(),
-            owner: asker.owner,
-            command: asker.command.clone(),
+            owner: requester.owner,
+            command: requester.command.clone(),
             verb: Verb::Rollback,
             revision: to,
             before: running,
@@ -355,9 +365,9 @@ impl Apps {
         let acceptance = async {
             // It may have been written since.
             let read = self.existing(app).await?;
-            asker.owns(&read)?;
+            requester.owns(&read)?;
             self.keep_secrets(&read.app, to).await?;
-            self.begin_noted((plan, read), None, asker).await
+            self.begin_noted((plan, read), None, requester).await
         };
         let why = "it was rolled back";
         let accepted = Rc::clone(&self)
@@ -388,8 +398,8 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why it is still there.
-    pub async fn remove(self: Rc<Self>, app: &str, asker: &Asker) -> Result<Value> {
-        let (id, read) = Rc::clone(&self).start_removal(app, asker).await?;
+    pub async fn remove(self: Rc<Self>, app: &str, requester: &Requester) -> Result<Value> {
+        let (id, read) = Rc::clone(&self).start_removal(app, requester).await?;
         let deadline = self.now().mono.after(GONE_WITHIN);
         while let Some(left) = self.under_way(app, &id) {
             if self.now().mono >= deadline {
@@ -421,18 +431,22 @@ impl Apps {
     pub(super) async fn start_removal(
         self: Rc<Self>,
         app: &str,
-        asker: &Asker,
+        requester: &Requester,
     ) -> Result<(String, Read)> {
         self.in_charge().await?;
-        let (apps, name, asker) = (Rc::clone(&self), app.to_owned(), asker.clone());
-        let begun = async move { Box::pin(apps.begin_removal(&name, &asker)).await };
+        let (apps, name, requester) = (Rc::clone(&self), app.to_owned(), requester.clone());
+        let begun = async move { Box::pin(apps.begin_removal(&name, &requester)).await };
         self.begins(app, begun).await
     }
 
-    async fn begin_removal(self: Rc<Self>, app: &str, asker: &Asker) -> Result<(String, Read)> {
+    async fn begin_removal(
+        self: Rc<Self>,
+        app: &str,
+        requester: &Requester,
+    ) -> Result<(String, Read)> {
         let read = self.existing(app).await?;
-        asker.owns(&read)?;
-        if !asker.is_root {
+        requester.owns(&read)?;
+        if !requester.is_root {
             without_charts(&read.app, &[])?;
         }
         self.left_folder(&read.app).await?;
@@ -440,17 +454,17 @@ impl Apps {
         let acceptance = async {
             // It may have been written since.
             let read = self.existing(app).await?;
-            asker.owns(&read)?;
+            requester.owns(&read)?;
             let plan = Plan {
                 app: app.to_owned(),
-                owner: asker.owner,
-                command: asker.command.clone(),
+                owner: requester.owner,
+                command: requester.command.clone(),
                 verb: Verb::Remove,
                 revision: read.app.running,
                 before: 0,
                 back_to: 0,
             };
-            self.begin_noted((plan, read), None, asker).await
+            self.begin_noted((plan, read), None, requester).await
         };
         let why = "the app was removed";
         let accepted = Rc::clone(&self)
@@ -465,10 +479,10 @@ impl Apps {
         &self,
         (plan, mut read): (Plan, Read),
         content: Option<(Revision, &[Manifest])>,
-        asker: &Asker,
+        requester: &Requester,
     ) -> Result<Accepted> {
-        let id = self.begin(&plan, asker).await?;
-        read.app.change = Some(plan.last_change(&id, &asker.by));
+        let id = self.begin(&plan, requester).await?;
+        read.app.change = Some(plan.last_change(&id, &requester.by));
         let mut gone = Vec::new();
         let kept = async {
             if let Some((revision, manifests)) = content {
@@ -519,8 +533,8 @@ impl Apps {
     }
 
     /// Writes an intent, with its row in the audit around it. Returns the id of the change.
-    pub(super) async fn begin(&self, plan: &Plan, asker: &Asker) -> Result<String> {
-        let id = change_id(asker)?;
+    pub(super) async fn begin(&self, plan: &Plan, requester: &Requester) -> Result<String> {
+        let id = change_id(requester)?;
         let what = format!(
             "{} app {} revision {}",
             plan.verb.as_str(),
@@ -528,8 +542,8 @@ impl Apps {
             plan.revision
         );
         let intent = Intent {
-            origin: asker.by.clone(),
-            kind: plan.verb.kind(asker),
+            origin: requester.by.clone(),
+            kind: plan.verb.kind(requester),
             body: plan.written(),
         };
         let journal = Journal::new();
@@ -538,7 +552,7 @@ impl Apps {
             .map_err(|occupied| Error::new(format!("{} is under way", occupied.by)))?;
         let kept = async {
             let now = self.now().wall;
-            let begun = match &asker.command {
+            let begun = match &requester.command {
                 None => self.store.begin_change(&lock, intent, now).await?,
                 Some(command) => {
                     let begun = self.store.begin_command(&lock, intent, command.issued, now);
@@ -548,7 +562,7 @@ impl Apps {
             cut::after("journal: begin");
             Ok(begun)
         };
-        match self.audited((asker, &what), kept).await? {
+        match self.audited((requester, &what), kept).await? {
             Begun::New => Ok(id),
             Begun::Known(known) => Err(Error::new(format!("the change {} is known", known.id))),
         }
@@ -557,11 +571,11 @@ impl Apps {
     /// Does something with its row in the audit around it.
     pub(super) async fn audited<T>(
         &self,
-        (asker, what): (&Asker, &str),
+        (requester, what): (&Requester, &str),
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let permitted = Permission::Permitted;
-        let entry = AuditEntry::new(&asker.by, what, permitted, &asker.why());
+        let entry = AuditEntry::new(&requester.by, what, permitted, &requester.why());
         let begun = self.audit.begin(entry, self.now().wall).await?;
         let done = work.await;
         let outcome = if done.is_ok() { "accepted" } else { "failed" };
@@ -637,8 +651,8 @@ fn one_more(app: &str, all: impl Iterator<Item = Owner>, owner: Owner) -> Result
 }
 
 /// Id of a change: that of the command which asks for it, else one of our own.
-pub(super) fn change_id(asker: &Asker) -> Result<String> {
-    match &asker.command {
+pub(super) fn change_id(requester: &Requester) -> Result<String> {
+    match &requester.command {
         Some(command) => Ok(command.id.clone()),
         None => Ok(format!("app-{}", random::hex::<8>()?)),
     }

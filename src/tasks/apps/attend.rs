@@ -267,7 +267,7 @@ impl Apps {
                 return self.note_last(&mut read).await;
             }
             if begun.is_none() {
-                *begun = Some(self.begin(&plan, &plan.asker(&last.by)).await?);
+                *begun = Some(self.begin(&plan, &plan.requester(&last.by)).await?);
             }
             if let (Some(id), Some(last)) = (&begun, &mut read.app.change) {
                 last.id.clone_from(id);

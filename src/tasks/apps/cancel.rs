@@ -5,7 +5,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use super::{
-    Apps, Asker,
+    Apps, Requester,
     change::{Plan, Start, Verb},
     charts::without_charts,
     ledger::{Read, of_api},
@@ -27,21 +27,23 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn cancel(self: Rc<Self>, app: &str, asker: &Asker) -> Result<Value> {
+    pub async fn cancel(self: Rc<Self>, app: &str, requester: &Requester) -> Result<Value> {
         self.in_charge().await?;
-        let (apps, name, asker) = (Rc::clone(&self), app.to_owned(), asker.clone());
-        let cancelled = async move { Box::pin(apps.begin_cancel(&name, &asker)).await };
+        let (apps, name, requester) = (Rc::clone(&self), app.to_owned(), requester.clone());
+        let cancelled = async move { Box::pin(apps.begin_cancel(&name, &requester)).await };
         self.begins(app, cancelled).await
     }
 
-    async fn begin_cancel(self: Rc<Self>, app: &str, asker: &Asker) -> Result<Value> {
+    async fn begin_cancel(self: Rc<Self>, app: &str, requester: &Requester) -> Result<Value> {
         let read = self.existing(app).await?;
-        asker.owns(&read)?;
+        requester.owns(&read)?;
         self.may_change(&read).await?;
         cancellable(&read.app)?;
         let stopped = self.stop(app).await?;
         let (id, plan) = stopped.ok_or_else(|| nothing(app))?;
-        let ended = Rc::clone(&self).end_cancelled((&id, &plan), asker).await;
+        let ended = Rc::clone(&self)
+            .end_cancelled((&id, &plan), requester)
+            .await;
         if ended.is_err() {
             self.start(&id, plan, Start::Again)?;
         }
@@ -52,12 +54,15 @@ impl Apps {
     async fn end_cancelled(
         self: Rc<Self>,
         (id, plan): (&str, &Plan),
-        asker: &Asker,
+        requester: &Requester,
     ) -> Result<Value> {
         // It may have gone on until it was stopped.
         let mut read = self.existing(&plan.app).await?;
         cancellable(&read.app)?;
-        let why = format!("revision {} was cancelled by {}", plan.revision, asker.by);
+        let why = format!(
+            "revision {} was cancelled by {}",
+            plan.revision, requester.by
+        );
         if plan.verb == Verb::Apply
             && let Some(revision) = read.app.revision_mut(plan.revision)
         {
@@ -72,28 +77,28 @@ impl Apps {
             let adopted = read.app.adopted();
             read.app.forget(&adopted);
             let why = format!("{why} before anything of it was written");
-            return self.drop_change((id, plan), (read, &why), asker).await;
+            return self.drop_change((id, plan), (read, &why), requester).await;
         }
         let good = read.app.good;
         if good == 0 || good == plan.revision {
             let why = format!("{why}, and stays as it is, because no other version was good");
-            return self.drop_change((id, plan), (read, &why), asker).await;
+            return self.drop_change((id, plan), (read, &why), requester).await;
         }
         let kept = self.ledger().manifests(&plan.app, good).await;
         let kept = kept.map_err(of_api)?.unwrap_or_default();
-        if !asker.is_root {
+        if !requester.is_root {
             without_charts(&read.app, &kept)?;
         }
         self.may_lie_here(&kept).await?;
         let back = Plan {
-            command: asker.command.clone(),
+            command: requester.command.clone(),
             verb: Verb::Rollback,
             revision: good,
             before: plan.revision,
             back_to: 0,
             ..plan.clone()
         };
-        let accepted = self.begin_noted((back, read), None, asker).await?;
+        let accepted = self.begin_noted((back, read), None, requester).await?;
         self.end_stopped(id, &why).await;
         let answer = json!({
             "app": plan.app, "change": accepted.id, "revision": good, "state": "accepted",
@@ -109,11 +114,11 @@ impl Apps {
         &self,
         (id, plan): (&str, &Plan),
         (mut read, why): (Read, &str),
-        asker: &Asker,
+        requester: &Requester,
     ) -> Result<Value> {
         let write = async { self.ledger().write(&mut read).await };
         self.audited(
-            (asker, &format!("cancel the change of app {}", plan.app)),
+            (requester, &format!("cancel the change of app {}", plan.app)),
             write,
         )
         .await?;

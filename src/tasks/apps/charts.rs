@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     Apps,
-    asker::{Origin, Requester},
+    requester::{Origin, Submission},
 };
 use crate::{
     core::apps::{App, Kind, Manifest, Upstream, account_of_chart},
@@ -17,12 +17,12 @@ use crate::{
 /// Label of a namespace where the control plane makes Pods.
 const MANAGED: &str = "/metadata/labels/pipeops.io~1managed";
 
-impl Requester<'_> {
+impl Submission<'_> {
     /// Returns whether a version is root's own. What stands in a repository is written by whoever
     /// pushes there.
     fn is_of_root(&self) -> bool {
         match &self.origin {
-            Origin::Manifests | Origin::Known => self.asker.is_root,
+            Origin::Manifests | Origin::Known => self.requester.is_root,
             Origin::Source(source) | Origin::Update(source, _) => {
                 matches!(source.upstream, Upstream::Folder(_))
             }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::{
         core::apps::{InventoryEntry, Owner, Source, parse, repository::Repository},
-        tasks::apps::Asker,
+        tasks::apps::Requester,
     };
 
     const CHART: &str = "apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {name: web}\n\
@@ -118,11 +118,11 @@ mod tests {
         parse(text, Some("shop")).unwrap()
     }
 
-    fn asker(owner: Owner, is_root: bool) -> Asker {
-        Asker {
+    fn requester(owner: Owner, is_root: bool) -> Requester {
+        Requester {
             owner,
             is_root,
-            ..Asker::here("somebody")
+            ..Requester::here("somebody")
         }
     }
 
@@ -142,44 +142,44 @@ mod tests {
             inventory: vec![InventoryEntry::of(&manifests(CHART)[0])],
             ..App::default()
         };
-        for (door, asker, origin, may) in [
-            ("root", asker(machine, true), Origin::Manifests, true),
-            ("the folder", asker(machine, false), folder(), true),
-            ("root again", asker(machine, true), Origin::Known, true),
+        for (door, requester, origin, may) in [
+            ("root", requester(machine, true), Origin::Manifests, true),
+            ("the folder", requester(machine, false), folder(), true),
+            ("root again", requester(machine, true), Origin::Known, true),
             (
                 "operators, the page",
-                asker(machine, false),
+                requester(machine, false),
                 Origin::Manifests,
                 false,
             ),
             (
                 "the same again",
-                asker(machine, false),
+                requester(machine, false),
                 Origin::Known,
                 false,
             ),
-            ("a repository", asker(machine, false), git(), false),
+            ("a repository", requester(machine, false), git(), false),
             (
                 "a repository that root sets",
-                asker(machine, true),
+                requester(machine, true),
                 git(),
                 false,
             ),
             (
                 "the control plane",
-                asker(plane, false),
+                requester(plane, false),
                 Origin::Manifests,
                 false,
             ),
-            ("its repository", asker(plane, false), git(), false),
+            ("its repository", requester(plane, false), git(), false),
         ] {
             let is_known = matches!(origin, Origin::Known);
-            let requester = Requester {
-                asker: &asker,
+            let submission = Submission {
+                requester: &requester,
                 origin,
             };
             let may_have =
-                |app: &App, text: &str| requester.may_deploy(app, &manifests(text)).is_ok();
+                |app: &App, text: &str| submission.may_deploy(app, &manifests(text)).is_ok();
             let app = App::default();
             for chart in [CHART, MORE] {
                 assert_eq!(may_have(&app, chart), may, "{door}");

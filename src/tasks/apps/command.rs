@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, rc::Rc};
 use serde_json::Value;
 
 use super::{
-    Apps, Asker, Care,
+    Apps, Care, Requester,
     cancel::CANCELLED,
     ledger::of_api,
     veil::{WITHIN, secrets},
@@ -55,7 +55,7 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn carry_out(self: Rc<Self>, command: &Command, args: &str) -> Result<()> {
-        let asker = Asker::commanding(command);
+        let requester = Requester::commanding(command);
         match command.verb {
             Verb::Apply => {
                 let example = r#"{"app":"web","namespace":"shop","manifests":"apiVersion: …"}"#;
@@ -65,10 +65,10 @@ impl Apps {
                     ..read(args, example)?
                 };
                 match read::<GitArgs>(args, FROM_GIT)?.git {
-                    None => drop(Box::pin(self.apply(&wish, &asker)).await?),
+                    None => drop(Box::pin(self.apply(&wish, &requester)).await?),
                     Some(git) => {
                         let wish = source(wish, git)?;
-                        drop(Box::pin(self.follow(&wish.0, &wish.1, &asker)).await?);
+                        drop(Box::pin(self.follow(&wish.0, &wish.1, &requester)).await?);
                     }
                 }
             }
@@ -81,30 +81,30 @@ impl Apps {
                     let what = "a command cannot turn automatic rollback on or off";
                     return Err(Error::new(what).fix(fix));
                 }
-                self.rollback(&app, to, &asker).await?;
+                self.rollback(&app, to, &requester).await?;
             }
             Verb::Scale => {
                 let example = r#"{"app":"web","to":3}"#;
                 let AppArgs { app } = read(args, example)?;
-                self.scale(&app, &read(args, example)?, &asker).await?;
+                self.scale(&app, &read(args, example)?, &requester).await?;
             }
             Verb::Logs => {
                 let example = r#"{"app":"web","lines":100,"previous":false}"#;
                 let AppArgs { app } = read(args, example)?;
-                let log = self.log(&app, &read(args, example)?, &asker).await?;
+                let log = self.log(&app, &read(args, example)?, &requester).await?;
                 self.note(command, "it was read", Some(log)).await?;
             }
             Verb::Restart => {
                 let AppArgs { app } = read(args, NAME)?;
-                self.restart(&app, &asker).await?;
+                self.restart(&app, &requester).await?;
             }
             Verb::Remove => {
                 let AppArgs { app } = read(args, NAME)?;
-                self.start_removal(&app, &asker).await?;
+                self.start_removal(&app, &requester).await?;
             }
             Verb::Cancel => {
                 let AppArgs { app } = read(args, NAME)?;
-                let answer = Rc::clone(&self).cancel(&app, &asker).await?;
+                let answer = Rc::clone(&self).cancel(&app, &requester).await?;
                 let text = |name| answer.get(name).and_then(Value::as_str).unwrap_or_default();
                 if text("state") == CANCELLED {
                     self.note(command, text("sentence"), None).await?;
@@ -114,12 +114,12 @@ impl Apps {
             // told, and the command comes again.
             Verb::Pause => {
                 let AppArgs { app } = read(args, NAME)?;
-                self.care(&app, Care::Paused, &asker).await?;
+                self.care(&app, Care::Paused, &requester).await?;
                 self.note(command, "it is paused", None).await?;
             }
             Verb::Resume => {
                 let AppArgs { app } = read(args, NAME)?;
-                self.care(&app, Care::Resumed, &asker).await?;
+                self.care(&app, Care::Resumed, &requester).await?;
                 let why = "it is rolled back to its last good version automatically again";
                 self.note(command, why, None).await?;
             }
@@ -166,10 +166,15 @@ impl Apps {
     }
 
     /// The end of the log of the Pod that says most, with its name.
-    async fn log(&self, app: &str, wish: &LogWish, asker: &Asker) -> Result<(String, String)> {
+    async fn log(
+        &self,
+        app: &str,
+        wish: &LogWish,
+        requester: &Requester,
+    ) -> Result<(String, String)> {
         self.in_charge().await?;
         let read = self.existing(app).await?;
-        asker.owns(&read)?;
+        requester.owns(&read)?;
         let pods = self.pod_lines(app).await?;
         let Some(pod) = pods.first() else {
             return Err(Error::new(format!("{app} has no Pod"))

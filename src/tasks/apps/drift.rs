@@ -20,9 +20,9 @@ use smol::{
 
 use super::{
     Apps,
-    asker::Asker,
     cluster::Drifted,
     ledger::{Read, of_api},
+    requester::Requester,
 };
 use crate::{
     core::{
@@ -461,7 +461,7 @@ impl Apps {
             self.ledger().write(read).await?;
             Ok(uid)
         };
-        let uid = self.audited((&Asker::here(BY), &what), write).await?;
+        let uid = self.audited((&Requester::here(BY), &what), write).await?;
         self.remember(&read.app);
         // Its event may come later.
         let seen = ObjectFingerprint { uid, ours: 0 };
@@ -524,7 +524,7 @@ impl Apps {
         let app = &read.app;
         let cluster = self.cluster(Owner::Machine);
         let write = async { cluster.write(app, (&manifest, &[])).await };
-        self.audited((&Asker::here(BY), &what), write).await?;
+        self.audited((&Requester::here(BY), &what), write).await?;
         for field in fields {
             self.repaired(&app.name, &object, (field, &drifted.by));
         }

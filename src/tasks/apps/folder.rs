@@ -14,7 +14,7 @@ use smol::Timer;
 
 use super::{
     Apps,
-    asker::{Asker, Origin, Trigger},
+    requester::{Origin, Requester, Trigger},
     source::{Refusal, nothing_to_pull},
 };
 use crate::{
@@ -100,8 +100,8 @@ impl Apps {
             if known.is_done || now < known.not_before || self.is_left_alone(&app) {
                 continue;
             }
-            let asker = Asker::here("folder");
-            let taken = Rc::clone(self).take(&app, entry, (Trigger::ByTime, &asker));
+            let requester = Requester::here("folder");
+            let taken = Rc::clone(self).take(&app, entry, (Trigger::ByTime, &requester));
             let again = match taken.await {
                 Ok(accepted) => {
                     if accepted.is_some() {
@@ -148,7 +148,7 @@ impl Apps {
         self: Rc<Self>,
         app: &str,
         entry: FolderEntry,
-        (reason, asker): (Trigger, &Asker),
+        (reason, requester): (Trigger, &Requester),
     ) -> std::result::Result<Option<Value>, Refusal> {
         let place = entry.place();
         let refused = |cause| move |error: Error| Refusal::of_place(cause, error);
@@ -159,7 +159,7 @@ impl Apps {
             .await
             .map_err(refused(Cause::Unreachable))?;
         if let Some(read) = &known {
-            let may = asker
+            let may = requester
                 .owns(read)
                 .and_then(|()| comes_from_here(&read.app, reason));
             may.map_err(refused(Cause::File))?;
@@ -190,7 +190,7 @@ impl Apps {
         } else {
             Origin::Source(source)
         };
-        let taken = self.taken(&wish, origin, asker).await;
+        let taken = self.taken(&wish, origin, requester).await;
         let refused = |error: Error| Refusal::of(format!("{place} is not deployed"), error);
         taken.map(Some).map_err(refused)
     }

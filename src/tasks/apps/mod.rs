@@ -8,7 +8,7 @@
 //! | [`accept`] | a wish becomes a change: apply, roll back, remove |
 //! | [`attend`] | the agent that changes apps: it goes on with what is unfinished; others wait |
 //! | [`operate`] | wishes in a few words: deploy, restart, scale, pause |
-//! | [`asker`] | who asks, and whose apps they may change |
+//! | [`requester`] | who asks, and whose apps they may change |
 //! | [`cancel`] | the end of a change that nobody wants any more |
 //! | [`charts`] | whose charts are deployed, and where |
 //! | [`command`] | the same wishes as commands of the control plane |
@@ -28,7 +28,6 @@
 
 mod accept;
 pub mod account;
-mod asker;
 mod attend;
 mod cancel;
 mod change;
@@ -45,6 +44,7 @@ pub mod ledger;
 pub mod observe;
 mod operate;
 mod pins;
+mod requester;
 mod running;
 mod source;
 mod stage;
@@ -72,7 +72,7 @@ use self::{
     running::{Beginning, Running},
     source::Sources,
 };
-pub use self::{asker::Asker, inspect::Values, operate::Care, pins::PinImages};
+pub use self::{inspect::Values, operate::Care, pins::PinImages, requester::Requester};
 use super::{audit::AuditWriter, lease_gate::LeaseGate, state::SharedState};
 use crate::{
     core::{

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::{
     Apps,
-    asker::{Asker, Origin, Requester},
     ledger::{Read, of_api},
     named, of_problem,
+    requester::{Origin, Requester, Submission},
 };
 use crate::{
     core::apps::{Manifest, Overlay, Simple, deployed},
@@ -51,7 +51,7 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn restart(self: Rc<Self>, app: &str, asker: &Asker) -> Result<Value> {
+    pub async fn restart(self: Rc<Self>, app: &str, requester: &Requester) -> Result<Value> {
         self.in_charge().await?;
         let now = self.now().wall;
         let restart = |overlay: &mut Overlay, manifests: &[Manifest]| {
@@ -63,7 +63,7 @@ impl Apps {
             overlay.restarted = now;
             Ok(())
         };
-        self.again(app, restart, asker).await
+        self.again(app, restart, requester).await
     }
 
     /// Changes the number of Pods of a workload. It stays when the app is deployed again.
@@ -74,7 +74,7 @@ impl Apps {
         self: Rc<Self>,
         app: &str,
         wish: &ScaleWish,
-        asker: &Asker,
+        requester: &Requester,
     ) -> Result<Value> {
         self.in_charge().await?;
         if let Some(to) = wish.to.filter(|to| *to > PODS_MAX) {
@@ -83,7 +83,7 @@ impl Apps {
             )));
         }
         let read = self.existing(app).await?;
-        asker.owns(&read)?;
+        requester.owns(&read)?;
         let kept = self.ledger().manifests(app, read.app.running).await;
         let kept = kept.map_err(of_api)?.unwrap_or_default();
         let workload = workload(app, &kept, &wish.workload)?;
@@ -107,7 +107,7 @@ impl Apps {
             };
             Ok(())
         };
-        self.again(app, scale, asker).await
+        self.again(app, scale, requester).await
     }
 
     /// Deploys an app of one container by a few words. Of an app that is there only what is named
@@ -115,12 +115,17 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn deploy(self: Rc<Self>, app: &str, wish: &Simple, asker: &Asker) -> Result<Value> {
+    pub async fn deploy(
+        self: Rc<Self>,
+        app: &str,
+        wish: &Simple,
+        requester: &Requester,
+    ) -> Result<Value> {
         self.in_charge().await?;
         named(app)?;
         let known = self.record(app).await?;
         if let Some(read) = &known {
-            asker.owns(read)?;
+            requester.owns(read)?;
             Self::by_hand(read)?;
         }
         let namespace = match (&known, wish.namespace.as_str()) {
@@ -146,11 +151,11 @@ impl Apps {
         let manifests = deployed((app, &namespace), &kept, wish).map_err(of_problem)?;
         overlay.reconfigure(&kept, &manifests, self.now().wall);
         overlay.fit_kept(&kept, &manifests);
-        let requester = Requester {
-            asker,
+        let submission = Submission {
+            requester,
             origin: Origin::Manifests,
         };
-        self.accept(read, (manifests, overlay), requester).await
+        self.accept(read, (manifests, overlay), submission).await
     }
 
     /// Deploys what runs under other wishes, as a revision of its own.
@@ -158,10 +163,10 @@ impl Apps {
         self: Rc<Self>,
         app: &str,
         change: impl FnOnce(&mut Overlay, &[Manifest]) -> Result<()>,
-        asker: &Asker,
+        requester: &Requester,
     ) -> Result<Value> {
         let read = self.existing(app).await?;
-        asker.owns(&read)?;
+        requester.owns(&read)?;
         let running = read.app.running;
         let kept = self
             .ledger()
@@ -178,22 +183,22 @@ impl Apps {
             overlay.digests.clear();
         }
         change(&mut overlay, &manifests)?;
-        let requester = Requester {
-            asker,
+        let submission = Submission {
+            requester,
             origin: Origin::Known,
         };
-        self.accept(read, (manifests, overlay), requester).await
+        self.accept(read, (manifests, overlay), submission).await
     }
 
     /// Says whether the agent changes an app by itself.
     ///
     /// # Errors
     /// Reason why that stays as it was.
-    pub async fn care(&self, app: &str, care: Care, asker: &Asker) -> Result<Value> {
+    pub async fn care(&self, app: &str, care: Care, requester: &Requester) -> Result<Value> {
         self.in_charge().await?;
         self.until_written(app).await?;
         let mut read = self.existing(app).await?;
-        asker.owns(&read)?;
+        requester.owns(&read)?;
         self.may_change(&read).await?;
         let (word, sentence) = match care {
             Care::Paused => ("pause", "it is left alone until it is resumed"),
@@ -216,7 +221,7 @@ impl Apps {
             }
             self.ledger().write(&mut read).await
         };
-        self.audited((asker, &format!("{word} app {app}")), write)
+        self.audited((requester, &format!("{word} app {app}")), write)
             .await?;
         self.remember(&read.app);
         self.forget_drift(app);

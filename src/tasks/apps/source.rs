@@ -9,9 +9,9 @@ use smol::{Timer, lock::Mutex};
 
 use super::{
     Apps,
-    asker::{Asker, Origin, Requester, Trigger},
     ledger::{Read, of_api},
     named, of_problem,
+    requester::{Origin, Requester, Submission, Trigger},
 };
 use crate::{
     core::{
@@ -217,12 +217,12 @@ impl Apps {
         self: Rc<Self>,
         app: &str,
         wish: &SourceWish,
-        asker: &Asker,
+        requester: &Requester,
     ) -> Result<Value> {
         self.in_charge().await?;
         named(app)?;
         if wish.git.is_empty() {
-            return self.unfollow(app, asker).await;
+            return self.unfollow(app, requester).await;
         }
         let repository = Repository {
             url: wish.git.clone(),
@@ -233,7 +233,7 @@ impl Apps {
         let repository = repository.checked().map_err(of_problem)?;
         let known = self.record(app).await?;
         if let Some(read) = &known {
-            asker.owns(read)?;
+            requester.owns(read)?;
             self.left_folder(&read.app).await?;
         }
         let of_app = known.map(|read| read.app.namespace);
@@ -241,11 +241,11 @@ impl Apps {
             "" => of_app.unwrap_or_default(),
             wanted => wanted.to_owned(),
         };
-        if asker.owner == Owner::ControlPlane && namespace.is_empty() {
+        if requester.owner == Owner::ControlPlane && namespace.is_empty() {
             return Err(Error::new("no namespace is named")
                 .fix("name it: \"namespace\" in the args of the command"));
         }
-        let (sources, owner) = (&self.sources, asker.owner);
+        let (sources, owner) = (&self.sources, requester.owner);
         self.may_ask(owner, (&namespace, app)).await?;
         let tip = sources.tip(&repository, owner).await;
         let tip = tip.map_err(|it| it.error)?;
@@ -263,7 +263,7 @@ impl Apps {
             taken: content.commit,
         };
         let origin = Origin::Source(source);
-        let accepted = Rc::clone(&self).taken(&wish, origin, asker).await?;
+        let accepted = Rc::clone(&self).taken(&wish, origin, requester).await?;
         self.works(app);
         Ok(accepted)
     }
@@ -278,17 +278,17 @@ impl Apps {
 
     /// Leaves an app to those on this machine who deploy it by hand, also one of the control plane.
     /// What runs stays.
-    async fn unfollow(&self, app: &str, asker: &Asker) -> Result<Value> {
+    async fn unfollow(&self, app: &str, requester: &Requester) -> Result<Value> {
         self.until_written(app).await?;
         let mut read = self.existing(app).await?;
         self.left_folder(&read.app).await?;
         let write = async {
             read.app.source = None;
-            read.app.owner = asker.owner;
+            read.app.owner = requester.owner;
             self.ledger().write(&mut read).await
         };
         let what = format!("forget the source of app {app}");
-        self.audited((asker, &what), write).await?;
+        self.audited((requester, &what), write).await?;
         self.remember(&read.app);
         self.works(app);
         Ok(json!({"app": app, "state": "unchanged", "revision": read.app.next().saturating_sub(1)}))
@@ -298,10 +298,15 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn pull(self: Rc<Self>, app: &str, wish: &PullWish, asker: &Asker) -> Result<Value> {
+    pub async fn pull(
+        self: Rc<Self>,
+        app: &str,
+        wish: &PullWish,
+        requester: &Requester,
+    ) -> Result<Value> {
         self.in_charge().await?;
         let known = self.record(app).await?.map(|read| {
-            let owns = asker.owns(&read);
+            let owns = requester.owns(&read);
             owns.map(|()| read.app)
         });
         let known = known.transpose()?;
@@ -317,11 +322,13 @@ impl Apps {
                 }),
             ) => {
                 let from = (repository, taken.as_str());
-                Rc::clone(&self).ask(read, from, (reason, &asker.by)).await
+                Rc::clone(&self)
+                    .ask(read, from, (reason, &requester.by))
+                    .await
             }
             // Also one that is deployed by hand, or not at all, may be there.
             (_, from) => match self.in_folder(app).await? {
-                Some(entry) => Rc::clone(&self).take(app, entry, (reason, asker)).await,
+                Some(entry) => Rc::clone(&self).take(app, entry, (reason, requester)).await,
                 None if known.is_none() => return Err(self.unknown(app)),
                 None => return Err(nothing_to_pull(app, from)),
             },
@@ -449,9 +456,9 @@ impl Apps {
             return Ok(None);
         }
         let by = format!("{by} at {commit:.COMMIT_CHARS$}");
-        let asker = Asker::repository(&by, app.owner);
+        let requester = Requester::repository(&by, app.owner);
         let origin = Origin::Update(source, reason);
-        let taken = self.taken(&wish, origin, &asker).await;
+        let taken = self.taken(&wish, origin, &requester).await;
         let what = format!("commit {commit:.COMMIT_CHARS$} is not deployed");
         let refused = |error: Error| Refusal::of(what, error).with_commit(&commit);
         taken.map(Some).map_err(refused)
@@ -491,10 +498,10 @@ impl Apps {
         self: Rc<Self>,
         wish: &ApplyWish,
         origin: Origin,
-        asker: &Asker,
+        requester: &Requester,
     ) -> Result<Value> {
-        let requester = Requester { asker, origin };
-        Box::pin(self.deploy_manifests(wish, requester)).await
+        let submission = Submission { requester, origin };
+        Box::pin(self.deploy_manifests(wish, submission)).await
     }
 
     /// The refusal of a commit that only a person or another commit can change.

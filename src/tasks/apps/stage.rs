@@ -8,10 +8,10 @@ use smol::Timer;
 
 use super::{
     Apps,
-    asker::Asker,
     cluster::{Cluster, Failed},
     custom::{possible, resources},
     of_problem,
+    requester::Requester,
 };
 use crate::{
     core::{
@@ -38,13 +38,13 @@ impl Apps {
     pub(super) async fn stage(
         &self,
         (app, objects, namespace): (&str, &mut Vec<Value>, Option<&str>),
-        asker: Option<&Asker>,
+        requester: Option<&Requester>,
     ) -> Result<Vec<InventoryEntry>> {
-        if asker.is_some_and(|asker| asker.owner != Owner::Machine) {
+        if requester.is_some_and(|requester| requester.owner != Owner::Machine) {
             return Ok(Vec::new());
         }
         let staged = staged(objects).map_err(of_problem)?;
-        let Some(asker) = asker.filter(|_| !staged.is_empty()) else {
+        let Some(requester) = requester.filter(|_| !staged.is_empty()) else {
             return Ok(Vec::new());
         };
         let namespace = common_namespace(objects, namespace).map_err(of_problem)?;
@@ -69,7 +69,7 @@ impl Apps {
         }
         let names: Vec<_> = missing.iter().map(|one| one.in_words()).collect();
         let names = names.join(", ");
-        if !asker.is_root {
+        if !requester.is_root {
             return Err(Error::new("nothing was deployed")
                 .why(format!(
                     "only root creates what belongs to the whole cluster: {names}"
@@ -95,7 +95,7 @@ impl Apps {
             }
             Ok(entries)
         };
-        self.audited((asker, &format!("create {names}")), create)
+        self.audited((requester, &format!("create {names}")), create)
             .await
     }
 

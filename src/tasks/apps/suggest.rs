@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
-use super::{Apps, asker::Asker, cluster::Cluster, ledger::of_api, verdict::kinds};
+use super::{Apps, cluster::Cluster, ledger::of_api, requester::Requester, verdict::kinds};
 use crate::{
     core::{
         apps::{
@@ -100,11 +100,11 @@ impl Apps {
         self: Rc<Self>,
         app: &str,
         samples: &Handle,
-        asker: &Asker,
+        requester: &Requester,
     ) -> Result<Value> {
         self.in_charge().await?;
         let read = self.existing(app).await?;
-        asker.owns(&read)?;
+        requester.owns(&read)?;
         let judged = self.judge_sizes(&read.app, samples).await?;
         let mut answer = answer(&read.app, &judged);
         if judged.iter().all(|one| one.change().is_none()) {
@@ -126,7 +126,7 @@ impl Apps {
                 .why(format!("another version of {app} runs by now"))
                 .retry(Retry::Soon))
         };
-        let accepted = Box::pin(self.again(app, resize, asker)).await?;
+        let accepted = Box::pin(self.again(app, resize, requester)).await?;
         if let Value::Object(accepted) = accepted {
             answer.extend(accepted);
         }

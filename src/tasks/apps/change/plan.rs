@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::asker::Asker;
+use super::super::requester::Requester;
 use crate::core::{
     apps::{LastChange, Owner, Stage},
     command::{self, Command},
@@ -44,8 +44,8 @@ impl Verb {
 
     /// Kind of the change in the journal: the verb of the command that asks for it, else that of
     /// the plan.
-    pub(in crate::tasks::apps) fn kind(self, asker: &Asker) -> String {
-        match &asker.command {
+    pub(in crate::tasks::apps) fn kind(self, requester: &Requester) -> String {
+        match &requester.command {
             Some(command) => command.verb.as_str().to_owned(),
             None => format!("{KIND}{}", self.as_str()),
         }
@@ -90,8 +90,8 @@ impl Plan {
     }
 
     /// Requester of the change, for an agent that goes on with it.
-    pub(in crate::tasks::apps) fn asker(&self, by: &str) -> Asker {
-        Asker {
+    pub(in crate::tasks::apps) fn requester(&self, by: &str) -> Requester {
+        Requester {
             by: by.to_owned(),
             owner: self.owner,
             is_root: false,

@@ -12,7 +12,7 @@ use crate::{
     executor,
     host::users,
     net::deadline,
-    tasks::apps::{Apps, Asker, Care, Values},
+    tasks::apps::{Apps, Care, Requester, Values},
     wire::{
         apps::{ApplyWish, PullWish, RollbackWish, ScaleWish, SourceWish},
         json::{self, Shape},
@@ -74,13 +74,13 @@ impl Local {
         &self,
         request: &ApiRequest,
         wish: Result<W, Reply>,
-        change: impl AsyncFnOnce(Rc<Apps>, W, &Asker) -> Outcome<Value>,
+        change: impl AsyncFnOnce(Rc<Apps>, W, &Requester) -> Outcome<Value>,
     ) -> Reply {
         match (self.changer(request).await, wish) {
             (Ok(apps), Ok(wish)) => {
-                let by = Asker {
+                let by = Requester {
                     is_root: request.caller.is_root(),
-                    ..Asker::here(&request.caller.in_words())
+                    ..Requester::here(&request.caller.in_words())
                 };
                 reply(change(apps, wish, &by).await)
             }
@@ -130,7 +130,7 @@ impl Local {
     }
 
     pub(super) async fn apply_suggestion(&self, request: &ApiRequest) -> Reply {
-        let apply = async |apps: Rc<Apps>, (), by: &Asker| {
+        let apply = async |apps: Rc<Apps>, (), by: &Requester| {
             apps.apply_suggestion(&request.id, &self.telemetry, by)
                 .await
         };
@@ -138,14 +138,14 @@ impl Local {
     }
 
     pub(super) async fn apply_app(&self, request: &ApiRequest) -> Reply {
-        let apply = async |apps: Rc<Apps>, wish: ApplyWish, by: &Asker| {
+        let apply = async |apps: Rc<Apps>, wish: ApplyWish, by: &Requester| {
             Box::pin(apps.apply(&wish, by)).await
         };
         self.change(request, apply_wish(request), apply).await
     }
 
     pub(super) async fn diff_app(&self, request: &ApiRequest) -> Reply {
-        let diff = async |apps: Rc<Apps>, wish: ApplyWish, _by: &Asker| {
+        let diff = async |apps: Rc<Apps>, wish: ApplyWish, _by: &Requester| {
             let app = request.id.clone();
             apps.diff(&ApplyWish { app, ..wish }).await
         };
@@ -158,7 +158,7 @@ impl Local {
             "the body does not describe an app",
             r#"{"namespace":"shop","image":"ghcr.io/acme/web:42","port":8080}"#,
         );
-        let deploy = async |apps: Rc<Apps>, wish: Simple, by: &Asker| {
+        let deploy = async |apps: Rc<Apps>, wish: Simple, by: &Requester| {
             apps.deploy(&request.id, &wish, by).await
         };
         self.change(request, wish, deploy).await
@@ -170,7 +170,7 @@ impl Local {
             "the body names no repository",
             r#"{"namespace":"shop","git":"https://git.example/shop/web.git","ref":"main","path":"deploy"}"#,
         );
-        let follow = async |apps: Rc<Apps>, wish: SourceWish, by: &Asker| {
+        let follow = async |apps: Rc<Apps>, wish: SourceWish, by: &Requester| {
             apps.follow(&request.id, &wish, by).await
         };
         self.change(request, wish, follow).await
@@ -182,7 +182,7 @@ impl Local {
             "the body is not a valid request",
             r#"{"prune_most":false}"#,
         );
-        let pull = async |apps: Rc<Apps>, wish: PullWish, by: &Asker| {
+        let pull = async |apps: Rc<Apps>, wish: PullWish, by: &Requester| {
             apps.pull(&request.id, &wish, by).await
         };
         self.change(request, wish, pull).await
@@ -190,7 +190,7 @@ impl Local {
 
     pub(super) async fn roll_app_back(&self, request: &ApiRequest) -> Reply {
         let wish = wish::<RollbackWish>(request, "the body names no revision", r#"{"to":3}"#);
-        let back = async |apps: Rc<Apps>, wish: RollbackWish, by: &Asker| {
+        let back = async |apps: Rc<Apps>, wish: RollbackWish, by: &Requester| {
             if wish.auto.is_empty() {
                 return apps.rollback(&request.id, wish.to, by).await;
             }
@@ -206,29 +206,31 @@ impl Local {
             "the body names no number of Pods",
             r#"{"to":3}, or {"to":null} for the number of the manifest"#,
         );
-        let scale = async |apps: Rc<Apps>, wish: ScaleWish, by: &Asker| {
+        let scale = async |apps: Rc<Apps>, wish: ScaleWish, by: &Requester| {
             apps.scale(&request.id, &wish, by).await
         };
         self.change(request, wish, scale).await
     }
 
     pub(super) async fn restart_app(&self, request: &ApiRequest) -> Reply {
-        let restart = async |apps: Rc<Apps>, (), by: &Asker| apps.restart(&request.id, by).await;
+        let restart =
+            async |apps: Rc<Apps>, (), by: &Requester| apps.restart(&request.id, by).await;
         self.change(request, Ok(()), restart).await
     }
 
     pub(super) async fn cancel_app(&self, request: &ApiRequest) -> Reply {
-        let cancel = async |apps: Rc<Apps>, (), by: &Asker| apps.cancel(&request.id, by).await;
+        let cancel = async |apps: Rc<Apps>, (), by: &Requester| apps.cancel(&request.id, by).await;
         self.change(request, Ok(()), cancel).await
     }
 
     pub(super) async fn remove_app(&self, request: &ApiRequest) -> Reply {
-        let remove = async |apps: Rc<Apps>, (), by: &Asker| apps.remove(&request.id, by).await;
+        let remove = async |apps: Rc<Apps>, (), by: &Requester| apps.remove(&request.id, by).await;
         self.change(request, Ok(()), remove).await
     }
 
     pub(super) async fn care_for_app(&self, request: &ApiRequest, care: Care) -> Reply {
-        let change = async |apps: Rc<Apps>, (), by: &Asker| apps.care(&request.id, care, by).await;
+        let change =
+            async |apps: Rc<Apps>, (), by: &Requester| apps.care(&request.id, care, by).await;
         self.change(request, Ok(()), change).await
     }
 }

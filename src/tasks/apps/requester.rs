@@ -12,7 +12,7 @@ use crate::{
 
 /// Requester of a change.
 #[derive(Clone, Debug)]
-pub struct Asker {
+pub struct Requester {
     /// Name in the audit and in the history.
     pub by: String,
     /// Owner whose authority the change has.
@@ -24,10 +24,10 @@ pub struct Asker {
     pub command: Option<Command>,
 }
 
-/// Requester of a version, and the origin of it.
+/// Submission of a version: its requester, and its origin.
 #[derive(Debug)]
-pub(super) struct Requester<'a> {
-    pub(super) asker: &'a Asker,
+pub(super) struct Submission<'a> {
+    pub(super) requester: &'a Requester,
     pub(super) origin: Origin,
 }
 
@@ -65,7 +65,7 @@ impl Trigger {
     }
 }
 
-impl Asker {
+impl Requester {
     /// Somebody on this machine.
     pub fn here(by: &str) -> Self {
         Self {
