@@ -571,12 +571,12 @@ impl Agent {
     /// date.
     async fn run_apps(self: Rc<Self>) {
         if let Some(apps) = self.apps.clone() {
-            let attended = Box::pin(Rc::clone(&apps).attend());
+            let led = Box::pin(Rc::clone(&apps).lead());
             let kept = Box::pin(Rc::clone(&apps).keep_as_deployed());
             let folder = Box::pin(Rc::clone(&apps).watch_folder());
             let up_to_date = Box::pin(Rc::clone(&apps).keep_up_to_date());
             let images = Box::pin(apps.keep_images());
-            let cared_for = attended.or(kept).or(folder);
+            let cared_for = led.or(kept).or(folder);
             cared_for.or(up_to_date).or(images).await;
         }
     }

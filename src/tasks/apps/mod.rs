@@ -6,7 +6,7 @@
 //! | module | contains |
 //! |---|---|
 //! | [`accept`] | a wish becomes a change: apply, roll back, remove |
-//! | [`attend`] | the agent that changes apps: it goes on with what is unfinished; others wait |
+//! | [`leadership`] | the agent that changes apps: it goes on with what is unfinished; others wait |
 //! | [`operate`] | wishes in a few words: deploy, restart, scale, pause |
 //! | [`requester`] | who asks, and whose apps they may change |
 //! | [`cancel`] | the end of a change that nobody wants any more |
@@ -28,7 +28,6 @@
 
 mod accept;
 pub mod account;
-mod attend;
 mod cancel;
 mod change;
 mod charts;
@@ -40,6 +39,7 @@ mod describe;
 mod drift;
 mod folder;
 mod inspect;
+mod leadership;
 pub mod ledger;
 pub mod observe;
 mod operate;

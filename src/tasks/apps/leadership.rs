@@ -39,7 +39,7 @@ const READY_EVERY: Duration = Duration::from_millis(100);
 impl Apps {
     /// Carries out changes while this agent is the one that does.
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-    pub async fn attend(self: Rc<Self>) {
+    pub async fn lead(self: Rc<Self>) {
         loop {
             self.until(Self::may_write).await;
             let found = async { Some(self.all_under_way().await) };
