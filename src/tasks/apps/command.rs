@@ -8,7 +8,7 @@ use super::{
     Apps, Care, Requester,
     cancel::CANCELLED,
     ledger::of_api,
-    veil::{WITHIN, secrets},
+    redact::{WITHIN, secrets},
 };
 use crate::{
     core::{

@@ -7,7 +7,7 @@ use super::{
     change::{Plan, Verb, is_ours},
     inspect::{Values, changed},
     ledger::of_api,
-    veil::veil,
+    redact::redact,
     verdict::{kinds, refused, scope, sight},
 };
 use crate::{
@@ -186,7 +186,7 @@ impl Apps {
             let seen = seen.map_err(|error| refused(&error));
             judge(sight(&seen))
         };
-        veil(&cluster, (manifests, &app.namespace), finding.as_mut()).await;
+        redact(&cluster, (manifests, &app.namespace), finding.as_mut()).await;
         let judgement = JudgedRollout {
             verdict,
             sentence,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Apps, veil::in_words};
+use super::{Apps, redact::in_words};
 use crate::{
     core::{
         apps::{App, Difference, InventoryEntry, Manifest, differences},
@@ -56,7 +56,7 @@ impl Apps {
         if events.iter().any(quotes) {
             let read = self.existing(app).await?;
             let known = self.hidden_in_logs(&read.app).await;
-            veil(&mut events, known.as_deref());
+            redact(&mut events, known.as_deref());
         }
         let events: Vec<_> = events.iter().map(event).collect();
         Ok(json!({"app": app, "events": events}))
@@ -214,7 +214,7 @@ fn quotes(event: &EventLine) -> bool {
 }
 
 /// Hides values of Secrets in events. Where they are not known, no words of programs are shown.
-fn veil(events: &mut [EventLine], known: std::result::Result<&[Secret], &Error>) {
+fn redact(events: &mut [EventLine], known: std::result::Result<&[Secret], &Error>) {
     for event in events.iter_mut().filter(|event| quotes(event)) {
         event.message = match known {
             Ok(known) => shown_log(event.message.as_bytes(), true, known)
@@ -292,7 +292,7 @@ mod tests {
                 message: "Readiness probe failed: hunter2 is wrong".to_owned(),
                 count: 1,
             }];
-            veil(&mut events, known);
+            redact(&mut events, known);
             event(&events[0])["message"].as_str().unwrap().to_owned()
         };
         let known = [Secret::new("hunter2".to_owned())];

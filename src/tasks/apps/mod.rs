@@ -44,13 +44,13 @@ pub mod ledger;
 pub mod observe;
 mod operate;
 mod pins;
+mod redact;
 mod requester;
 mod running;
 mod source;
 mod stage;
 mod suggest;
 mod turns;
-mod veil;
 mod verdict;
 mod watched;
 

@@ -161,7 +161,7 @@ impl Work {
             let now = self.apps.now().mono;
             if let Some(mut judgement) = watched.look(|sight| judging.rollout.observe(sight, now)) {
                 let of = (judging.version, judging.namespace.as_str());
-                self.veil(of, &mut judgement, &mut judging.lines).await;
+                self.redact(of, &mut judgement, &mut judging.lines).await;
                 self.apps.show(&self.plan.app, &judgement);
                 self.note_done(judging).await?;
                 if judging.is_over(&watched, &judgement) {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::{
     super::{
         observe::{LOG_BYTES_MAX, log_query},
-        veil::{WITHIN, in_words, secrets, veil},
+        redact::{WITHIN, in_words, redact, secrets},
         watched::Watched,
     },
     Work,
@@ -33,7 +33,7 @@ pub(super) struct LastLines {
     /// Values that lines must not show, once they were needed.
     hidden: Option<Vec<Secret>>,
     /// The last evidence that a program may have written, and how it is shown.
-    veiled: (String, String),
+    redacted: (String, String),
 }
 
 impl Work {
@@ -66,7 +66,7 @@ impl Work {
     }
 
     /// Hides in the evidence of a judgement what the app's Secrets hold; once for each evidence.
-    pub(super) async fn veil(
+    pub(super) async fn redact(
         &self,
         of: (&Version, &str),
         judgement: &mut JudgedRollout,
@@ -75,11 +75,11 @@ impl Work {
         let Some(found) = judgement.finding.as_mut() else {
             return;
         };
-        let (raw, shown) = &mut lines.veiled;
+        let (raw, shown) = &mut lines.redacted;
         if *raw != found.evidence {
             raw.clone_from(&found.evidence);
             let (version, namespace) = of;
-            veil(
+            redact(
                 &self.cluster(),
                 (&version.manifests, namespace),
                 Some(&mut *found),

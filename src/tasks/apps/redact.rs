@@ -42,7 +42,7 @@ pub(super) async fn secrets(
 }
 
 /// Hides these values in evidence that a program may have written.
-pub(super) async fn veil(
+pub(super) async fn redact(
     cluster: &Cluster<'_>,
     of: (&[Manifest], &str),
     found: Option<&mut Finding>,
