@@ -10,7 +10,7 @@ use super::{
     Apps,
     change::{Plan, Verb},
     charts::without_charts,
-    cut,
+    fail_points,
     ledger::{Read, of_api},
     named, of_problem,
     requester::{Origin, Requester, Submission},
@@ -559,7 +559,7 @@ impl Apps {
                     begun.await?
                 }
             };
-            cut::after("journal: begin");
+            fail_points::after("journal: begin");
             Ok(begun)
         };
         match self.audited((requester, &what), kept).await? {
@@ -596,7 +596,7 @@ impl Apps {
             .store
             .finish_change(&lock, ChangeEnd::new(outcome).why(why), now);
         ended.await?;
-        cut::after("journal: end");
+        fail_points::after("journal: end");
         (self.has_ended)();
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, time::Duration};
 use litemap::LiteMap;
 use serde_json::{Value, json};
 
-use super::{super::lease_gate::LeaseGate, account::Account, cut, observe::observe};
+use super::{super::lease_gate::LeaseGate, account::Account, fail_points, observe::observe};
 use crate::{
     core::{
         apps::{
@@ -138,7 +138,7 @@ impl Cluster<'_> {
         let check = || self.lease_gate.check(clock::now().mono);
         let called = self.call_after(check, call).await;
         if called.is_ok() {
-            cut::after("object");
+            fail_points::after("object");
         }
         called
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::{super::lease_gate::LeaseGate, cut};
+use super::{super::lease_gate::LeaseGate, fail_points};
 use crate::{
     core::{
         apps::{App, Manifest, place},
@@ -153,7 +153,7 @@ impl Ledger {
             self.client.replace(&path, &secret).await?
         };
         read.version = stored.metadata.resource_version;
-        cut::after("record");
+        fail_points::after("record");
         Ok(())
     }
 
@@ -178,7 +178,7 @@ impl Ledger {
             }
             kept => kept,
         };
-        cut::after("content of a revision");
+        fail_points::after("content of a revision");
         kept.map(drop).map_err(of_api)
     }
 
@@ -223,7 +223,7 @@ impl Ledger {
         };
         let version = (found.uid.as_str(), found.resource_version.as_str());
         let deleted = self.client.delete_version(&self.path(name), version).await;
-        cut::after("deletion of a record or a revision");
+        fail_points::after("deletion of a record or a revision");
         match deleted {
             Err(error) if error.is_not_found() => Ok(()),
             deleted => deleted.map_err(of_api),

@@ -13,7 +13,7 @@
 //! | [`charts`] | whose charts are deployed, and where |
 //! | [`command`] | the same wishes as commands of the control plane |
 //! | [`custom`] | what custom resources are called in the API |
-//! | [`cut`] | ends of the process that tests ask for |
+//! | [`fail_points`] | ends of the process that tests ask for |
 //! | [`running`], [`turns`] | changes under way, and how far they are; those that wait for their turn |
 //! | [`change`] | one change, step by step |
 //! | [`drift`] | a good revision is kept as it was deployed |
@@ -34,9 +34,9 @@ mod charts;
 pub mod cluster;
 mod command;
 pub mod custom;
-mod cut;
 mod describe;
 mod drift;
+mod fail_points;
 mod folder;
 mod inspect;
 mod leadership;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     cluster::{Targets, key},
-    cut,
+    fail_points,
 };
 use crate::{
     core::{
@@ -121,7 +121,7 @@ pub(super) fn scope_within(manifests: &[&Manifest], otherwise: Duration) -> Scop
     Scope {
         targets,
         deadline: deadline.unwrap_or(otherwise),
-        soak: cut::soak(),
+        soak: fail_points::soak(),
     }
 }
 

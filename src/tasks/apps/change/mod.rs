@@ -19,7 +19,7 @@ use self::{
 use super::{
     Apps,
     cluster::Cluster,
-    cut,
+    fail_points,
     ledger::{Read, of_api},
     turns::Direction,
     verdict::{concluded, refusal},
@@ -105,7 +105,7 @@ impl Work {
                 self.lock.id()
             );
         }
-        cut::after("journal: end");
+        fail_points::after("journal: end");
         // The journal comes first: a record that says that it is over speaks of a change that
         // worked, or was rolled back.
         if has_failed && let Err(error) = self.close().await {
@@ -379,7 +379,7 @@ impl Work {
         };
         let now = self.apps.now().wall;
         let intended = self.apps.store().intend_step(&self.lock, step, now).await;
-        cut::after("journal: intent of a step");
+        fail_points::after("journal: intent of a step");
         Ok(intended?)
     }
 
@@ -405,7 +405,7 @@ impl Work {
             .store()
             .advance_step(&self.lock, step, detail, now);
         advanced.await?;
-        cut::after("journal: progress of a step");
+        fail_points::after("journal: progress of a step");
         Ok(())
     }
 }
