@@ -14,7 +14,7 @@
 //! | [`command`] | the same wishes as commands of the control plane |
 //! | [`custom`] | what custom resources are called in the API |
 //! | [`fail_points`] | ends of the process that tests ask for |
-//! | [`running`], [`turns`] | changes under way, and how far they are; those that wait for their turn |
+//! | [`running`], [`slots`] | changes under way, and how far they are; those that wait for their turn |
 //! | [`change`] | one change, step by step |
 //! | [`drift`] | a good revision is kept as it was deployed |
 //! | [`describe`], [`inspect`] | answers: list, verdict, history; Pods, events, differences |
@@ -47,10 +47,10 @@ mod pins;
 mod redact;
 mod requester;
 mod running;
+mod slots;
 mod source;
 mod stage;
 mod suggest;
-mod turns;
 mod verdict;
 mod watched;
 

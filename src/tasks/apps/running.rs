@@ -11,7 +11,7 @@ use super::{
     Apps,
     accept::Accepted,
     change::{Plan, Start, Work},
-    turns::{AT_ONCE, BACK_AT_ONCE, Direction, Turn, is_free},
+    slots::{AT_ONCE, BACK_AT_ONCE, Direction, Slot, is_free},
     verdict::concluded,
     watched::Watched,
 };
@@ -47,7 +47,7 @@ pub(super) struct Running {
     pub(super) revision: u64,
     /// True while another change may take its place: nothing is lost by that.
     may_stop: bool,
-    turn: Turn,
+    slot: Slot,
     pub(super) outcome: Concluded,
     /// The namespace, while the revision is judged.
     watched: Option<Rc<Watched>>,
@@ -56,7 +56,7 @@ pub(super) struct Running {
 
 impl Running {
     const fn waits_for_turn(&self) -> bool {
-        matches!(self.turn, Turn::Awaited(..))
+        matches!(self.slot, Slot::Awaited(..))
     }
 }
 
@@ -138,7 +138,7 @@ impl Apps {
             change: id.to_owned(),
             revision: plan.revision,
             may_stop: false,
-            turn: Turn::Unasked,
+            slot: Slot::Unasked,
             outcome: Concluded {
                 verdict: RolloutVerdict::Progressing.as_str().to_owned(),
                 sentence: plan.verb.beginning(plan.revision),
@@ -205,28 +205,28 @@ impl Apps {
     fn has_turn(&self, plan: &Plan, direction: Direction) -> bool {
         let mut running = self.running.borrow_mut();
         let others = running.values().filter(|it| it.plan.app != plan.app);
-        let others: Vec<_> = others.map(|it| (it.plan.owner, it.turn)).collect();
+        let others: Vec<_> = others.map(|it| (it.plan.owner, it.slot)).collect();
         let Some(own) = running.get_mut(&plan.app) else {
             return true;
         };
-        let since = match own.turn {
-            Turn::Taken(_) => return true,
-            Turn::Awaited(_, since) => since,
-            Turn::Unasked => self.now().mono,
+        let since = match own.slot {
+            Slot::Taken(_) => return true,
+            Slot::Awaited(_, since) => since,
+            Slot::Unasked => self.now().mono,
         };
         let is_free = is_free(plan.owner, (direction, since), &others);
         own.may_stop = !is_free;
-        own.turn = if is_free {
-            Turn::Taken(direction)
+        own.slot = if is_free {
+            Slot::Taken(direction)
         } else {
-            Turn::Awaited(direction, since)
+            Slot::Awaited(direction, since)
         };
         is_free
     }
 
     /// Gives the turn of a change to another one.
     pub(super) fn gives_turn(&self, app: &str) {
-        self.with_running(app, |running| running.turn = Turn::Unasked);
+        self.with_running(app, |running| running.slot = Slot::Unasked);
     }
 
     /// Returns whether another change of an owner waits for a turn.

@@ -21,7 +21,7 @@ use super::{
     cluster::Cluster,
     fail_points,
     ledger::{Read, of_api},
-    turns::Direction,
+    slots::Direction,
     verdict::{concluded, refusal},
 };
 use crate::{

@@ -1,7 +1,7 @@
 //! Version: the manifests of a revision, with what of them is written.
 
 use super::{
-    super::{cluster::key, ledger::of_api, turns::Direction, verdict::kinds},
+    super::{cluster::key, ledger::of_api, slots::Direction, verdict::kinds},
     Work,
 };
 use crate::{

@@ -1,10 +1,10 @@
-//! Turns of the changes that are watched: a bound on what is watched at once, from which no app
+//! Slots of the changes that are watched: a bound on what is watched at once, from which no app
 //! suffers that goes back.
 
 use crate::core::{apps::Owner, time::Mono};
 
 /// Changes of one owner that are carried out at once. Each one watches eight or nine lists, with a
-/// connection each, until its verdict. Each owner has turns of its own: a change may wait for ever,
+/// connection each, until its verdict. Each owner has slots of its own: a change may wait for ever,
 /// and those of the control plane must not keep the owner of this machine from anything.
 pub(super) const AT_ONCE: usize = 8;
 /// Changes beyond them that are judged on the way back.
@@ -13,15 +13,15 @@ pub(super) const BACK_AT_ONCE: usize = 4;
 /// Direction of a version.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Direction {
-    /// It is new. It is written in its turn, because nobody would see that it is bad.
+    /// It is new. It is written in its slot, because nobody would see that it is bad.
     Forward,
-    /// It ran before. It is written at once, and judged in its turn.
+    /// It ran before. It is written at once, and judged in its slot.
     Back,
 }
 
-/// Turn of a change: the right to watch it.
+/// Slot of a change: the right to watch it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Turn {
+pub(super) enum Slot {
     /// It has none and waits for none.
     Unasked,
     /// It waits for one since then.
@@ -30,22 +30,22 @@ pub(super) enum Turn {
     Taken(Direction),
 }
 
-/// Returns whether a change of an owner that waits since then may take a turn, by those of the
+/// Returns whether a change of an owner that waits since then may take a slot, by those of the
 /// other changes.
 pub(super) fn is_free(
     owner: Owner,
     (direction, since): (Direction, Mono),
-    others: &[(Owner, Turn)],
+    others: &[(Owner, Slot)],
 ) -> bool {
     let (mut forward, mut back) = (0_usize, 0_usize);
-    for (_, turn) in others.iter().filter(|(other, _)| *other == owner) {
-        match turn {
-            Turn::Taken(Direction::Forward) => forward += 1,
-            Turn::Taken(Direction::Back) => back += 1,
-            // Whoever goes back has turns of its own, and does not wait for a new version.
-            Turn::Awaited(Direction::Forward, _) if direction == Direction::Back => {}
-            Turn::Awaited(_, earlier) if *earlier < since => return false,
-            Turn::Unasked | Turn::Awaited(..) => {}
+    for (_, slot) in others.iter().filter(|(other, _)| *other == owner) {
+        match slot {
+            Slot::Taken(Direction::Forward) => forward += 1,
+            Slot::Taken(Direction::Back) => back += 1,
+            // Whoever goes back has slots of its own, and does not wait for a new version.
+            Slot::Awaited(Direction::Forward, _) if direction == Direction::Back => {}
+            Slot::Awaited(_, earlier) if *earlier < since => return false,
+            Slot::Unasked | Slot::Awaited(..) => {}
         }
     }
     match direction {
@@ -66,11 +66,11 @@ mod tests {
 
     const OURS: Owner = Owner::Machine;
 
-    /// Turns that may be taken beside others.
-    fn free(direction: Direction, others: &[(Owner, Turn)]) -> usize {
+    /// Slots that may be taken beside others.
+    fn free(direction: Direction, others: &[(Owner, Slot)]) -> usize {
         let mut all = others.to_vec();
         while is_free(OURS, (direction, at(0)), &all) {
-            all.push((OURS, Turn::Taken(direction)));
+            all.push((OURS, Slot::Taken(direction)));
         }
         all.len() - others.len()
     }
@@ -78,20 +78,20 @@ mod tests {
     #[test]
     fn new_versions_take_no_turn_of_those_that_go_back() {
         assert_eq!(free(Direction::Forward, &[]), AT_ONCE);
-        let forward = [(OURS, Turn::Taken(Direction::Forward)); AT_ONCE];
+        let forward = [(OURS, Slot::Taken(Direction::Forward)); AT_ONCE];
         assert_eq!(free(Direction::Back, &forward), BACK_AT_ONCE);
         assert_eq!(free(Direction::Back, &[]), AT_ONCE + BACK_AT_ONCE);
-        let back = [(OURS, Turn::Taken(Direction::Back)); BACK_AT_ONCE];
+        let back = [(OURS, Slot::Taken(Direction::Back)); BACK_AT_ONCE];
         assert_eq!(free(Direction::Forward, &back), AT_ONCE);
     }
 
     #[test]
     fn the_control_plane_takes_no_turn_of_the_machine() {
-        let taken = [(Owner::ControlPlane, Turn::Taken(Direction::Forward)); AT_ONCE];
+        let taken = [(Owner::ControlPlane, Slot::Taken(Direction::Forward)); AT_ONCE];
         assert_eq!(free(Direction::Forward, &taken), AT_ONCE);
         let waits = [(
             Owner::ControlPlane,
-            Turn::Awaited(Direction::Forward, at(0)),
+            Slot::Awaited(Direction::Forward, at(0)),
         )];
         assert!(is_free(OURS, (Direction::Forward, at(1)), &waits));
     }
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn the_longest_wait_ends_first_and_going_back_waits_for_no_new_version() {
         let is_next = |direction, second, waits| {
-            let waits = [Turn::Awaited(waits, at(5)), Turn::Unasked].map(|turn| (OURS, turn));
+            let waits = [Slot::Awaited(waits, at(5)), Slot::Unasked].map(|slot| (OURS, slot));
             is_free(OURS, (direction, at(second)), &waits)
         };
         for direction in [Direction::Forward, Direction::Back] {
