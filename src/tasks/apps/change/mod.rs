@@ -3,9 +3,9 @@
 
 mod judge;
 mod last_lines;
-mod patience;
 mod plan;
 mod remove;
+mod retry;
 mod version;
 mod write;
 
@@ -14,7 +14,7 @@ use std::rc::Rc;
 pub(super) use self::plan::{Plan, Verb, is_ours};
 use self::{
     judge::{Part, Proof},
-    patience::{AGAIN, AGAIN_MAX},
+    retry::{AGAIN, AGAIN_MAX},
 };
 use super::{
     Apps,

@@ -5,7 +5,7 @@ use smol::Timer;
 use super::{
     super::verdict::waiting,
     Work,
-    patience::{AGAIN, AGAIN_MAX},
+    retry::{AGAIN, AGAIN_MAX},
     version::Version,
 };
 use crate::{

@@ -8,7 +8,7 @@ use super::{
     super::{cluster::Cluster, ledger::Read},
     Work,
     judge::Part,
-    patience::{AGAIN, AGAIN_MAX},
+    retry::{AGAIN, AGAIN_MAX},
     version::Version,
 };
 use crate::{

@@ -1,4 +1,4 @@
-//! Patience: a call is repeated for as long as the API server is away, or a right is missing.
+//! Retry: a call is repeated for as long as the API server is away, or a right is missing.
 
 use std::time::Duration;
 
