@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, rc::Rc};
 use serde_json::Value;
 
 use super::{
-    Apps, Care, Requester,
+    Apps, Automation, Requester,
     cancel::CANCELLED,
     ledger::of_api,
     redact::{WITHIN, secrets},
@@ -114,12 +114,14 @@ impl Apps {
             // told, and the command comes again.
             Verb::Pause => {
                 let AppArgs { app } = read(args, NAME)?;
-                self.care(&app, Care::Paused, &requester).await?;
+                self.set_automation(&app, Automation::Paused, &requester)
+                    .await?;
                 self.note(command, "it is paused", None).await?;
             }
             Verb::Resume => {
                 let AppArgs { app } = read(args, NAME)?;
-                self.care(&app, Care::Resumed, &requester).await?;
+                self.set_automation(&app, Automation::Resumed, &requester)
+                    .await?;
                 let why = "it is rolled back to its last good version automatically again";
                 self.note(command, why, None).await?;
             }

@@ -72,7 +72,7 @@ use self::{
     running::{Beginning, Running},
     source::Sources,
 };
-pub use self::{inspect::Values, operate::Care, pins::PinImages, requester::Requester};
+pub use self::{inspect::Values, operate::Automation, pins::PinImages, requester::Requester};
 use super::{audit::AuditWriter, lease_gate::LeaseGate, state::SharedState};
 use crate::{
     core::{

@@ -20,9 +20,9 @@ use crate::{
 /// Pods of a workload at most: a small machine runs 110.
 const PODS_MAX: u64 = 1_000;
 
-/// Care that the agent takes of an app by itself.
+/// Automation of an app: what the agent does with it unasked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Care {
+pub enum Automation {
     /// Nothing is changed without being asked for: no version is put back.
     Paused,
     /// It goes back to the last good version.
@@ -33,7 +33,7 @@ pub enum Care {
     ByHand,
 }
 
-impl Care {
+impl Automation {
     /// The one that turns automatic rollback on or off.
     pub fn of_rollback(word: &str) -> Result<Self> {
         match word {
@@ -194,30 +194,35 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why that stays as it was.
-    pub async fn care(&self, app: &str, care: Care, requester: &Requester) -> Result<Value> {
+    pub async fn set_automation(
+        &self,
+        app: &str,
+        automation: Automation,
+        requester: &Requester,
+    ) -> Result<Value> {
         self.in_charge().await?;
         self.until_written(app).await?;
         let mut read = self.existing(app).await?;
         requester.owns(&read)?;
         self.may_change(&read).await?;
-        let (word, sentence) = match care {
-            Care::Paused => ("pause", "it is left alone until it is resumed"),
-            Care::Resumed => ("resume", "it is no longer left alone"),
-            Care::Automatic => ("start automatic rollback of", "automatic rollback is on"),
-            Care::ByHand => (
+        let (word, sentence) = match automation {
+            Automation::Paused => ("pause", "it is left alone until it is resumed"),
+            Automation::Resumed => ("resume", "it is no longer left alone"),
+            Automation::Automatic => ("start automatic rollback of", "automatic rollback is on"),
+            Automation::ByHand => (
                 "stop automatic rollback of",
                 "automatic rollback is off: a version that does not work stays until 'apps rollback'",
             ),
         };
         let write = async {
-            match care {
-                Care::Paused => read.app.is_paused = true,
-                Care::Resumed => {
+            match automation {
+                Automation::Paused => read.app.is_paused = true,
+                Automation::Resumed => {
                     read.app.is_paused = false;
                     read.app.left.clear();
                 }
-                Care::Automatic => read.app.is_rolled_back_by_hand = false,
-                Care::ByHand => read.app.is_rolled_back_by_hand = true,
+                Automation::Automatic => read.app.is_rolled_back_by_hand = false,
+                Automation::ByHand => read.app.is_rolled_back_by_hand = true,
             }
             self.ledger().write(&mut read).await
         };

@@ -12,7 +12,7 @@ use crate::{
     executor,
     host::users,
     net::deadline,
-    tasks::apps::{Apps, Care, Requester, Values},
+    tasks::apps::{Apps, Automation, Requester, Values},
     wire::{
         apps::{ApplyWish, PullWish, RollbackWish, ScaleWish, SourceWish},
         json::{self, Shape},
@@ -194,8 +194,8 @@ impl Local {
             if wish.auto.is_empty() {
                 return apps.rollback(&request.id, wish.to, by).await;
             }
-            let care = Care::of_rollback(&wish.auto)?;
-            apps.care(&request.id, care, by).await
+            let automation = Automation::of_rollback(&wish.auto)?;
+            apps.set_automation(&request.id, automation, by).await
         };
         self.change(request, wish, back).await
     }
@@ -228,9 +228,14 @@ impl Local {
         self.change(request, Ok(()), remove).await
     }
 
-    pub(super) async fn care_for_app(&self, request: &ApiRequest, care: Care) -> Reply {
-        let change =
-            async |apps: Rc<Apps>, (), by: &Requester| apps.care(&request.id, care, by).await;
+    pub(super) async fn set_automation(
+        &self,
+        request: &ApiRequest,
+        automation: Automation,
+    ) -> Reply {
+        let change = async |apps: Rc<Apps>, (), by: &Requester| {
+            apps.set_automation(&request.id, automation, by).await
+        };
         self.change(request, Ok(()), change).await
     }
 }

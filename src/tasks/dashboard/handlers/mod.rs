@@ -15,7 +15,7 @@ use crate::{
     dashboard::{Answering, Answers, ApiRequest, Away, Reply, Session, StatusCode},
     store::{Failure, telemetry},
     tasks::{
-        apps::{Apps, Care},
+        apps::{Apps, Automation},
         audit::AuditWriter,
         link::registration::Registrar,
         machine::k3s::refresh,
@@ -190,8 +190,8 @@ impl Answers for Local {
                 View::Suggestion => self.suggestion(&request).await,
                 View::ApplySuggestion => self.apply_suggestion(&request).await,
                 View::CancelApp => self.cancel_app(&request).await,
-                View::PauseApp => self.care_for_app(&request, Care::Paused).await,
-                View::ResumeApp => self.care_for_app(&request, Care::Resumed).await,
+                View::PauseApp => self.set_automation(&request, Automation::Paused).await,
+                View::ResumeApp => self.set_automation(&request, Automation::Resumed).await,
             }
         })
     }
