@@ -488,7 +488,7 @@ pub fn unpacked(stored: &Stored) -> Result<Vec<Manifest>, String> {
 
 /// Request to deploy an app.
 #[derive(Debug, Default)]
-pub struct ApplyWish {
+pub struct ApplyRequest {
     /// Name.
     pub app: String,
     /// Namespace; empty: the one of the manifests.
@@ -500,7 +500,7 @@ pub struct ApplyWish {
     /// True if objects of others become the app's.
     pub adopt: bool,
 }
-fields!(ApplyWish {
+fields!(ApplyRequest {
     app,
     namespace,
     manifests,
@@ -534,7 +534,7 @@ fields!(GitPlace {
 
 /// Request to deploy an app from a repository and to keep it up to date.
 #[derive(Debug, Default)]
-pub struct SourceWish {
+pub struct SourceRequest {
     /// Address; empty: it is deployed by hand from now on.
     pub git: String,
     /// Branch, tag or commit; empty: the default branch.
@@ -548,7 +548,7 @@ pub struct SourceWish {
     /// True if more than half of its objects may go.
     pub prune_most: bool,
 }
-fields!(SourceWish {
+fields!(SourceRequest {
     git,
     reference: "ref",
     path,
@@ -559,11 +559,11 @@ fields!(SourceWish {
 
 /// Request to look at the source of an app at once.
 #[derive(Debug, Default)]
-pub struct PullWish {
+pub struct PullRequest {
     /// True if more than half of its objects may go.
     pub prune_most: bool,
 }
-fields!(PullWish { prune_most });
+fields!(PullRequest { prune_most });
 
 /// Arguments of a command that is about one app.
 #[derive(Debug, Default)]
@@ -575,7 +575,7 @@ fields!(AppArgs { app });
 
 /// Request to read the log of an app.
 #[derive(Debug, Default)]
-pub struct LogWish {
+pub struct LogRequest {
     /// Container; empty: the one that says most.
     pub container: String,
     /// Lines from its end; absent: 100.
@@ -583,7 +583,7 @@ pub struct LogWish {
     /// True for the container that ran before.
     pub previous: bool,
 }
-fields!(LogWish {
+fields!(LogRequest {
     container,
     lines,
     previous
@@ -591,23 +591,23 @@ fields!(LogWish {
 
 /// Request to go back, or to change who does that.
 #[derive(Debug, Default)]
-pub struct RollbackWish {
+pub struct RollbackRequest {
     /// Revision; 0: the last good one before what runs.
     pub to: u64,
     /// `on` or `off`: whether the agent goes back by itself from now on. Empty: go back now.
     pub auto: String,
 }
-fields!(RollbackWish { to, auto });
+fields!(RollbackRequest { to, auto });
 
 /// Request to change the number of Pods.
 #[derive(Debug, Default)]
-pub struct ScaleWish {
+pub struct ScaleRequest {
     /// Number; absent: the one of the manifest again.
     pub to: Option<u64>,
     /// Workload: `Deployment/web`; empty: the only one.
     pub workload: String,
 }
-fields!(ScaleWish { to, workload });
+fields!(ScaleRequest { to, workload });
 
 fields!(Simple {
     namespace,

@@ -17,7 +17,7 @@ use pipeops_agent::{
     files::Jobs,
     host::clock,
     wire::{
-        api::{AccessChange, AccessReport, AccessWish, ErrorBody, Row, SessionReport, Status},
+        api::{AccessChange, AccessReport, AccessRequest, ErrorBody, Row, SessionReport, Status},
         exposition,
     },
 };
@@ -109,7 +109,7 @@ impl Agent {
             panic!("nobody changes anything over the port here");
         };
         assert_eq!(Some(peer.pid), pid);
-        let wish: AccessWish = serde_json::from_slice(&asked.body).unwrap();
+        let wish: AccessRequest = serde_json::from_slice(&asked.body).unwrap();
         self.level.set(Level::from_word(&wish.level).unwrap());
         Reply::json(&AccessChange {
             level: wish.level,

@@ -135,9 +135,9 @@ impl EffectiveLevel {
         }
     }
 
-    /// Decides on a requested level. `wish` carries time and requester, for the note that is kept.
-    pub fn change(&self, wish: Tightened, authority: Authority) -> Result<Change, Denied> {
-        let (wanted, held) = (wish.level, self.level());
+    /// Decides on a requested level. `request` carries time and requester, for the note that is kept.
+    pub fn change(&self, request: Tightened, authority: Authority) -> Result<Change, Denied> {
+        let (wanted, held) = (request.level, self.level());
         if wanted < self.configured {
             return Err(Denied::BeyondConfiguration);
         }
@@ -152,7 +152,7 @@ impl EffectiveLevel {
         let by_hand = if wanted < held && wanted == self.configured {
             Override::None
         } else {
-            Override::Known(wish)
+            Override::Known(request)
         };
         Ok(Change::ByHand(by_hand))
     }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use Level::{Full, Managed, Off, ReadOnly};
 
-    fn wish(level: Level) -> Tightened {
+    fn request(level: Level) -> Tightened {
         Tightened {
             level,
             since: Some(Wall::from_millis(1000)),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     fn known(level: Level) -> Override {
-        Override::Known(wish(level))
+        Override::Known(request(level))
     }
 
     fn standing(configured: Level, by_hand: Override) -> EffectiveLevel {
@@ -221,7 +221,7 @@ mod tests {
 
     /// Outcome of a request, as a word.
     fn came_of(standing: &EffectiveLevel, level: Level, authority: Authority) -> &'static str {
-        match standing.change(wish(level), authority) {
+        match standing.change(request(level), authority) {
             Ok(Change::Nothing) => "nothing",
             Ok(Change::ByHand(Override::None)) => "cleared",
             Ok(Change::ByHand(by_hand)) if by_hand == known(level) => "set",

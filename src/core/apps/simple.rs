@@ -45,7 +45,7 @@ pub struct Simple {
 pub fn deployed(
     (name, namespace): (&str, &str),
     before: &[Manifest],
-    wish: &Simple,
+    options: &Simple,
 ) -> Result<Vec<Manifest>, Problem> {
     let objects = before.iter().map(|manifest| manifest.object.clone());
     let mut objects = Objects(objects.collect());
@@ -61,7 +61,7 @@ pub fn deployed(
             BY_MANIFEST,
         ));
     };
-    if let Some(image) = &wish.image {
+    if let Some(image) = &options.image {
         place(&mut container, &["image"], json!(image));
     }
     if container.get("image").is_none() {
@@ -71,18 +71,18 @@ pub fn deployed(
             "--image REGISTRY/NAME:TAG",
         ));
     }
-    if let Some(port) = wish.port {
+    if let Some(port) = options.port {
         listen(&mut objects, (&web, &mut container), (name, port))?;
     }
-    if let Some(host) = &wish.host {
+    if let Some(host) = &options.host {
         reach(&mut objects, &web, (name, host))?;
     }
-    if let Some(secret) = &wish.pull_secret {
+    if let Some(secret) = &options.pull_secret {
         let path = ["spec", "template", "spec", "imagePullSecrets"];
         place(&mut web, &path, json!([{ "name": secret }]));
     }
-    variables(&mut objects, &mut container, (name, wish));
-    volumes(&mut objects, (&mut web, &mut container), (name, wish))?;
+    variables(&mut objects, &mut container, (name, options));
+    volumes(&mut objects, (&mut web, &mut container), (name, options))?;
     if let Some(place) = web.pointer_mut(CONTAINER) {
         *place = container;
     }
@@ -213,18 +213,18 @@ fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
 }
 
 /// Sets the variables that are named, with the Secret of those whose values are secret.
-fn variables(objects: &mut Objects, container: &mut Value, (name, wish): (&str, &Simple)) {
-    for (variable, value) in &wish.env {
+fn variables(objects: &mut Objects, container: &mut Value, (name, options): (&str, &Simple)) {
+    for (variable, value) in &options.env {
         let variable = json!({"name": variable, "value": value});
         upsert(container, ("env", "name"), variable);
     }
-    if wish.secret_env.is_empty() {
+    if options.secret_env.is_empty() {
         return;
     }
     let secret = format!("{name}-env");
     let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret}});
     let mut object = objects.get("Secret", &secret).unwrap_or(object);
-    for (variable, value) in &wish.secret_env {
+    for (variable, value) in &options.secret_env {
         place(&mut object, &["stringData", variable], json!(value));
         let source = json!({"secretKeyRef": {"name": secret, "key": variable}});
         let variable = json!({"name": variable, "valueFrom": source});
@@ -237,9 +237,9 @@ fn variables(objects: &mut Objects, container: &mut Value, (name, wish): (&str, 
 fn volumes(
     objects: &mut Objects,
     (web, container): (&mut Value, &mut Value),
-    (name, wish): (&str, &Simple),
+    (name, options): (&str, &Simple),
 ) -> Result<(), Problem> {
-    for (path, size) in &wish.volumes {
+    for (path, size) in &options.volumes {
         let claim = claim_name(name, path)?;
         let mount = json!({"name": claim, "mountPath": path});
         upsert(container, ("volumeMounts", "mountPath"), mount);
@@ -421,12 +421,12 @@ mod tests {
         let first = deployed(("web", "shop"), &[], &whole()).unwrap();
         let same = deployed(("web", "shop"), &first, &Simple::default()).unwrap();
         assert_eq!(same, first);
-        let wish = Simple {
+        let options = Simple {
             image: Some("i:2".to_owned()),
             env: map(&[("B", "3")]),
             ..Simple::default()
         };
-        let second = deployed(("web", "shop"), &first, &wish).unwrap();
+        let second = deployed(("web", "shop"), &first, &options).unwrap();
         let mut wanted = first[3].clone();
         let container = wanted.object.pointer_mut(CONTAINER).unwrap();
         container["image"] = json!("i:2");
@@ -466,23 +466,23 @@ spec:
 ";
 
     /// Manifests, and what these words make of them.
-    fn by_hand(text: &str, wish: &Simple) -> [Result<Vec<Manifest>, Problem>; 2] {
+    fn by_hand(text: &str, options: &Simple) -> [Result<Vec<Manifest>, Problem>; 2] {
         let before = parse(text, Some("shop"));
         let after = before
             .as_ref()
-            .map(|before| deployed(("web", "shop"), before, wish));
+            .map(|before| deployed(("web", "shop"), before, options));
         let after = after.map_err(Clone::clone).flatten();
         [before, after]
     }
 
     #[test]
     fn a_port_and_a_host_change_nothing_else_of_objects_that_were_made_by_hand() {
-        let wish = Simple {
+        let options = Simple {
             port: Some(8081),
             host: Some("new.example".to_owned()),
             ..Simple::default()
         };
-        let [mut wanted, after] = by_hand(BY_HAND, &wish).map(Result::unwrap);
+        let [mut wanted, after] = by_hand(BY_HAND, &options).map(Result::unwrap);
         for (at, pointer, value) in [
             (0, "/spec/ports/0/targetPort", json!(8081)),
             (
@@ -505,23 +505,23 @@ spec:
 
     #[test]
     fn what_is_missing_beside_objects_that_were_made_by_hand_is_made_for_their_pods() {
-        let wish = Simple {
+        let options = Simple {
             host: Some("new.example".to_owned()),
             ..Simple::default()
         };
         let own = BY_HAND.replace("name: web, annotations", "name: own, annotations");
-        let [_, after] = by_hand(&own, &wish).map(Result::unwrap);
+        let [_, after] = by_hand(&own, &options).map(Result::unwrap);
         let backend = &after[3].object["spec"]["rules"][0]["http"]["paths"][0]["backend"];
         assert_eq!(
             *backend,
             json!({"service": {"name": "front", "port": {"name": "web"}}})
         );
-        let wish = Simple {
+        let options = Simple {
             port: Some(8081),
             ..Simple::default()
         };
         let alone = BY_HAND.split("---").nth(1).unwrap();
-        let [_, after] = by_hand(alone, &wish).map(Result::unwrap);
+        let [_, after] = by_hand(alone, &options).map(Result::unwrap);
         assert_eq!(after[0].object["spec"]["selector"], json!({"app": "web"}));
     }
 
@@ -535,7 +535,7 @@ spec:
             host: Some("new.example".to_owned()),
             ..Simple::default()
         };
-        for (from, to, wish) in [
+        for (from, to, options) in [
             (
                 "name: http, containerPort",
                 "name: main, containerPort",
@@ -550,18 +550,18 @@ spec:
         ] {
             let text = BY_HAND.replace(from, to);
             assert_ne!(text, BY_HAND, "{from}");
-            let [_, after] = by_hand(&text, wish);
+            let [_, after] = by_hand(&text, options);
             assert_eq!(after.unwrap_err().fix, BY_MANIFEST, "{from}");
         }
     }
 
     #[test]
     fn a_word_that_is_missing_is_asked_for() {
-        let refused = |wish: Simple| deployed(("web", "shop"), &[], &wish).unwrap_err().fix;
+        let refused = |options: Simple| deployed(("web", "shop"), &[], &options).unwrap_err().fix;
         assert_eq!(refused(Simple::default()), "--image REGISTRY/NAME:TAG");
-        let of = |wish: Simple| Simple {
+        let of = |options: Simple| Simple {
             image: Some("i".to_owned()),
-            ..wish
+            ..options
         };
         let host = Simple {
             host: Some("h".to_owned()),
@@ -570,11 +570,11 @@ spec:
         assert_eq!(refused(of(host)), "--port PORT");
         for path in ["data", "/", "/a b"] {
             let volumes = map(&[(path, "1Gi")]);
-            let wish = Simple {
+            let options = Simple {
                 volumes,
                 ..Simple::default()
             };
-            assert_eq!(refused(of(wish)), "--volume /data:1Gi");
+            assert_eq!(refused(of(options)), "--volume /data:1Gi");
         }
     }
 }

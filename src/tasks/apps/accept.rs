@@ -1,4 +1,4 @@
-//! Acceptance of a wish: everything is tried, the intent is on disk and the content kept before it
+//! Acceptance of a request: everything is tried, the intent is on disk and the content kept before it
 //! becomes a change.
 
 use std::{collections::BTreeSet, rc::Rc, time::Duration};
@@ -31,7 +31,7 @@ use crate::{
     host::random,
     kube::query_escaped,
     store::Begun,
-    wire::apps::ApplyWish,
+    wire::apps::ApplyRequest,
 };
 
 /// Apps of each owner. Their records are all read at a start and stay in memory, 1 KB for each ten
@@ -64,9 +64,13 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why nothing was changed.
-    pub async fn apply(self: Rc<Self>, wish: &ApplyWish, requester: &Requester) -> Result<Value> {
+    pub async fn apply(
+        self: Rc<Self>,
+        request: &ApplyRequest,
+        requester: &Requester,
+    ) -> Result<Value> {
         self.in_charge().await?;
-        let found = self.record(&wish.app).await?;
+        let found = self.record(&request.app).await?;
         if let Some(read) = &found {
             requester.owns(read)?;
             if requester.owner == Owner::Machine {
@@ -77,29 +81,29 @@ impl Apps {
             requester,
             origin: Origin::Manifests,
         };
-        Box::pin(self.deploy_manifests(wish, submission)).await
+        Box::pin(self.deploy_manifests(request, submission)).await
     }
 
     /// Deploys manifests of any origin.
     pub(super) async fn deploy_manifests(
         self: Rc<Self>,
-        wish: &ApplyWish,
+        request: &ApplyRequest,
         submission: Submission<'_>,
     ) -> Result<Value> {
-        let (manifests, namespace, staged) = self.read(wish, Some(submission.requester)).await?;
-        let mut read = self.kept(&wish.app, &namespace).await?;
+        let (manifests, namespace, staged) = self.read(request, Some(submission.requester)).await?;
+        let mut read = self.kept(&request.app, &namespace).await?;
         read.app.stage(&staged);
         submission.requester.owns(&read)?;
-        fits(&read.app, &manifests, wish)?;
+        fits(&read.app, &manifests, request)?;
         let running = read.app.running;
         let mut overlay = read.app.overlay(running);
         overlay.fit(&manifests);
         if running != 0 {
-            let before = self.ledger().manifests(&wish.app, running).await;
+            let before = self.ledger().manifests(&request.app, running).await;
             let before = before.map_err(of_api)?.unwrap_or_default();
             overlay.reconfigure(&before, &manifests, self.now().wall);
         }
-        if wish.adopt {
+        if request.adopt {
             self.adopt(&mut read.app, &manifests).await?;
         }
         let adopted = read.app.adopted();
@@ -112,7 +116,7 @@ impl Apps {
             .iter()
             .map(|entry| entry.in_words(&namespace))
             .collect();
-        let what = format!("adopt into app {}: {}", wish.app, names.join(", "));
+        let what = format!("adopt into app {}: {}", request.app, names.join(", "));
         self.audited((requester, &what), accept).await
     }
 
@@ -238,21 +242,23 @@ impl Apps {
         self.begin_noted((plan, read), content, requester).await
     }
 
-    /// The manifests of a wish, with their namespace: the one that is named, else that of the app.
+    /// The manifests of a request, with their namespace: the one that is named, else that of the app.
     /// With what comes before them, which is created where somebody asks for it.
     pub(super) async fn read(
         &self,
-        wish: &ApplyWish,
+        request: &ApplyRequest,
         requester: Option<&Requester>,
     ) -> Result<(Vec<Manifest>, String, Vec<InventoryEntry>)> {
-        named(&wish.app)?;
-        let given = if wish.namespace.is_empty() {
-            self.record(&wish.app).await?.map(|read| read.app.namespace)
+        named(&request.app)?;
+        let given = if request.namespace.is_empty() {
+            self.record(&request.app)
+                .await?
+                .map(|read| read.app.namespace)
         } else {
-            Some(wish.namespace.clone())
+            Some(request.namespace.clone())
         };
-        let mut objects = objects(&wish.manifests).map_err(of_problem)?;
-        let parts = (wish.app.as_str(), &mut objects, given.as_deref());
+        let mut objects = objects(&request.manifests).map_err(of_problem)?;
+        let parts = (request.app.as_str(), &mut objects, given.as_deref());
         let staged = Box::pin(self.stage(parts, requester)).await?;
         let owner = requester.map_or(Owner::Machine, |requester| requester.owner);
         let customs = self.customs(&objects, owner).await?;
@@ -603,7 +609,7 @@ impl Apps {
 }
 
 /// Returns whether a new version may take the place of what is there.
-fn fits(app: &App, manifests: &[Manifest], wish: &ApplyWish) -> Result<()> {
+fn fits(app: &App, manifests: &[Manifest], request: &ApplyRequest) -> Result<()> {
     let namespace = manifests
         .first()
         .map(|manifest| manifest.namespace.as_str());
@@ -614,7 +620,7 @@ fn fits(app: &App, manifests: &[Manifest], wish: &ApplyWish) -> Result<()> {
         );
         return Err(Error::new(what).fix("deploy it under another name: --app NAME"));
     }
-    if app.loses_most(manifests) && !wish.prune_most {
+    if app.loses_most(manifests) && !request.prune_most {
         let surplus = app.surplus(manifests);
         let names: Vec<_> = surplus
             .iter()

@@ -24,7 +24,9 @@ use crate::{
     net::deadline,
     store::CommandHistory,
     wire::{
-        apps::{AppArgs, ApplyWish, GitArgs, GitPlace, LogWish, RollbackWish, SourceWish},
+        apps::{
+            AppArgs, ApplyRequest, GitArgs, GitPlace, LogRequest, RollbackRequest, SourceRequest,
+        },
         edge::bodies::LOG_BYTES_MAX,
         json::{self, Shape},
     },
@@ -59,23 +61,23 @@ impl Apps {
         match command.verb {
             Verb::Apply => {
                 let example = r#"{"app":"web","namespace":"shop","manifests":"apiVersion: …"}"#;
-                let wish = ApplyWish {
+                let request = ApplyRequest {
                     // What is not ours is taken over by its owner alone.
                     adopt: false,
                     ..read(args, example)?
                 };
                 match read::<GitArgs>(args, FROM_GIT)?.git {
-                    None => drop(Box::pin(self.apply(&wish, &requester)).await?),
+                    None => drop(Box::pin(self.apply(&request, &requester)).await?),
                     Some(git) => {
-                        let wish = source(wish, git)?;
-                        drop(Box::pin(self.follow(&wish.0, &wish.1, &requester)).await?);
+                        let request = source(request, git)?;
+                        drop(Box::pin(self.follow(&request.0, &request.1, &requester)).await?);
                     }
                 }
             }
             Verb::Rollback => {
                 let example = r#"{"app":"web","to":3}"#;
-                let (AppArgs { app }, wish) = (read(args, example)?, read(args, example)?);
-                let RollbackWish { to, auto } = wish;
+                let (AppArgs { app }, request) = (read(args, example)?, read(args, example)?);
+                let RollbackRequest { to, auto } = request;
                 if !auto.is_empty() {
                     let fix = "run on the machine: pipeops-agent apps rollback NAME --auto on|off";
                     let what = "a command cannot turn automatic rollback on or off";
@@ -171,7 +173,7 @@ impl Apps {
     async fn log(
         &self,
         app: &str,
-        wish: &LogWish,
+        request: &LogRequest,
         requester: &Requester,
     ) -> Result<(String, String)> {
         self.in_charge().await?;
@@ -182,7 +184,7 @@ impl Apps {
             return Err(Error::new(format!("{app} has no Pod"))
                 .fix("the outcome of its last change says why"));
         };
-        let container = match wish.container.as_str() {
+        let container = match request.container.as_str() {
             "" => pod
                 .containers
                 .first()
@@ -193,8 +195,8 @@ impl Apps {
         let query = format!(
             "container={}&tailLines={}&limitBytes={READ_BYTES_MAX}&previous={}",
             query_escaped(container),
-            wish.lines.unwrap_or(LINES).min(LINES_MAX),
-            wish.previous
+            request.lines.unwrap_or(LINES).min(LINES_MAX),
+            request.previous
         );
         let place = (pod.namespace.as_str(), pod.name.as_str());
         let hidden = self.hidden_in_logs(&read.app).await?;
@@ -228,23 +230,23 @@ impl Apps {
 }
 
 /// App and repository that a command names. Credentials are those of the owner of the machine.
-fn source(wish: ApplyWish, git: GitPlace) -> Result<(String, SourceWish)> {
-    if git.url.is_empty() || !wish.manifests.is_empty() {
+fn source(request: ApplyRequest, git: GitPlace) -> Result<(String, SourceRequest)> {
+    if git.url.is_empty() || !request.manifests.is_empty() {
         return Err(Error::new("nothing was deployed")
             .why(
                 "an app comes from manifests or from the url of a repository, and from one of them",
             )
             .fix(format!("send them as {FROM_GIT}")));
     }
-    let source = SourceWish {
+    let source = SourceRequest {
         git: git.url,
         reference: git.reference,
         path: git.path,
         credentials: String::new(),
-        namespace: wish.namespace,
-        prune_most: wish.prune_most,
+        namespace: request.namespace,
+        prune_most: request.prune_most,
     };
-    Ok((wish.app, source))
+    Ok((request.app, source))
 }
 
 /// Arguments of a command. They may hold Secrets: what cannot be read is not quoted.

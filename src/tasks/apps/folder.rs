@@ -27,7 +27,7 @@ use crate::{
     error::{Error, Result, Retry},
     executor,
     host::folder::{FolderContent, FolderEntry, look},
-    wire::apps::ApplyWish,
+    wire::apps::ApplyRequest,
 };
 
 /// Condition: the folder as a whole, or something in it, is not used.
@@ -171,7 +171,7 @@ impl Apps {
             }
         }
         let has_it = known.as_ref().is_some_and(|read| is_from_folder(&read.app));
-        let wish = ApplyWish {
+        let request = ApplyRequest {
             app: app.to_owned(),
             namespace: known.map(|read| read.app.namespace).unwrap_or_default(),
             manifests,
@@ -182,7 +182,7 @@ impl Apps {
             upstream: Upstream::Folder(place.clone()),
             taken: digest,
         };
-        if reason == Trigger::ByTime && self.is_still_bad(&wish, &source).await {
+        if reason == Trigger::ByTime && self.is_still_bad(&request, &source).await {
             return Ok(None);
         }
         let origin = if has_it {
@@ -190,7 +190,7 @@ impl Apps {
         } else {
             Origin::Source(source)
         };
-        let taken = self.taken(&wish, origin, requester).await;
+        let taken = self.taken(&request, origin, requester).await;
         let refused = |error: Error| Refusal::of(format!("{place} is not deployed"), error);
         taken.map(Some).map_err(refused)
     }

@@ -14,7 +14,7 @@ use crate::{
         time::Wall,
     },
     error::{Error, Result},
-    wire::apps::ApplyWish,
+    wire::apps::ApplyRequest,
 };
 
 /// Objects of a revision that are named as changed; the rest is counted.
@@ -80,13 +80,13 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why it could not be tried.
-    pub async fn diff(&self, wish: &ApplyWish) -> Result<Value> {
-        let (mut manifests, namespace, _) = self.read(wish, None).await?;
-        let mut app = self.kept(&wish.app, &namespace).await?.app;
+    pub async fn diff(&self, request: &ApplyRequest) -> Result<Value> {
+        let (mut manifests, namespace, _) = self.read(request, None).await?;
+        let mut app = self.kept(&request.app, &namespace).await?.app;
         let mut overlay = app.overlay(app.running);
         overlay.fit(&manifests);
         overlay.lay(&mut manifests);
-        if wish.adopt {
+        if request.adopt {
             self.adopt(&mut app, &manifests).await?;
         }
         let cluster = self.cluster(app.owner);
@@ -105,7 +105,7 @@ impl Apps {
             let object = entry.in_words(&app.namespace);
             objects.push(json!({"object": object, "change": "deleted", "fields": []}));
         }
-        Ok(json!({"app": wish.app, "objects": objects}))
+        Ok(json!({"app": request.app, "objects": objects}))
     }
 }
 

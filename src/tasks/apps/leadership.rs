@@ -28,7 +28,7 @@ use crate::{
 /// Time between two tries to read what is under way, and to go on with it.
 const AGAIN: Duration = Duration::from_secs(2);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
-/// Time that a wish waits until the agent knows what is under way.
+/// Time that a request waits until the agent knows what is under way.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 /// Changes of our journal among which one of a record is looked for.
 const RECENT: u32 = 64;
@@ -79,7 +79,7 @@ impl Apps {
         (!self.may_write()).then(|| self.lease_gate.why())
     }
 
-    /// Refuses a wish that another agent carries out.
+    /// Refuses a request that another agent carries out.
     pub(super) async fn in_charge(&self) -> Result<()> {
         let deadline = self.now().mono.after(READY_WITHIN);
         loop {
@@ -131,7 +131,7 @@ impl Apps {
     }
 
     /// Goes on with what a restart, a power cut or the end of another agent interrupted. No
-    /// wish about an app is accepted until it goes on.
+    /// request about an app is accepted until it goes on.
     async fn resume(self: &Rc<Self>, changes: Vec<Change>, apps: &[App]) {
         // Those that another agent removed meanwhile are not known any more.
         self.known.take();

@@ -5,13 +5,13 @@
 //!
 //! | module | contains |
 //! |---|---|
-//! | [`accept`] | a wish becomes a change: apply, roll back, remove |
+//! | [`accept`] | a request becomes a change: apply, roll back, remove |
 //! | [`leadership`] | the agent that changes apps: it goes on with what is unfinished; others wait |
-//! | [`operate`] | wishes in a few words: deploy, restart, scale, pause |
+//! | [`operate`] | requests in a few words: deploy, restart, scale, pause |
 //! | [`requester`] | who asks, and whose apps they may change |
 //! | [`cancel`] | the end of a change that nobody wants any more |
 //! | [`charts`] | whose charts are deployed, and where |
-//! | [`command`] | the same wishes as commands of the control plane |
+//! | [`command`] | the same requests as commands of the control plane |
 //! | [`custom`] | what custom resources are called in the API |
 //! | [`fail_points`] | ends of the process that tests ask for |
 //! | [`running`], [`slots`] | changes under way, and how far they are; those that wait for their turn |

@@ -1,4 +1,4 @@
-//! Wishes in a few words: deploy an app of one container, restart it, scale it, and leave it alone
+//! Requests in a few words: deploy an app of one container, restart it, scale it, and leave it alone
 //! for a while.
 
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     core::apps::{Manifest, Overlay, Simple, deployed},
     error::{Error, Result},
-    wire::apps::ScaleWish,
+    wire::apps::ScaleRequest,
 };
 
 /// Pods of a workload at most: a small machine runs 110.
@@ -73,11 +73,11 @@ impl Apps {
     pub async fn scale(
         self: Rc<Self>,
         app: &str,
-        wish: &ScaleWish,
+        request: &ScaleRequest,
         requester: &Requester,
     ) -> Result<Value> {
         self.in_charge().await?;
-        if let Some(to) = wish.to.filter(|to| *to > PODS_MAX) {
+        if let Some(to) = request.to.filter(|to| *to > PODS_MAX) {
             return Err(Error::new("nothing was changed").why(format!(
                 "{to} Pods are asked for, and {PODS_MAX} are the most"
             )));
@@ -86,7 +86,7 @@ impl Apps {
         requester.owns(&read)?;
         let kept = self.ledger().manifests(app, read.app.running).await;
         let kept = kept.map_err(of_api)?.unwrap_or_default();
-        let workload = workload(app, &kept, &wish.workload)?;
+        let workload = workload(app, &kept, &request.workload)?;
         let (kind, name) = workload.split_once('/').unwrap_or_default();
         let cluster = self.cluster(read.app.owner);
         let scaler = cluster
@@ -101,7 +101,7 @@ impl Apps {
                 )));
         }
         let scale = |overlay: &mut Overlay, _: &[Manifest]| {
-            match wish.to {
+            match request.to {
                 Some(to) => overlay.scaled.insert(workload.clone(), to),
                 None => overlay.scaled.remove(&workload),
             };
@@ -118,7 +118,7 @@ impl Apps {
     pub async fn deploy(
         self: Rc<Self>,
         app: &str,
-        wish: &Simple,
+        request: &Simple,
         requester: &Requester,
     ) -> Result<Value> {
         self.in_charge().await?;
@@ -128,7 +128,7 @@ impl Apps {
             requester.owns(read)?;
             Self::by_hand(read)?;
         }
-        let namespace = match (&known, wish.namespace.as_str()) {
+        let namespace = match (&known, request.namespace.as_str()) {
             (Some(read), "") => read.app.namespace.clone(),
             (Some(read), wanted) if wanted == read.app.namespace => wanted.to_owned(),
             (Some(read), _) => {
@@ -148,7 +148,7 @@ impl Apps {
         let mut overlay = read.app.overlay(last);
         overlay.unpin();
         let kept = kept.unwrap_or_default();
-        let manifests = deployed((app, &namespace), &kept, wish).map_err(of_problem)?;
+        let manifests = deployed((app, &namespace), &kept, request).map_err(of_problem)?;
         overlay.reconfigure(&kept, &manifests, self.now().wall);
         overlay.fit_kept(&kept, &manifests);
         let submission = Submission {
@@ -158,7 +158,7 @@ impl Apps {
         self.accept(read, (manifests, overlay), submission).await
     }
 
-    /// Deploys what runs under other wishes, as a revision of its own.
+    /// Deploys what runs under other settings, as a revision of its own.
     pub(super) async fn again(
         self: Rc<Self>,
         app: &str,

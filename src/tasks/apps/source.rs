@@ -30,7 +30,7 @@ use crate::{
         git::{Content, Git},
         random,
     },
-    wire::apps::{ApplyWish, PullWish, SourceWish},
+    wire::apps::{ApplyRequest, PullRequest, SourceRequest},
 };
 
 /// Condition: an app is not kept up to date.
@@ -216,19 +216,19 @@ impl Apps {
     pub async fn follow(
         self: Rc<Self>,
         app: &str,
-        wish: &SourceWish,
+        request: &SourceRequest,
         requester: &Requester,
     ) -> Result<Value> {
         self.in_charge().await?;
         named(app)?;
-        if wish.git.is_empty() {
+        if request.git.is_empty() {
             return self.unfollow(app, requester).await;
         }
         let repository = Repository {
-            url: wish.git.clone(),
-            reference: wish.reference.clone(),
-            path: wish.path.clone(),
-            credentials: wish.credentials.clone(),
+            url: request.git.clone(),
+            reference: request.reference.clone(),
+            path: request.path.clone(),
+            credentials: request.credentials.clone(),
         };
         let repository = repository.checked().map_err(of_problem)?;
         let known = self.record(app).await?;
@@ -237,7 +237,7 @@ impl Apps {
             self.left_folder(&read.app).await?;
         }
         let of_app = known.map(|read| read.app.namespace);
-        let namespace = match wish.namespace.as_str() {
+        let namespace = match request.namespace.as_str() {
             "" => of_app.unwrap_or_default(),
             wanted => wanted.to_owned(),
         };
@@ -251,11 +251,11 @@ impl Apps {
         let tip = tip.map_err(|it| it.error)?;
         let content = sources.content(&repository, (&tip, owner)).await;
         let content = content.map_err(|it| it.error)?;
-        let wish = ApplyWish {
+        let request = ApplyRequest {
             app: app.to_owned(),
             namespace,
             manifests: content.manifests,
-            prune_most: wish.prune_most,
+            prune_most: request.prune_most,
             adopt: false,
         };
         let source = Source {
@@ -263,7 +263,7 @@ impl Apps {
             taken: content.commit,
         };
         let origin = Origin::Source(source);
-        let accepted = Rc::clone(&self).taken(&wish, origin, requester).await?;
+        let accepted = Rc::clone(&self).taken(&request, origin, requester).await?;
         self.works(app);
         Ok(accepted)
     }
@@ -301,7 +301,7 @@ impl Apps {
     pub async fn pull(
         self: Rc<Self>,
         app: &str,
-        wish: &PullWish,
+        request: &PullRequest,
         requester: &Requester,
     ) -> Result<Value> {
         self.in_charge().await?;
@@ -311,7 +311,7 @@ impl Apps {
         });
         let known = known.transpose()?;
         let reason = Trigger::ByPerson {
-            prune_most: wish.prune_most,
+            prune_most: request.prune_most,
         };
         let done = match (&known, known.as_ref().and_then(|app| app.source.as_ref())) {
             (
@@ -441,7 +441,7 @@ impl Apps {
         let content = self.sources.content(repository, of_app).await;
         let content = content.map_err(|failure| Refusal::from(failure).with_commit(&tip.commit))?;
         let commit = content.commit.clone();
-        let wish = ApplyWish {
+        let request = ApplyRequest {
             app: app.name.clone(),
             namespace: app.namespace.clone(),
             manifests: content.manifests,
@@ -452,13 +452,13 @@ impl Apps {
             upstream: Upstream::Git(repository.clone()),
             taken: content.commit,
         };
-        if reason == Trigger::ByTime && self.is_still_bad(&wish, &source).await {
+        if reason == Trigger::ByTime && self.is_still_bad(&request, &source).await {
             return Ok(None);
         }
         let by = format!("{by} at {commit:.COMMIT_CHARS$}");
         let requester = Requester::repository(&by, app.owner);
         let origin = Origin::Update(source, reason);
-        let taken = self.taken(&wish, origin, &requester).await;
+        let taken = self.taken(&request, origin, &requester).await;
         let what = format!("commit {commit:.COMMIT_CHARS$} is not deployed");
         let refused = |error: Error| Refusal::of(what, error).with_commit(&commit);
         taken.map(Some).map_err(refused)
@@ -466,8 +466,8 @@ impl Apps {
 
     /// Returns whether what a source has now is the version that did not work, under another commit
     /// or with other comments. It is noted as taken: time alone does not make it work.
-    pub(super) async fn is_still_bad(&self, wish: &ApplyWish, source: &Source) -> bool {
-        let app = &wish.app;
+    pub(super) async fn is_still_bad(&self, request: &ApplyRequest, source: &Source) -> bool {
+        let app = &request.app;
         let noted = async {
             let Some(mut read) = self.record(app).await? else {
                 return Ok(false);
@@ -477,7 +477,7 @@ impl Apps {
                 return Ok(false);
             };
             still_follows(&read.app, source, Trigger::ByTime)?;
-            let (manifests, _, _) = Box::pin(self.read(wish, None)).await?;
+            let (manifests, _, _) = Box::pin(self.read(request, None)).await?;
             let kept = self.ledger().manifests(app, last.number).await;
             if kept.map_err(of_api)?.as_deref() != Some(manifests.as_slice()) {
                 return Ok(false);
@@ -496,12 +496,12 @@ impl Apps {
     /// Deploys what came from a source.
     pub(super) async fn taken(
         self: Rc<Self>,
-        wish: &ApplyWish,
+        request: &ApplyRequest,
         origin: Origin,
         requester: &Requester,
     ) -> Result<Value> {
         let submission = Submission { requester, origin };
-        Box::pin(self.deploy_manifests(wish, submission)).await
+        Box::pin(self.deploy_manifests(request, submission)).await
     }
 
     /// The refusal of a commit that only a person or another commit can change.

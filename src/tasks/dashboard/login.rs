@@ -29,8 +29,8 @@ use crate::{
     wire::{
         self,
         api::{
-            self, Login, NewToken, PasswordReport, PasswordWish, SessionReport, SessionsEnded,
-            TokenWish,
+            self, Login, LoginTokenRequest, NewToken, PasswordReport, PasswordRequest,
+            SessionReport, SessionsEnded,
         },
     },
 };
@@ -270,11 +270,12 @@ impl Logins {
 
     /// Makes a token.
     pub async fn issue(&self, request: &ApiRequest) -> Reply {
-        let wish: TokenWish = match parsed(request, r#"{"role":"viewer"} or {"role":"operator"}"#) {
-            Ok(wish) => wish,
-            Err(reply) => return reply,
-        };
-        let Some(role) = wished(wish.role.as_deref()) else {
+        let wanted: LoginTokenRequest =
+            match parsed(request, r#"{"role":"viewer"} or {"role":"operator"}"#) {
+                Ok(wanted) => wanted,
+                Err(reply) => return reply,
+            };
+        let Some(role) = wished(wanted.role.as_deref()) else {
             return no_such_role();
         };
         let token = match random::hex::<16>() {
@@ -306,14 +307,15 @@ impl Logins {
 
     /// Sets or removes the password. All sessions end.
     pub async fn set_password(&self, request: &ApiRequest) -> Reply {
-        let wish: PasswordWish = match parsed(request, r#"{"password":"…","role":"operator"}"#) {
-            Ok(wish) => wish,
+        let wanted: PasswordRequest = match parsed(request, r#"{"password":"…","role":"operator"}"#)
+        {
+            Ok(wanted) => wanted,
             Err(reply) => return reply,
         };
-        let Some(role) = wished(wish.role.as_deref()) else {
+        let Some(role) = wished(wanted.role.as_deref()) else {
             return no_such_role();
         };
-        let password = match wish.password {
+        let password = match wanted.password {
             None => None,
             Some(text) if !PASSWORD_BYTES.contains(&text.len()) => {
                 return Reply::bad_request(

@@ -157,7 +157,7 @@ fields!(Running {
 /// Request to set a level.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct AccessWish {
+pub struct AccessRequest {
     /// The level that is wanted.
     pub level: String,
 }

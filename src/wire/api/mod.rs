@@ -19,7 +19,7 @@ mod verdict;
 use serde::{Deserialize, Serialize};
 
 pub use access::{
-    ACCESS_PATH, AccessChange, AccessReport, AccessWish, ByHand, Configured, DECISION_PATH,
+    ACCESS_PATH, AccessChange, AccessReport, AccessRequest, ByHand, Configured, DECISION_PATH,
     Decision, LastDay, Namespace, RefusedCall, Request, RequestCounts, Running, Service,
 };
 pub use cluster::{
@@ -36,8 +36,8 @@ pub use lists::{
 pub use rows::{Row, rows};
 pub use series::{Column, Mark, SeriesHead, SeriesList, Values};
 pub use session::{
-    Login, NewToken, PASSWORD_PATH, PasswordReport, PasswordWish, SESSIONS_PATH, SessionReport,
-    SessionsEnded, TOKENS_PATH, TokenWish,
+    Login, LoginTokenRequest, NewToken, PASSWORD_PATH, PasswordReport, PasswordRequest,
+    SESSIONS_PATH, SessionReport, SessionsEnded, TOKENS_PATH,
 };
 pub use verdict::{PartVerdict, Verdict};
 

@@ -42,7 +42,7 @@ pub struct SessionsEnded {
 /// Request for a token.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct TokenWish {
+pub struct LoginTokenRequest {
     /// `viewer` or `operator`; the latter where nothing is said.
     pub role: Option<String>,
 }
@@ -65,7 +65,7 @@ pub struct NewToken {
 /// Request to set the password.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct PasswordWish {
+pub struct PasswordRequest {
     /// The new one; `null`: none any more.
     pub password: Option<String>,
     /// `viewer` or `operator`; the latter where nothing is said.

@@ -14,7 +14,7 @@ use crate::{
     net::deadline,
     tasks::apps::{Apps, Automation, Requester, Values},
     wire::{
-        apps::{ApplyWish, PullWish, RollbackWish, ScaleWish, SourceWish},
+        apps::{ApplyRequest, PullRequest, RollbackRequest, ScaleRequest, SourceRequest},
         json::{self, Shape},
     },
 };
@@ -69,20 +69,20 @@ impl Local {
         }
     }
 
-    /// Carries out a wish of this caller.
+    /// Carries out a request of this caller.
     async fn change<W>(
         &self,
         request: &ApiRequest,
-        wish: Result<W, Reply>,
+        wanted: Result<W, Reply>,
         change: impl AsyncFnOnce(Rc<Apps>, W, &Requester) -> Outcome<Value>,
     ) -> Reply {
-        match (self.changer(request).await, wish) {
-            (Ok(apps), Ok(wish)) => {
+        match (self.changer(request).await, wanted) {
+            (Ok(apps), Ok(wanted)) => {
                 let by = Requester {
                     is_root: request.caller.is_root(),
                     ..Requester::here(&request.caller.in_words())
                 };
-                reply(change(apps, wish, &by).await)
+                reply(change(apps, wanted, &by).await)
             }
             (Err(reply), _) | (_, Err(reply)) => reply,
         }
@@ -138,78 +138,78 @@ impl Local {
     }
 
     pub(super) async fn apply_app(&self, request: &ApiRequest) -> Reply {
-        let apply = async |apps: Rc<Apps>, wish: ApplyWish, by: &Requester| {
-            Box::pin(apps.apply(&wish, by)).await
+        let apply = async |apps: Rc<Apps>, wanted: ApplyRequest, by: &Requester| {
+            Box::pin(apps.apply(&wanted, by)).await
         };
-        self.change(request, apply_wish(request), apply).await
+        self.change(request, apply_request(request), apply).await
     }
 
     pub(super) async fn diff_app(&self, request: &ApiRequest) -> Reply {
-        let diff = async |apps: Rc<Apps>, wish: ApplyWish, _by: &Requester| {
+        let diff = async |apps: Rc<Apps>, wanted: ApplyRequest, _by: &Requester| {
             let app = request.id.clone();
-            apps.diff(&ApplyWish { app, ..wish }).await
+            apps.diff(&ApplyRequest { app, ..wanted }).await
         };
-        self.change(request, apply_wish(request), diff).await
+        self.change(request, apply_request(request), diff).await
     }
 
     pub(super) async fn deploy_app(&self, request: &ApiRequest) -> Reply {
-        let wish = wish::<Simple>(
+        let wanted = body::<Simple>(
             request,
             "the body does not describe an app",
             r#"{"namespace":"shop","image":"ghcr.io/acme/web:42","port":8080}"#,
         );
-        let deploy = async |apps: Rc<Apps>, wish: Simple, by: &Requester| {
-            apps.deploy(&request.id, &wish, by).await
+        let deploy = async |apps: Rc<Apps>, wanted: Simple, by: &Requester| {
+            apps.deploy(&request.id, &wanted, by).await
         };
-        self.change(request, wish, deploy).await
+        self.change(request, wanted, deploy).await
     }
 
     pub(super) async fn follow_app(&self, request: &ApiRequest) -> Reply {
-        let wish = wish::<SourceWish>(
+        let wanted = body::<SourceRequest>(
             request,
             "the body names no repository",
             r#"{"namespace":"shop","git":"https://git.example/shop/web.git","ref":"main","path":"deploy"}"#,
         );
-        let follow = async |apps: Rc<Apps>, wish: SourceWish, by: &Requester| {
-            apps.follow(&request.id, &wish, by).await
+        let follow = async |apps: Rc<Apps>, wanted: SourceRequest, by: &Requester| {
+            apps.follow(&request.id, &wanted, by).await
         };
-        self.change(request, wish, follow).await
+        self.change(request, wanted, follow).await
     }
 
     pub(super) async fn pull_app(&self, request: &ApiRequest) -> Reply {
-        let wish = wish::<PullWish>(
+        let wanted = body::<PullRequest>(
             request,
             "the body is not a valid request",
             r#"{"prune_most":false}"#,
         );
-        let pull = async |apps: Rc<Apps>, wish: PullWish, by: &Requester| {
-            apps.pull(&request.id, &wish, by).await
+        let pull = async |apps: Rc<Apps>, wanted: PullRequest, by: &Requester| {
+            apps.pull(&request.id, &wanted, by).await
         };
-        self.change(request, wish, pull).await
+        self.change(request, wanted, pull).await
     }
 
     pub(super) async fn roll_app_back(&self, request: &ApiRequest) -> Reply {
-        let wish = wish::<RollbackWish>(request, "the body names no revision", r#"{"to":3}"#);
-        let back = async |apps: Rc<Apps>, wish: RollbackWish, by: &Requester| {
-            if wish.auto.is_empty() {
-                return apps.rollback(&request.id, wish.to, by).await;
+        let wanted = body::<RollbackRequest>(request, "the body names no revision", r#"{"to":3}"#);
+        let back = async |apps: Rc<Apps>, wanted: RollbackRequest, by: &Requester| {
+            if wanted.auto.is_empty() {
+                return apps.rollback(&request.id, wanted.to, by).await;
             }
-            let automation = Automation::of_rollback(&wish.auto)?;
+            let automation = Automation::of_rollback(&wanted.auto)?;
             apps.set_automation(&request.id, automation, by).await
         };
-        self.change(request, wish, back).await
+        self.change(request, wanted, back).await
     }
 
     pub(super) async fn scale_app(&self, request: &ApiRequest) -> Reply {
-        let wish = wish::<ScaleWish>(
+        let wanted = body::<ScaleRequest>(
             request,
             "the body names no number of Pods",
             r#"{"to":3}, or {"to":null} for the number of the manifest"#,
         );
-        let scale = async |apps: Rc<Apps>, wish: ScaleWish, by: &Requester| {
-            apps.scale(&request.id, &wish, by).await
+        let scale = async |apps: Rc<Apps>, wanted: ScaleRequest, by: &Requester| {
+            apps.scale(&request.id, &wanted, by).await
         };
-        self.change(request, wish, scale).await
+        self.change(request, wanted, scale).await
     }
 
     pub(super) async fn restart_app(&self, request: &ApiRequest) -> Reply {
@@ -240,16 +240,16 @@ impl Local {
     }
 }
 
-fn apply_wish(request: &ApiRequest) -> Result<ApplyWish, Reply> {
-    wish(
+fn apply_request(request: &ApiRequest) -> Result<ApplyRequest, Reply> {
+    body(
         request,
         "the body names no app and no manifests",
         r#"{"app":"web","namespace":"shop","manifests":"apiVersion: …"}"#,
     )
 }
 
-/// Wish in a body. It may hold Secrets: what cannot be read is not quoted.
-fn wish<W: Shape + Default>(request: &ApiRequest, what: &str, example: &str) -> Result<W, Reply> {
+/// Request in a body. It may hold Secrets: what cannot be read is not quoted.
+fn body<W: Shape + Default>(request: &ApiRequest, what: &str, example: &str) -> Result<W, Reply> {
     json::shape(&request.body).map_err(|_values| Reply::bad_request(what, Some(example)))
 }
 

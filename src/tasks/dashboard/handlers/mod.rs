@@ -26,7 +26,7 @@ use crate::{
         telemetry::{liveness::Pulse, publisher::Publisher, sample::Sampler},
     },
     wire::{
-        api::{AccessWish, Load, SessionReport, Status},
+        api::{AccessRequest, Load, SessionReport, Status},
         exposition,
     },
 };
@@ -263,10 +263,10 @@ impl Local {
 /// The level in a body.
 fn wanted(body: &[u8]) -> Result<Level, Reply> {
     let fix = Some(r#"{"level":"read-only"}; the levels are full, managed, read-only and off"#);
-    let wish: AccessWish = serde_json::from_slice(body).map_err(|error| {
+    let wanted: AccessRequest = serde_json::from_slice(body).map_err(|error| {
         Reply::bad_request(format!("the body does not name a level: {error}"), fix)
     })?;
-    Level::from_word(&wish.level).ok_or_else(|| Reply::bad_request("there is no such level", fix))
+    Level::from_word(&wanted.level).ok_or_else(|| Reply::bad_request("there is no such level", fix))
 }
 
 async fn late() -> Result<Vec<Backlog>, Failure> {
