@@ -17,7 +17,7 @@ use crate::{
         k3s::{
             index::{Choice, PINNED},
             proxy::Proxy,
-            texts::Wishes,
+            texts::InstallOptions,
         },
         url::ProxyUrl,
     },
@@ -128,17 +128,17 @@ pub(super) static COMMAND: Command = Command {
 fn install(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s install")?;
     let release = release::release(args, &keeper, "version", || Choice::Version(PINNED))?;
-    let wishes = Wishes {
+    let options = InstallOptions {
         tls_san: args.all("tls-san"),
         disable: args.all("disable"),
         has_all_parts: args.has("all-parts"),
         has_etcd: args.has("cluster-init"),
-        ..Wishes::default()
+        ..InstallOptions::default()
     };
     let wanted = Install {
         reuses_data: args.has("reuse-data"),
         connects: connect::user(&load(args)).is_some(),
-        ..wanted(args, &release, wishes)?
+        ..wanted(args, &release, options)?
     };
     carry_out((args, output), &keeper, &release, wanted)
 }
@@ -165,19 +165,19 @@ pub(super) fn carry_out(
     Ok(print_outcome(&done, args, output))
 }
 
-/// The installation that the options describe, besides these wishes.
-pub(super) fn wanted(args: &Args, release: &Release, wishes: Wishes) -> Result<Install> {
+/// The installation that the options describe, besides these options.
+pub(super) fn wanted(args: &Args, release: &Release, options: InstallOptions) -> Result<Install> {
     let text = |name: &str| args.text(name).map(str::to_owned);
     Ok(Install {
         binary: release.binary.clone(),
         images: release.images.clone(),
         version: release.version,
-        wishes: Wishes {
+        options: InstallOptions {
             data_dir: text("data-dir"),
             node_name: text("node-name"),
             node_ip: text("node-ip"),
             node_labels: args.all("label"),
-            ..wishes
+            ..options
         },
         registries: args
             .path("registries")

@@ -19,7 +19,7 @@ use crate::{
             Role,
             index::{Choice, PINNED},
             join::{Credential, Token, doubts, server},
-            texts::Wishes,
+            texts::InstallOptions,
         },
         secret::Secret,
         time::Wall,
@@ -132,14 +132,14 @@ fn join(args: &Args, output: &mut Output) -> Result<Exit> {
             .fix("is it a server of k3s, and ready? sudo pipeops-agent k3s status, there")
         })?),
     };
-    let wishes = Wishes {
+    let options = InstallOptions {
         server: Some(address.clone()),
         disable: shared
             .as_ref()
             .map_or_else(Vec::new, |it| it.disable.clone()),
         has_all_parts: shared.is_some(),
         shared: shared.map(|it| it.settings),
-        ..Wishes::default()
+        ..InstallOptions::default()
     };
     let wanted = Install {
         join: Some(Join {
@@ -148,7 +148,7 @@ fn join(args: &Args, output: &mut Output) -> Result<Exit> {
             address,
         }),
         connects: role == Role::Server && connect::user(&load(args)).is_some(),
-        ..install::wanted(args, &release, wishes)?
+        ..install::wanted(args, &release, options)?
     };
     install::carry_out((args, output), &keeper, &release, wanted)
 }

@@ -811,7 +811,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::core::k3s::texts::{Wishes, drop_in};
+    use crate::core::k3s::texts::{InstallOptions, drop_in};
 
     fn staged(name: &str) -> Staged {
         Staged {
@@ -832,7 +832,7 @@ mod tests {
             images: vec![("images.tar".to_owned(), staged("images"))],
             data_dir: "/mnt/ssd/k3s".to_owned(),
             node: "pi".to_owned(),
-            drop_in: drop_in(&Wishes::default(), &[], 1 << 40),
+            drop_in: drop_in(&InstallOptions::default(), &[], 1 << 40),
             registries: None,
             program: "/usr/bin/pipeops-agent".to_owned(),
             connects: false,

@@ -16,7 +16,7 @@ use crate::{
         k3s::{
             self, BINARY, Role, Version,
             servers::Datastore,
-            texts::{self, DropIn, Init, Wishes},
+            texts::{self, DropIn, Init, InstallOptions},
         },
         time::Wall,
     },
@@ -158,7 +158,7 @@ impl System {
         if wanted.ignored.iter().any(|id| id == PROTECT) {
             return Vec::new();
         }
-        let mut units = vec![wanted.wishes.role().name()];
+        let mut units = vec![wanted.options.role().name()];
         let agent = format!("systemd/system/{}.service", texts::AGENT);
         let is_there = |folder: &str| self.is_there(&format!("/{folder}/{agent}"));
         if init == Init::Systemd && ["etc", "usr/lib", "lib"].into_iter().any(is_there) {
@@ -168,7 +168,7 @@ impl System {
     }
 
     /// Finding that this machine is reached from the internet, and the ports of k3s with it.
-    pub(super) fn is_public(&self, wishes: &Wishes, drop_in: &DropIn) -> Option<Finding> {
+    pub(super) fn is_public(&self, options: &InstallOptions, drop_in: &DropIn) -> Option<Finding> {
         let mut settings = self.user_settings();
         settings.push(drop_in.content.clone());
         let fixed = k3s::setting(&settings, "node-ip");
@@ -190,7 +190,7 @@ impl System {
             is_judged && Class::of(*address) == Class::Public
         };
         let address = found.into_iter().find(is_public)?;
-        let (tcp, more) = match wishes.role() {
+        let (tcp, more) = match options.role() {
             Role::Server => ("6443 (API), 10250 (kubelet)", "80 and 443 (ingress)"),
             Role::Worker => ("10250 (kubelet)", "80 and 443 (ingress)"),
         };

@@ -49,7 +49,7 @@ use crate::{
             plan::{self, Keep},
             proxy::{Place, Proxy, is_destination},
             step::{Extent, Staged, Step, When},
-            texts::{self, DropIn, Init, Wishes},
+            texts::{self, DropIn, Init, InstallOptions},
         },
         time::Wall,
         update::signed::remembered,
@@ -100,7 +100,7 @@ pub struct Install {
     /// Version that the program must have; `None`: whichever it is.
     pub version: Option<Version>,
     /// Settings.
-    pub wishes: Wishes,
+    pub options: InstallOptions,
     /// Content of `registries.yaml`.
     pub registries: Option<String>,
     /// Findings that hold nothing up.
@@ -367,14 +367,14 @@ impl Keeper {
 
     /// The data directory of an installation, where nothing is in its way.
     fn place(&self, wanted: &Install) -> Result<String> {
-        check_words(&wanted.wishes)?;
+        check_words(&wanted.options)?;
         let services = Role::ALL.map(|role| [role.unit(), role.service()]);
         let mut services = services.iter().flatten();
         if self.system.is_there(BINARY) || services.any(|path| self.system.is_there(path)) {
             return Err(Error::new("k3s is on this machine already")
                 .fix("look at it: sudo pipeops-agent k3s status; or remove it: sudo pipeops-agent k3s uninstall"));
         }
-        let data_dir = texts::data_dir(&wanted.wishes, &self.system.k3s_settings());
+        let data_dir = texts::data_dir(&wanted.options, &self.system.k3s_settings());
         check_data_dir(&data_dir)?;
         if self.system.is_there(&format!("{data_dir}/server/db")) && !wanted.reuses_data {
             return Err(Error::new(format!("{data_dir} has the data of a cluster"))
@@ -388,7 +388,7 @@ impl Keeper {
         let init = self.system.init()?;
         let data_dir = self.place(wanted)?;
         let others = self.system.others(wanted, &data_dir)?;
-        let node = self.node_name(wanted.wishes.node_name.as_deref())?;
+        let node = self.node_name(wanted.options.node_name.as_deref())?;
         let mut look = self.system.look(&data_dir, &wanted.ignored, wanted.built);
         look.refused.extend(others);
         let (binary, version) = self.stage_binary(&wanted.binary, wanted.version)?;
@@ -409,7 +409,7 @@ impl Keeper {
         };
         let memory =
             facts::memory(self.system.root()).map_or(u64::MAX, |memory| memory.total_bytes);
-        let drop_in = texts::drop_in(&wanted.wishes, &self.system.user_settings(), memory);
+        let drop_in = texts::drop_in(&wanted.options, &self.system.user_settings(), memory);
         if !drop_in.left_out.is_empty() {
             look.warned.push(look::small_memory(memory, &drop_in));
         }
@@ -418,7 +418,7 @@ impl Keeper {
         let protected = self.system.protected(wanted, init);
         look.warned.extend(look::protected(&protected));
         look.warned
-            .extend(self.system.is_public(&wanted.wishes, &drop_in));
+            .extend(self.system.is_public(&wanted.options, &drop_in));
         let is_there = |path: &str| self.system.is_there(path);
         let managed = Managed {
             how: "installed".to_owned(),
@@ -428,7 +428,7 @@ impl Keeper {
         };
         let parts = plan::Install {
             init,
-            role: wanted.wishes.role(),
+            role: wanted.options.role(),
             token,
             proxy,
             binary,
@@ -612,7 +612,7 @@ impl Keeper {
         let mut settings = self.system.user_settings();
         settings.push(drop_in.to_owned());
         let addresses = network::all_addresses(self.system.root()).unwrap_or_default();
-        let server = wanted.wishes.server.as_deref();
+        let server = wanted.options.server.as_deref();
         let server = server.and_then(|server| Url::parse(server).ok());
         let direct = proxy.direct(Place {
             settings: &settings,
@@ -721,14 +721,14 @@ struct Prepared {
 /// The ingress that an installation brings.
 fn ingress(wanted: &Install, drop_in: &DropIn, user: &[String]) -> Ingress {
     let is_ingress = |name: &str| k3s::INGRESS.contains(&name.trim());
-    let mut wished = wanted.wishes.disable.iter().flat_map(|all| all.split(','));
+    let mut wished = wanted.options.disable.iter().flat_map(|all| all.split(','));
     // "traefik (about 60 MB)"
     let names = drop_in.left_out.iter();
     let mut left_out = names.filter_map(|part| part.split(' ').next());
     let is_set = user.iter().any(|text| k3s::leaves_ingress_out(text));
     if wished.any(is_ingress) || left_out.any(is_ingress) || is_set {
         Ingress::None
-    } else if wanted.wishes.role() == Role::Worker {
+    } else if wanted.options.role() == Role::Worker {
         Ingress::OfServer
     } else {
         Ingress::Here
@@ -770,12 +770,12 @@ fn check_data_dir(path: &str) -> Result<()> {
 }
 
 /// Refuses what would mean something else in a script, a unit or a file of settings.
-fn check_words(wishes: &Wishes) -> Result<()> {
-    let words = [&wishes.node_ip, &wishes.node_name].into_iter().flatten();
+fn check_words(options: &InstallOptions) -> Result<()> {
+    let words = [&options.node_ip, &options.node_name].into_iter().flatten();
     let words = words
-        .chain(&wishes.node_labels)
-        .chain(&wishes.tls_san)
-        .chain(&wishes.disable);
+        .chain(&options.node_labels)
+        .chain(&options.tls_san)
+        .chain(&options.disable);
     let is_word =
         |word: &&String| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic());
     match words.into_iter().find(|word| !is_word(word)) {

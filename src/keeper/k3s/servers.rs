@@ -62,8 +62,8 @@ impl System {
 
     /// Finding that the etcd of an installation would be on a card.
     pub(super) fn etcd_on_card(&self, wanted: &Install, data_dir: &str) -> Option<Finding> {
-        let wishes = &wanted.wishes;
-        let has_etcd = wishes.has_etcd || wishes.shared.is_some();
+        let options = &wanted.options;
+        let has_etcd = options.has_etcd || options.shared.is_some();
         let (_, device) = self.mounted(data_dir).filter(|_| has_etcd)?;
         let found = card_doubt(&device, data_dir).map(finding);
         found.filter(|found| !wanted.ignored.contains(&found.id))

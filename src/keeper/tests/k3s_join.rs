@@ -10,7 +10,7 @@ use super::{
 use crate::core::{
     k3s::{
         join::{Server, Token},
-        texts::Wishes,
+        texts::InstallOptions,
     },
     time::Wall,
 };
@@ -21,9 +21,9 @@ const SERVER: &str = "https://192.0.2.10:6443";
 fn joining(tree: &Tree) -> Install {
     let token = format!("K10{}::{CREDENTIAL}", "a".repeat(64));
     Install {
-        wishes: Wishes {
+        options: InstallOptions {
             server: Some(SERVER.to_owned()),
-            ..Wishes::default()
+            ..InstallOptions::default()
         },
         join: Some(Join {
             token: Token::parse(&token).unwrap(),

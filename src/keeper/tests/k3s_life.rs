@@ -13,7 +13,7 @@ use super::{
     *,
 };
 use crate::core::{
-    k3s::{proxy::Proxy, texts::Wishes, watch::DOING},
+    k3s::{proxy::Proxy, texts::InstallOptions, watch::DOING},
     url::ProxyUrl,
 };
 
@@ -88,7 +88,7 @@ pub(super) fn wanted(tree: &Tree) -> Install {
         binary: Program::Here(source(tree, "k3s")),
         images: vec![source(tree, "images")],
         version: VERSION.parse().ok(),
-        wishes: Wishes::default(),
+        options: InstallOptions::default(),
         registries: None,
         ignored: crate::core::doctor::checks()
             .map(|check| check.id.to_owned())
@@ -251,7 +251,7 @@ fn ports_that_a_public_address_would_expose_are_named() {
     ] {
         let tree = good().with("proc/net/fib_trie", trie);
         let mut wanted = wanted(&tree);
-        wanted.wishes.node_ip = node_ip.map(str::to_owned);
+        wanted.options.node_ip = node_ip.map(str::to_owned);
         let plan = tree.keeper().k3s_install_plan(&wanted).unwrap();
         let found = plan.warned.iter().find(|it| it.id == "network.public");
         assert_eq!(found.is_some(), told.is_some(), "{node_ip:?} {plan:?}");
@@ -413,14 +413,14 @@ fn a_program_with_another_hash_or_version_is_not_installed() {
     assert!(other(with_hash).contains("SHA-256"));
     assert!(other(|wanted| wanted.version = "v1.34.5+k3s1".parse().ok()).contains("v1.34.5"));
     assert!(
-        other(|wanted| wanted.wishes.data_dir = Some("/var/../x".to_owned()))
+        other(|wanted| wanted.options.data_dir = Some("/var/../x".to_owned()))
             .contains("data directory")
     );
     assert!(
-        other(|wanted| wanted.wishes.node_name = Some("No".to_owned())).contains("name of a node")
+        other(|wanted| wanted.options.node_name = Some("No".to_owned())).contains("name of a node")
     );
     assert!(
-        other(|wanted| wanted.wishes.node_labels = vec!["a\nb: c".to_owned()])
+        other(|wanted| wanted.options.node_labels = vec!["a\nb: c".to_owned()])
             .contains("single word")
     );
     assert_same(&tree.snapshot(), &before, "");
@@ -587,7 +587,7 @@ fn a_web_server_is_not_cut_off_by_an_ingress_that_nobody_asked_for() {
     let wanted = |change: &dyn Fn(&mut Install)| {
         let mut wanted = wanted(&tree);
         wanted.ignored.retain(|id| id != "network.web-ports");
-        wanted.wishes.has_all_parts = true;
+        wanted.options.has_all_parts = true;
         change(&mut wanted);
         let plan = tree.keeper().k3s_install_plan(&wanted).unwrap();
         let ids = |all: Vec<crate::wire::keeper::Finding>| {
@@ -597,12 +597,12 @@ fn a_web_server_is_not_cut_off_by_an_ingress_that_nobody_asked_for() {
     };
     assert_eq!(wanted(&|_| {}), (true, false));
     for part in ["traefik", "servicelb", "metrics-server,traefik"] {
-        let change = |wanted: &mut Install| wanted.wishes.disable.push(part.to_owned());
+        let change = |wanted: &mut Install| wanted.options.disable.push(part.to_owned());
         assert_eq!(wanted(&change), (false, false), "{part}");
     }
     // With little memory it comes without.
     assert_eq!(
-        wanted(&|wanted| wanted.wishes.has_all_parts = false),
+        wanted(&|wanted| wanted.options.has_all_parts = false),
         (false, false)
     );
     // Somebody knows.
@@ -622,7 +622,7 @@ pub(super) fn on_disk(ignored: &str) -> (Tree, Install) {
     .with("mnt/ssd/photos/one", "a photo")
     .with("mnt/ssd/data/films/one", "a film");
     let mut wanted = wanted(&tree);
-    wanted.wishes.data_dir = Some("/mnt/ssd".to_owned());
+    wanted.options.data_dir = Some("/mnt/ssd".to_owned());
     wanted.ignored.push(ignored.to_owned());
     (tree, wanted)
 }

@@ -117,7 +117,7 @@ pub fn uninstall(role: Role, data_dir: &str) -> String {
 
 /// Settings of an installation that become k3s' own.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Wishes {
+pub struct InstallOptions {
     /// Data directory.
     pub data_dir: Option<String>,
     /// Name of the node.
@@ -140,8 +140,8 @@ pub struct Wishes {
     pub has_etcd: bool,
 }
 
-impl Wishes {
-    /// Part of a cluster that is wished for.
+impl InstallOptions {
+    /// Role of the node in the cluster.
     pub fn role(&self) -> Role {
         match (&self.server, &self.shared) {
             (Some(_), None) => Role::Worker,
@@ -160,14 +160,14 @@ pub struct DropIn {
     pub left_out: Vec<String>,
 }
 
-/// The drop-in for these wishes. What the user's own files say stays, except what this command
+/// The drop-in for these options. What the user's own files say stays, except what this command
 /// names explicitly.
-pub fn drop_in(wishes: &Wishes, user: &[String], memory_bytes: u64) -> DropIn {
+pub fn drop_in(options: &InstallOptions, user: &[String], memory_bytes: u64) -> DropIn {
     let mut lines = vec![
         "# Written by pipeops-agent k3s install, which overwrites it. Your own settings belong into ../config.yaml.".to_owned(),
     ];
     let is_set = |key: &str| user.iter().any(|text| has_key(text, key));
-    let role = wishes.role();
+    let role = options.role();
     for (key, value) in [
         ("write-kubeconfig-mode", "0600"),
         ("prefer-bundled-bin", "true"),
@@ -177,32 +177,35 @@ pub fn drop_in(wishes: &Wishes, user: &[String], memory_bytes: u64) -> DropIn {
             lines.push(format!("{key}: {}", quoted(value)));
         }
     }
-    let token = wishes.server.as_ref().map(|_| super::JOIN_TOKEN.to_owned());
+    let token = options
+        .server
+        .as_ref()
+        .map(|_| super::JOIN_TOKEN.to_owned());
     for (key, value) in [
-        ("server", &wishes.server),
+        ("server", &options.server),
         ("token-file", &token),
-        ("data-dir", &wishes.data_dir),
-        ("node-name", &wishes.node_name),
-        ("node-ip", &wishes.node_ip),
+        ("data-dir", &options.data_dir),
+        ("node-name", &options.node_name),
+        ("node-ip", &options.node_ip),
     ] {
         if let Some(value) = value {
             lines.push(format!("{key}: {}", quoted(value)));
         }
     }
-    let shared = wishes
+    let shared = options
         .shared
         .iter()
         .flatten()
         .map(|(key, value)| (*key, &**value));
-    let etcd = wishes.has_etcd.then_some(("cluster-init", "true"));
+    let etcd = options.has_etcd.then_some(("cluster-init", "true"));
     for (key, value) in shared.chain(etcd).filter(|(key, _)| !is_set(key)) {
         lines.push(format!("{key}: {}", quoted(value)));
     }
-    let mut disable = wishes.disable.clone();
+    let mut disable = options.disable.clone();
     let mut left_out = Vec::new();
     let is_small = role == Role::Server
         && memory_bytes < SMALL_BYTES
-        && !wishes.has_all_parts
+        && !options.has_all_parts
         && !is_set("disable");
     for (name, takes) in OPTIONAL.iter().filter(|_| is_small) {
         if !disable.iter().any(|known| known == name) {
@@ -217,8 +220,8 @@ pub fn drop_in(wishes: &Wishes, user: &[String], memory_bytes: u64) -> DropIn {
     });
     for (key, values) in [
         ("disable", disable),
-        ("node-label", wishes.node_labels.clone()),
-        ("tls-san", wishes.tls_san.clone()),
+        ("node-label", options.node_labels.clone()),
+        ("tls-san", options.tls_san.clone()),
         ("kubelet-arg", evicting.into_iter().collect()),
     ] {
         if values.is_empty() {
@@ -244,9 +247,9 @@ pub(super) fn has_key(text: &str, key: &str) -> bool {
     })
 }
 
-/// The data directory that will hold: of the wishes, else of the user's files, else the usual one.
-pub fn data_dir(wishes: &Wishes, files: &[String]) -> String {
-    let named = wishes
+/// The data directory that will hold: of the options, else of the user's files, else the usual one.
+pub fn data_dir(options: &InstallOptions, files: &[String]) -> String {
+    let named = options
         .data_dir
         .clone()
         .or_else(|| setting(files, "data-dir"));
@@ -265,24 +268,28 @@ mod tests {
 
     #[test]
     fn a_small_board_goes_without_the_optional_parts_and_is_told_what_that_saves() {
-        let found = drop_in(&Wishes::default(), &[], GIGABYTE);
+        let found = drop_in(&InstallOptions::default(), &[], GIGABYTE);
         assert_eq!(found.left_out.len(), 3);
         assert!(found.left_out[2].contains("70 MB"), "{:?}", found.left_out);
         let value = yaml::parse(&found.content).unwrap();
         assert_eq!(value["disable+"][0], "traefik");
-        for (wishes, user, memory) in [
-            (Wishes::default(), String::new(), 2 * GIGABYTE),
+        for (options, user, memory) in [
+            (InstallOptions::default(), String::new(), 2 * GIGABYTE),
             (
-                Wishes {
+                InstallOptions {
                     has_all_parts: true,
-                    ..Wishes::default()
+                    ..InstallOptions::default()
                 },
                 String::new(),
                 GIGABYTE,
             ),
-            (Wishes::default(), "disable: []\n".to_owned(), GIGABYTE),
+            (
+                InstallOptions::default(),
+                "disable: []\n".to_owned(),
+                GIGABYTE,
+            ),
         ] {
-            let found = drop_in(&wishes, &[user], memory);
+            let found = drop_in(&options, &[user], memory);
             assert!(
                 found.left_out.is_empty() && !found.content.contains("traefik"),
                 "{}",
@@ -296,7 +303,7 @@ mod tests {
         let user =
             "write-kubeconfig-mode: \"0640\"\nkubelet-arg:\n- eviction-hard=memory.available<1Gi\n"
                 .to_owned();
-        let found = drop_in(&Wishes::default(), &[user], 8 * GIGABYTE).content;
+        let found = drop_in(&InstallOptions::default(), &[user], 8 * GIGABYTE).content;
         assert!(
             !found.contains("write-kubeconfig-mode") && !found.contains("kubelet-arg"),
             "{found}"
@@ -306,29 +313,29 @@ mod tests {
 
     #[test]
     fn a_wish_is_one_scalar_whatever_is_in_it() {
-        let wishes = Wishes {
+        let options = InstallOptions {
             data_dir: Some("/mnt/a \"b\": c\\".to_owned()),
             node_labels: vec!["a=b: c # d".to_owned()],
-            ..Wishes::default()
+            ..InstallOptions::default()
         };
-        let value = yaml::parse(&drop_in(&wishes, &[], GIGABYTE).content).unwrap();
+        let value = yaml::parse(&drop_in(&options, &[], GIGABYTE).content).unwrap();
         assert_eq!(value["data-dir"], "/mnt/a \"b\": c\\");
         assert_eq!(value["node-label+"][0], "a=b: c # d");
-        assert_eq!(data_dir(&wishes, &[]), "/mnt/a \"b\": c\\");
+        assert_eq!(data_dir(&options, &[]), "/mnt/a \"b\": c\\");
         assert_eq!(
-            data_dir(&Wishes::default(), &["data-dir: /x\n".to_owned()]),
+            data_dir(&InstallOptions::default(), &["data-dir: /x\n".to_owned()]),
             "/x"
         );
     }
 
     #[test]
     fn a_worker_gets_no_setting_that_only_servers_take_and_no_token() {
-        let wishes = Wishes {
+        let options = InstallOptions {
             server: Some("https://192.0.2.10:6443".to_owned()),
             node_labels: vec!["a=b".to_owned()],
-            ..Wishes::default()
+            ..InstallOptions::default()
         };
-        let content = drop_in(&wishes, &[], GIGABYTE / 2).content;
+        let content = drop_in(&options, &[], GIGABYTE / 2).content;
         assert!(
             join::of_servers(std::slice::from_ref(&content)).is_empty(),
             "{content}"
@@ -341,24 +348,24 @@ mod tests {
 
     #[test]
     fn a_further_server_gets_the_settings_that_all_servers_share() {
-        let wishes = Wishes {
+        let options = InstallOptions {
             server: Some("https://192.0.2.10:6443".to_owned()),
             shared: Some(vec![
                 ("flannel-backend", "host-gw".to_owned()),
                 ("cluster-dns", "10.43.0.10".to_owned()),
             ]),
-            ..Wishes::default()
+            ..InstallOptions::default()
         };
-        assert_eq!(wishes.role(), Role::Server);
+        assert_eq!(options.role(), Role::Server);
         let user = "flannel-backend: host-gw\n".to_owned();
-        let value = yaml::parse(&drop_in(&wishes, &[user], 8 * GIGABYTE).content).unwrap();
+        let value = yaml::parse(&drop_in(&options, &[user], 8 * GIGABYTE).content).unwrap();
         assert_eq!(value["cluster-dns"], "10.43.0.10");
         assert_eq!(value["token-file"], JOIN_TOKEN);
         assert_eq!(value["write-kubeconfig-mode"], "0600");
         assert!(value.get("flannel-backend").is_none() && value.get("cluster-init").is_none());
-        let first = Wishes {
+        let first = InstallOptions {
             has_etcd: true,
-            ..Wishes::default()
+            ..InstallOptions::default()
         };
         let value = yaml::parse(&drop_in(&first, &[], 8 * GIGABYTE).content).unwrap();
         assert_eq!(value["cluster-init"], "true");
