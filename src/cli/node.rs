@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     error::{Exit, Result},
-    keeper::k3s::{Leave, Node, Wish},
+    keeper::k3s::{Leave, Maintenance, Node},
 };
 
 /// `node`.
@@ -37,7 +37,7 @@ static CORDON: Command = Command {
     notes: "Running Pods continue. `pipeops-agent undo` makes the node schedulable again.",
     examples: &["sudo pipeops-agent node cordon"],
     exit: "0 cordoned, 1 it failed and was undone, 2 the command could not run.",
-    run: Some(|args, output| change(args, output, "node cordon", Wish::Cordon)),
+    run: Some(|args, output| change(args, output, "node cordon", Maintenance::Cordon)),
     ..Command::BARE
 };
 
@@ -108,14 +108,19 @@ fn drain(args: &Args, output: &mut Output) -> Result<Exit> {
         args,
         output,
         "node drain",
-        Wish::Drain(k3s::within(args, 300)?),
+        Maintenance::Drain(k3s::within(args, 300)?),
     )
 }
 
-fn change(args: &Args, output: &mut Output, command: &str, wish: Wish) -> Result<Exit> {
+fn change(
+    args: &Args,
+    output: &mut Output,
+    command: &str,
+    maintenance: Maintenance,
+) -> Result<Exit> {
     let keeper = k3s::keeper(args, command)?;
     let wanted = Node {
-        wish,
+        maintenance,
         ignored: args.all("ignore"),
         program: k3s::program()?,
     };

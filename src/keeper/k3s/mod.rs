@@ -35,7 +35,7 @@ pub use self::{
     join::{Invitation, Invite, Join},
     kubeconfig::View,
     leave::Leave,
-    node::{Node, Wish},
+    node::{Maintenance, Node},
     restore::Restore,
     upgrade::Upgrade,
     watch::{Look, Repaired},

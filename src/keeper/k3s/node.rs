@@ -28,7 +28,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Change.
-    pub wish: Wish,
+    pub maintenance: Maintenance,
     /// Findings that hold nothing up.
     pub ignored: Vec<String>,
     /// Path of this program.
@@ -37,7 +37,7 @@ pub struct Node {
 
 /// Change of a node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Wish {
+pub enum Maintenance {
     /// It takes no new Pods.
     Cordon,
     /// Its Pods go, too, within this time.
@@ -81,9 +81,9 @@ impl Keeper {
         if let Some(error) = refuse("the node cannot be drained", &prepared.refused) {
             return Err(error);
         }
-        let check = match wanted.wish {
-            Wish::Cordon => "node.cordon",
-            Wish::Drain(_) => "node.drain",
+        let check = match wanted.maintenance {
+            Maintenance::Cordon => "node.cordon",
+            Maintenance::Drain(_) => "node.drain",
         };
         let does = sentence(wanted, &prepared.node);
         let record = Record::new(check, who, now(), does);
@@ -104,7 +104,7 @@ impl Keeper {
                 .fix("sudo pipeops-agent k3s status")
         })?;
         let (mut refused, mut warned, mut pods) = (Vec::new(), Vec::new(), Vec::new());
-        if let Wish::Drain(_) = wanted.wish {
+        if let Maintenance::Drain(_) = wanted.maintenance {
             self.only_on_servers("node drain")?;
             pods = self.system.pods(&node)?;
             (refused, warned) = findings(&pods, self.system.is_relieved(&node));
@@ -117,9 +117,9 @@ impl Keeper {
             program: wanted.program.clone(),
             data_dir,
             is_cordoned: found.is_cordoned,
-            drain: match wanted.wish {
-                Wish::Cordon => None,
-                Wish::Drain(within) => Some(Drain {
+            drain: match wanted.maintenance {
+                Maintenance::Cordon => None,
+                Maintenance::Drain(within) => Some(Drain {
                     within,
                     is_forced,
                     pods: going.map(|pod| pod.name.clone()).collect(),
@@ -176,9 +176,9 @@ pub(super) fn findings(pods: &[drain::Pod], is_relieved: bool) -> (Vec<Finding>,
 }
 
 fn sentence(wanted: &Node, node: &str) -> String {
-    match wanted.wish {
-        Wish::Cordon => format!("cordon the node {node}: it accepts no new Pods"),
-        Wish::Drain(within) => format!(
+    match wanted.maintenance {
+        Maintenance::Cordon => format!("cordon the node {node}: it accepts no new Pods"),
+        Maintenance::Drain(within) => format!(
             "drain the node {node} within {}: its Pods are evicted, and it accepts no new ones",
             in_words(within)
         ),

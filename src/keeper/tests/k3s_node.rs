@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    super::k3s::{Node, Wish},
+    super::k3s::{Maintenance, Node},
     k3s_life::{VERSION, cut_everywhere, good, install},
     *,
 };
@@ -32,17 +32,17 @@ fn machine(pods: &str) -> Tree {
     )
 }
 
-fn wanted(wish: Wish) -> Node {
+fn wanted(maintenance: Maintenance) -> Node {
     Node {
-        wish,
+        maintenance,
         ignored: Vec::new(),
         program: "/usr/bin/pipeops-agent".to_owned(),
     }
 }
 
 fn drain(tree: &Tree) -> Result<Done> {
-    let wish = Wish::Drain(Duration::from_secs(30));
-    tree.keeper().k3s_node(&wanted(wish), "root")
+    let maintenance = Maintenance::Drain(Duration::from_secs(30));
+    tree.keeper().k3s_node(&wanted(maintenance), "root")
 }
 
 fn is_there(tree: &Tree, name: &str) -> bool {
@@ -52,8 +52,8 @@ fn is_there(tree: &Tree, name: &str) -> bool {
 #[test]
 fn a_drain_names_what_goes_and_what_is_lost_and_its_undo_takes_pods_again() {
     let tree = machine(PODS);
-    let wish = Wish::Drain(Duration::from_secs(30));
-    let plan = tree.keeper().k3s_node_plan(&wanted(wish)).unwrap();
+    let maintenance = Maintenance::Drain(Duration::from_secs(30));
+    let plan = tree.keeper().k3s_node_plan(&wanted(maintenance)).unwrap();
     let steps: Vec<_> = plan.steps.iter().map(|step| &*step.does).collect();
     assert!(steps.contains(&"evict shop/web-1"), "{steps:?}");
     assert!(plan.warned[0].what.contains("cache"), "{plan:?}");
@@ -76,7 +76,7 @@ fn a_pod_without_a_controller_holds_a_drain_up_unless_it_may_end() {
     assert!(!is_there(&tree, "cordoned"));
     let wanted = Node {
         ignored: vec!["drain.bare".to_owned()],
-        ..wanted(Wish::Drain(Duration::from_secs(30)))
+        ..wanted(Maintenance::Drain(Duration::from_secs(30)))
     };
     assert_eq!(
         tree.keeper().k3s_node(&wanted, "root").unwrap().outcome,
@@ -117,7 +117,7 @@ fn a_drain_that_was_cut_off_anywhere_is_finished_or_undone() {
 
 #[test]
 fn a_machine_without_k3s_is_told_apart_from_a_node_that_does_not_answer() {
-    let error = good().keeper().k3s_node_plan(&wanted(Wish::Cordon));
+    let error = good().keeper().k3s_node_plan(&wanted(Maintenance::Cordon));
     let error = error.unwrap_err();
     assert_eq!(error.what, "there is no k3s on this machine");
 }
