@@ -99,7 +99,7 @@ fn row(fault: &Fault) -> String {
         Confidence::Certain => "",
         Confidence::Likely => " (likely)",
     };
-    let after = match fault.patience_s {
+    let after = match fault.grace_s {
         0 => "at once".to_owned(),
         seconds => format!("{} min", seconds / 60),
     };

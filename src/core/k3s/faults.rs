@@ -1,7 +1,7 @@
 //! Faults of a k3s that runs on this machine: a table with the detector, the repair and the grace
 //! period of each.
 //!
-//! A detector reads nothing: it judges a [`Sight`].
+//! A detector reads nothing: it judges a [`K3sState`].
 //!
 //! The watch owns what happens to a running k3s, because nobody has to ask for its look: also the
 //! size of the datastore, duplicate firewall rules, images of archives and CoreDNS. The doctor,
@@ -46,9 +46,9 @@ pub struct Fault {
     )]
     pub from: &'static str,
     /// The judgement: an observation in one sentence, where the fault is there.
-    pub detect: fn(&Sight) -> Option<String>,
+    pub detect: fn(&K3sState) -> Option<String>,
     /// Seconds that it must last before anything is done.
-    pub patience_s: u32,
+    pub grace_s: u32,
     /// The repair; `None`: a person decides.
     pub repair: Option<Repair>,
     /// Fix for a person.
@@ -111,7 +111,7 @@ pub const REPAIRS: [Repair; 3] = [Repair::Start, Repair::Restart, Repair::Import
 
 impl Repair {
     /// The end of the name of such a change.
-    pub const fn word(self) -> &'static str {
+    pub const fn suffix(self) -> &'static str {
         match self {
             Self::Start => "start",
             Self::Restart => "restart",
@@ -157,7 +157,7 @@ impl Repair {
 
 /// State of k3s at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Sight {
+pub struct K3sState {
     pub service: Service,
     /// Restarts of the last ten minutes.
     pub restarts: u32,
@@ -199,7 +199,7 @@ pub struct Sight {
     pub wall: Wall,
 }
 
-impl Sight {
+impl K3sState {
     /// Seconds since the process of k3s was started.
     fn age_s(&self) -> Option<u64> {
         Some(self.up_s.saturating_sub(self.service.started_s?))
@@ -452,12 +452,12 @@ pub const FAULTS: &[Fault] = &[
         severity: Critical,
         confidence: Confidence::Certain,
         from: "the service is enabled, and has not been started since boot, which was more than five minutes ago",
-        detect: |sight| {
-            let service = &sight.service;
+        detect: |state| {
+            let service = &state.service;
             let is_it = service.active == "inactive" && service.is_enabled && !service.was_started;
-            (is_it && sight.up_s >= 300).then(|| "k3s did not start at boot".to_owned())
+            (is_it && state.up_s >= 300).then(|| "k3s did not start at boot".to_owned())
         },
-        patience_s: 0,
+        grace_s: 0,
         repair: Some(Repair::Start),
         fix: "systemctl status k3s names what it waits for, such as a disk that is not mounted; then: sudo systemctl start k3s",
     },
@@ -467,9 +467,9 @@ pub const FAULTS: &[Fault] = &[
         severity: Critical,
         confidence: Confidence::Certain,
         from: "the service failed, and systemd no longer restarts it",
-        detect: |sight| {
-            sight.service.is_given_up().then(|| {
-                let reason = ready::reason(&sight.log);
+        detect: |state| {
+            state.service.is_given_up().then(|| {
+                let reason = ready::reason(&state.log);
                 let reason = reason.map(|reason| format!("; it says: {reason}"));
                 format!(
                     "k3s kept crashing, and systemd stopped restarting it{}",
@@ -477,15 +477,15 @@ pub const FAULTS: &[Fault] = &[
                 )
             })
         },
-        patience_s: 0,
+        grace_s: 0,
         repair: Some(Repair::Start),
         fix: "journalctl -u k3s -n 100; sudo pipeops-agent doctor; then: sudo systemctl reset-failed k3s && sudo systemctl start k3s",
     },
     Fault {
         id: "k3s.not-runnable",
         from: "three restarts in ten minutes, and systemd cannot run the program (status 203)",
-        detect: |sight| {
-            let is_it = is_looping(sight) && sight.service.status == 203;
+        detect: |state| {
+            let is_it = is_looping(state) && state.service.status == 203;
             is_it.then(|| "/usr/local/bin/k3s cannot be run: it is missing, truncated, or built for another processor".to_owned())
         },
         fix: "sudo pipeops-agent doctor; to put the program in place again, with all data kept: sudo pipeops-agent k3s uninstall --keep-data, \
@@ -494,21 +494,21 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.no-route",
-        detect: |sight| says(sight, &["no default routes found"]),
+        detect: |state| says(state, &["no default routes found"]),
         fix: "wait for the network, or give this machine a default route: sudo pipeops-agent doctor has the commands; a fixed node-ip in /etc/rancher/k3s/config.yaml does as well",
         ..LOOP
     },
     Fault {
         id: "k3s.port-taken",
-        detect: |sight| says(sight, &["address already in use"]),
+        detect: |state| says(state, &["address already in use"]),
         fix: "find the other program, and stop it or move it: sudo ss -ltnp | grep -E ':(6443|6444|10250|10257|10259) '",
         ..LOOP
     },
     Fault {
         id: "k3s.cgroups",
-        detect: |sight| {
+        detect: |state| {
             says(
-                sight,
+                state,
                 &[
                     "failed to find memory cgroup",
                     "failed to find cpu cgroup",
@@ -522,9 +522,9 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.cgroup-v1",
-        detect: |sight| {
+        detect: |state| {
             says(
-                sight,
+                state,
                 &[
                     "not run on a host using cgroup v1",
                     "cgroup v1 support is unsupported",
@@ -536,9 +536,9 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.clock",
-        detect: |sight| {
+        detect: |state| {
             says(
-                sight,
+                state,
                 &[
                     "time isn't set properly",
                     // A certificate: "current time … is before …".
@@ -552,15 +552,15 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.expired",
-        detect: |sight| says(sight, &["certificate has expired"]),
+        detect: |state| says(state, &["certificate has expired"]),
         fix: "see that the clock is right: date; a certificate of the server has expired, which a restart of k3s there renews",
         ..LOOP
     },
     Fault {
         id: "k3s.token",
-        detect: |sight| {
+        detect: |state| {
             says(
-                sight,
+                state,
                 &[
                     "encrypted with different token",
                     "token is not valid",
@@ -576,10 +576,10 @@ pub const FAULTS: &[Fault] = &[
         id: "k3s.datastore-damaged",
         from: "three restarts in ten minutes, or a start that does not end, and k3s names this reason in its log; or SQLite finds it, which \
             checks the datastore (up to 256 MB) once k3s is Ready after the machine went down without stopping k3s",
-        detect: |sight| {
+        detect: |state| {
             let found = |damage| format!("the datastore of k3s is damaged: {damage}");
             says(
-                sight,
+                state,
                 &[
                     "database disk image is malformed",
                     "file is not a database",
@@ -588,16 +588,16 @@ pub const FAULTS: &[Fault] = &[
                     "snapshot file doesn't exist",
                 ],
             )
-            .or_else(|| sight.damage.as_ref().map(found))
+            .or_else(|| state.damage.as_ref().map(found))
         },
         fix: "restore the newest backup: sudo pipeops-agent k3s status names it, then: sudo pipeops-agent k3s restore; look at the disk, too: dmesg | tail",
         ..LOOP
     },
     Fault {
         id: "k3s.disk-full",
-        detect: |sight| {
+        detect: |state| {
             says(
-                sight,
+                state,
                 &["no space left on device", "database or disk is full"],
             )
         },
@@ -606,9 +606,9 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.disk-read-only",
-        detect: |sight| {
+        detect: |state| {
             says(
-                sight,
+                state,
                 &[
                     "read-only file system",
                     "attempt to write a readonly database",
@@ -620,9 +620,9 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.containerd",
-        detect: |sight| {
+        detect: |state| {
             says(
-                sight,
+                state,
                 &[
                     "failed to get metadata for stored sandbox",
                     "missing parent bucket",
@@ -635,15 +635,15 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.flannel",
-        detect: |sight| says(sight, &["link has incompatible addresses"]),
+        detect: |state| says(state, &["link has incompatible addresses"]),
         fix: "sudo ip link delete flannel.1; k3s makes it again",
         ..LOOP
     },
     Fault {
         id: "k3s.node-ip",
-        detect: |sight| {
+        detect: |state| {
             says(
-                sight,
+                state,
                 &[
                     "failed to find interface with specified node ip",
                     "unable to select an ip from node-ip",
@@ -655,22 +655,22 @@ pub const FAULTS: &[Fault] = &[
     },
     Fault {
         id: "k3s.etcd-address",
-        detect: |sight| says(sight, &["not a member of the etcd cluster"]),
+        detect: |state| says(state, &["not a member of the etcd cluster"]),
         fix: "etcd knows this server by another address, or another server removed it: give the machine its address back in the router, then: sudo systemctl restart k3s; \
             where that cannot be, on the only server: sudo pipeops-agent k3s restore BACKUP --ignore restore.servers; on one of several: sudo pipeops-agent node leave NAME on another one, sudo pipeops-agent k3s uninstall here, and join again",
         ..LOOP
     },
     Fault {
         id: "k3s.node-name",
-        detect: |sight| says(sight, &["node password rejected", "duplicate hostname"]),
+        detect: |state| says(state, &["node password rejected", "duplicate hostname"]),
         fix: "another machine has the name of this node: choose one by node-name in /etc/rancher/k3s/config.yaml; or, where this machine was installed again: kubectl delete node NAME on a server",
         ..LOOP
     },
     Fault {
         id: "k3s.settings",
-        detect: |sight| {
+        detect: |state| {
             says(
-                sight,
+                state,
                 &[
                     "flag provided but not defined",
                     "yaml: ",
@@ -685,9 +685,9 @@ pub const FAULTS: &[Fault] = &[
         id: "k3s.looping",
         confidence: Confidence::Likely,
         from: "three restarts in ten minutes, for none of the reasons in the other rows",
-        detect: |sight| {
-            is_looping(sight).then(|| {
-                let reason = ready::reason(&sight.log);
+        detect: |state| {
+            is_looping(state).then(|| {
+                let reason = ready::reason(&state.log);
                 format!(
                     "k3s keeps crashing: {}",
                     reason.as_deref().unwrap_or("its log does not say why")
@@ -703,16 +703,16 @@ pub const FAULTS: &[Fault] = &[
         severity: Warning,
         confidence: Confidence::Likely,
         from: "the service has been starting for twenty minutes",
-        detect: |sight| {
-            (sight.service.active == "activating").then(|| {
-                let reason = ready::reason(&sight.log).map(|reason| format!(": {reason}"));
+        detect: |state| {
+            (state.service.active == "activating").then(|| {
+                let reason = ready::reason(&state.log).map(|reason| format!(": {reason}"));
                 format!(
                     "k3s has not finished its start{}",
                     reason.unwrap_or_default()
                 )
             })
         },
-        patience_s: 1200,
+        grace_s: 1200,
         repair: None,
         fix: "journalctl -u k3s -n 50 shows what it waits for; a slow card takes minutes to import images",
     },
@@ -722,11 +722,11 @@ pub const FAULTS: &[Fault] = &[
         severity: Critical,
         confidence: Confidence::Certain,
         from: "a certificate of k3s has expired, and k3s runs since before that",
-        detect: |sight| {
-            let (file, days) = sight.certificate.as_ref()?;
+        detect: |state| {
+            let (file, days) = state.certificate.as_ref()?;
             (*days < 0).then(|| format!("{file} has expired; k3s renews it only when it starts"))
         },
-        patience_s: 0,
+        grace_s: 0,
         repair: Some(Repair::Restart),
         fix: "see that the clock is right: date; then: sudo systemctl stop k3s; sudo k3s certificate rotate; sudo systemctl start k3s",
     },
@@ -736,12 +736,12 @@ pub const FAULTS: &[Fault] = &[
         severity: Critical,
         confidence: Confidence::Likely,
         from: "the service runs, and its API has not answered for two minutes",
-        detect: |sight| {
-            let is_it = sight.has_come_up() && sight.role == Role::Server;
-            let why = silence(sight).filter(|_| is_it)?;
+        detect: |state| {
+            let is_it = state.has_come_up() && state.role == Role::Server;
+            let why = silence(state).filter(|_| is_it)?;
             Some(format!("k3s runs, and its API does not answer: {why}"))
         },
-        patience_s: 120,
+        grace_s: 120,
         repair: Some(Repair::Restart),
         fix: "journalctl -u k3s -n 100; often the disk is too slow or the memory is full: sudo pipeops-agent doctor",
     },
@@ -751,11 +751,11 @@ pub const FAULTS: &[Fault] = &[
         severity: Critical,
         confidence: Confidence::Certain,
         from: "on a worker: its server has not answered for five minutes",
-        detect: |sight| {
-            let why = silence(sight).filter(|_| sight.role == Role::Worker)?;
+        detect: |state| {
+            let why = silence(state).filter(|_| state.role == Role::Worker)?;
             Some(format!("the server does not answer this worker: {why}"))
         },
-        patience_s: 300,
+        grace_s: 300,
         repair: None,
         fix: "run sudo pipeops-agent k3s status on the server; then check the network to it (/etc/rancher/k3s/config.yaml has its address); \
             Pods keep running",
@@ -766,15 +766,15 @@ pub const FAULTS: &[Fault] = &[
         severity: Warning,
         confidence: Confidence::Likely,
         from: "the clock was set back by more than five minutes while k3s ran, so that tokens are not valid yet",
-        detect: |sight| {
-            is_set_back(sight.jumped_s).then(|| {
+        detect: |state| {
+            is_set_back(state.jumped_s).then(|| {
                 format!(
                     "the clock was set back by {} min while k3s ran",
-                    sight.jumped_s.unsigned_abs() / 60
+                    state.jumped_s.unsigned_abs() / 60
                 )
             })
         },
-        patience_s: 0,
+        grace_s: 0,
         repair: Some(Repair::Restart),
         fix: "sudo systemctl restart k3s; delete Pods that report tokens which are not valid yet",
     },
@@ -784,11 +784,11 @@ pub const FAULTS: &[Fault] = &[
         severity: Critical,
         confidence: Confidence::Certain,
         from: "on a server: the API answers, and has no node of this machine's name",
-        detect: |sight| {
-            (sight.api == Some(Api::NoNode) && sight.role == Role::Server)
+        detect: |state| {
+            (state.api == Some(Api::NoNode) && state.role == Role::Server)
                 .then(|| "the cluster no longer has a node for this machine".to_owned())
         },
-        patience_s: 60,
+        grace_s: 60,
         repair: Some(Repair::Restart),
         fix: "sudo systemctl restart k3s registers it again; look at node-name in /etc/rancher/k3s/config.yaml",
     },
@@ -799,13 +799,13 @@ pub const FAULTS: &[Fault] = &[
         severity: Critical,
         confidence: Confidence::Certain,
         from: "on a worker: its server answers, and has no node of this machine's name",
-        detect: |sight| {
-            (sight.api == Some(Api::NoNode) && sight.role == Role::Worker).then(|| {
+        detect: |state| {
+            (state.api == Some(Api::NoNode) && state.role == Role::Worker).then(|| {
                 "this worker is no longer part of the cluster: it was removed, or its node was deleted"
                     .to_owned()
             })
         },
-        patience_s: 60,
+        grace_s: 60,
         repair: None,
         fix: "if it is to leave, remove k3s from it: sudo pipeops-agent node leave; if it is to stay: sudo systemctl restart k3s registers it again",
     },
@@ -815,15 +815,15 @@ pub const FAULTS: &[Fault] = &[
         severity: Critical,
         confidence: Confidence::Certain,
         from: "no interface of this machine has the address of its node, there is a default route, and no setting fixes the address",
-        detect: |sight| {
-            let address = node(sight)?.address?;
-            let is_gone = !sight.addresses.is_empty() && !sight.addresses.contains(&address);
+        detect: |state| {
+            let address = node(state)?.address?;
+            let is_gone = !state.addresses.is_empty() && !state.addresses.contains(&address);
             // Without a network, k3s goes on; it would not start.
-            (is_gone && sight.has_route && !sight.has_fixed_address).then(|| {
+            (is_gone && state.has_route && !state.has_fixed_address).then(|| {
                 format!("the node is registered with {address}, which this machine no longer has")
             })
         },
-        patience_s: 60,
+        grace_s: 60,
         repair: Some(Repair::Restart),
         fix: "reserve the address in the router, then: sudo systemctl restart k3s",
     },
@@ -834,14 +834,14 @@ pub const FAULTS: &[Fault] = &[
         confidence: Confidence::Likely,
         from: "the node has not been Ready for two minutes; for fifteen where its kubelet has not reported since k3s was started, \
             which imports images before it starts that",
-        detect: |sight| {
-            let node = node(sight).filter(|_| !sight.may_import())?;
+        detect: |state| {
+            let node = node(state).filter(|_| !state.may_import())?;
             let why = node
                 .has("Ready", "False")
                 .or_else(|| node.has("Ready", "Unknown"));
             why.map(|why| format!("the node is not Ready: {why}"))
         },
-        patience_s: 120,
+        grace_s: 120,
         repair: Some(Repair::Restart),
         fix: "kubectl describe node; journalctl -u k3s -n 100; sudo pipeops-agent doctor",
     },
@@ -854,30 +854,30 @@ pub const FAULTS: &[Fault] = &[
         severity: Critical,
         confidence: Confidence::Likely,
         from: "on a server: the node counts as Ready, and its kubelet has not reported for eleven minutes, which is two reports",
-        detect: |sight| {
-            let node = node(sight).filter(|node| node.is_ready())?;
-            let age = sight.wall.millis().checked_sub(node.reported?.millis())?;
-            (age >= UNREPORTED_MS && sight.role == Role::Server).then(|| {
+        detect: |state| {
+            let node = node(state).filter(|node| node.is_ready())?;
+            let age = state.wall.millis().checked_sub(node.reported?.millis())?;
+            (age >= UNREPORTED_MS && state.role == Role::Server).then(|| {
                 "the node counts as Ready, and has not reported for eleven minutes or more"
                     .to_owned()
             })
         },
-        patience_s: 360,
+        grace_s: 360,
         repair: Some(Repair::Restart),
         fix: "journalctl -u k3s -n 100; then: sudo systemctl restart k3s",
     },
     Fault {
         id: "k3s.disk-pressure",
         fix: "unused images are removed by k3s itself; make room: df -h; du -xh / | sort -h | tail; kubectl delete pod -A --field-selector=status.phase=Failed",
-        detect: |sight| pressure(sight, "DiskPressure", "disk"),
+        detect: |state| pressure(state, "DiskPressure", "disk"),
         ..PRESSURE
     },
     Fault {
         id: "k3s.memory-pressure",
         fix: "give that Pod a limit of memory, or move it to another node; or leave parts of k3s out: disable in /etc/rancher/k3s/config.yaml",
-        detect: |sight| {
-            let seen = pressure(sight, "MemoryPressure", "memory")?;
-            Some(match &sight.consumer {
+        detect: |state| {
+            let seen = pressure(state, "MemoryPressure", "memory")?;
+            Some(match &state.consumer {
                 None => seen,
                 Some(consumer) => format!("{seen}; {consumer}"),
             })
@@ -887,7 +887,7 @@ pub const FAULTS: &[Fault] = &[
     Fault {
         id: "k3s.process-pressure",
         fix: "find what starts so many processes: ps -eLf | awk '{print $1}' | sort | uniq -c | sort -n | tail",
-        detect: |sight| pressure(sight, "PIDPressure", "process numbers"),
+        detect: |state| pressure(state, "PIDPressure", "process numbers"),
         ..PRESSURE
     },
     Fault {
@@ -896,13 +896,13 @@ pub const FAULTS: &[Fault] = &[
         severity: Warning,
         confidence: Confidence::Certain,
         from: "a certificate of k3s expires within 85 days: every version of k3s renews it then when it starts",
-        detect: |sight| {
-            let (file, days) = sight.certificate.as_ref()?;
+        detect: |state| {
+            let (file, days) = state.certificate.as_ref()?;
             (*days < RENEWED_DAYS).then(|| {
                 format!("{file} expires in {days} days; k3s renews it only when it starts")
             })
         },
-        patience_s: 3600,
+        grace_s: 3600,
         repair: Some(Repair::Restart),
         fix: "sudo systemctl restart k3s; if it still expires soon after that: sudo k3s certificate check --output table",
     },
@@ -913,8 +913,8 @@ pub const FAULTS: &[Fault] = &[
         severity: Warning,
         confidence: Confidence::Certain,
         from: "the SQLite file is longer than 2 GB, or its log longer than 1 GB",
-        detect: |sight| {
-            let [main, log] = sight.datastore?;
+        detect: |state| {
+            let [main, log] = state.datastore?;
             (main > DATASTORE_BYTES_MAX || log > DATASTORE_LOG_BYTES_MAX).then(|| {
                 format!(
                     "the datastore has {}, and {} in its log: it slows the API down, and never shrinks on its own",
@@ -923,7 +923,7 @@ pub const FAULTS: &[Fault] = &[
                 )
             })
         },
-        patience_s: 120,
+        grace_s: 120,
         repair: None,
         fix: "back it up: sudo pipeops-agent k3s backup; at a quiet time, with as much room free as it has: sudo systemctl stop k3s, \
             then compact server/db/state.db in the data directory with sqlite3 FILE VACUUM, then: sudo systemctl start k3s; \
@@ -936,13 +936,13 @@ pub const FAULTS: &[Fault] = &[
         severity: Warning,
         confidence: Confidence::Certain,
         from: "fifty firewall rules or more are there a second time in the same chain; counted each hour, where iptables is installed",
-        detect: |sight| {
-            let count = sight.duplicates.filter(|count| *count >= DUPLICATES_MAX)?;
+        detect: |state| {
+            let count = state.duplicates.filter(|count| *count >= DUPLICATES_MAX)?;
             Some(format!(
                 "{count} firewall rules are duplicates, and every packet passes all of them"
             ))
         },
-        patience_s: 0,
+        grace_s: 0,
         repair: None,
         fix: "have k3s use its own iptables: prefer-bundled-bin: true in /etc/rancher/k3s/config.yaml; then reboot once, which removes them",
     },
@@ -953,13 +953,13 @@ pub const FAULTS: &[Fault] = &[
         confidence: Confidence::Likely,
         from: "CoreDNS waits on this server for an image that the archive of a release in agent/images has; not while the node runs out \
             of disk",
-        detect: |sight| {
-            let image = sight.lacks_image.as_ref()?;
-            let has_it = archives(sight)?.has_release;
+        detect: |state| {
+            let image = state.lacks_image.as_ref()?;
+            let has_it = archives(state)?.has_release;
             has_it.then(|| {
                 format!(
                     "the image {image} is gone, and an archive of k3s is there: {}",
-                    sight.dns
+                    state.dns
                 )
             })
         },
@@ -970,8 +970,8 @@ pub const FAULTS: &[Fault] = &[
     Fault {
         id: "k3s.images-unpinned",
         from: "k3s skips an archive in agent/images that .cache.json names, and has pinned no image; not while the node runs out of disk",
-        detect: |sight| {
-            archives(sight)?.are_unpinned.then(|| {
+        detect: |state| {
+            archives(state)?.are_unpinned.then(|| {
                 "k3s no longer pins the images of its archives: when disk space runs low they are removed, and nothing brings \
                 them back offline"
                     .to_owned()
@@ -989,16 +989,16 @@ pub const FAULTS: &[Fault] = &[
         confidence: Confidence::Certain,
         from: "the API answers, the node is Ready, and no Pod of the Deployment coredns in kube-system is, for four minutes; not \
             where there is none, or where it was scaled to none",
-        detect: |sight| {
-            let is_it = node(sight)?.lacks_dns;
+        detect: |state| {
+            let is_it = node(state)?.lacks_dns;
             is_it.then(|| {
                 format!(
                     "DNS does not work in Pods, because CoreDNS is not ready: {}",
-                    sight.dns
+                    state.dns
                 )
             })
         },
-        patience_s: 240,
+        grace_s: 240,
         repair: None,
         fix: "sudo k3s kubectl -n kube-system describe pod -l k8s-app=kube-dns, and logs -l k8s-app=kube-dns, say why; an image that cannot \
             be pulled needs the network, or the archive in agent/images; a loop: sudo pipeops-agent doctor names the server",
@@ -1044,7 +1044,7 @@ const LOOP: Fault = Fault {
     confidence: Confidence::Certain,
     from: "three restarts in ten minutes, or a start that does not end, and k3s names this reason in its log",
     detect: |_| None,
-    patience_s: 0,
+    grace_s: 0,
     repair: None,
     fix: "",
 };
@@ -1057,7 +1057,7 @@ const IMAGES: Fault = Fault {
     confidence: Confidence::Certain,
     from: "",
     detect: |_| None,
-    patience_s: 60,
+    grace_s: 60,
     repair: Some(Repair::Import),
     fix: "",
 };
@@ -1070,7 +1070,7 @@ const PRESSURE: Fault = Fault {
     confidence: Confidence::Certain,
     from: "the condition of the node of this name, for ten minutes",
     detect: |_| None,
-    patience_s: 600,
+    grace_s: 600,
     repair: None,
     fix: "",
 };
@@ -1109,47 +1109,47 @@ pub fn is_set_back(jumped_s: i64) -> bool {
     jumped_s < -300
 }
 
-fn is_looping(sight: &Sight) -> bool {
-    sight.restarts >= LOOPING
+fn is_looping(state: &K3sState) -> bool {
+    state.restarts >= LOOPING
 }
 
-fn node(sight: &Sight) -> Option<&Node> {
-    match sight.api.as_ref()? {
+fn node(state: &K3sState) -> Option<&Node> {
+    match state.api.as_ref()? {
         Api::Node(node) => Some(node),
         Api::NoNode | Api::Silent(_) => None,
     }
 }
 
 /// Archives, where to import them may help: k3s has done so, and the disk has room.
-fn archives(sight: &Sight) -> Option<Archives> {
-    let is_full = pressure(sight, "DiskPressure", "disk").is_some();
-    let is_early = sight.may_import() || !sight.has_come_up();
-    sight.archives.filter(|_| !is_full && !is_early)
+fn archives(state: &K3sState) -> Option<Archives> {
+    let is_full = pressure(state, "DiskPressure", "disk").is_some();
+    let is_early = state.may_import() || !state.has_come_up();
+    state.archives.filter(|_| !is_full && !is_early)
 }
 
-fn silence(sight: &Sight) -> Option<&str> {
-    match sight.api.as_ref()? {
+fn silence(state: &K3sState) -> Option<&str> {
+    match state.api.as_ref()? {
         Api::Silent(why) => Some(why),
         Api::Node(_) | Api::NoNode => None,
     }
 }
 
-fn pressure(sight: &Sight, kind: &str, what: &str) -> Option<String> {
-    let message = node(sight)?.has(kind, "True")?;
+fn pressure(state: &K3sState, kind: &str, what: &str) -> Option<String> {
+    let message = node(state)?.has(kind, "True")?;
     Some(format!("the node runs out of {what}: {message}"))
 }
 
 /// The last line that has one of these words, of the errors of a k3s that ends again and again, or
 /// that says it again and again while it starts.
-fn says(sight: &Sight, words: &[&str]) -> Option<String> {
-    let (does, times) = if is_looping(sight) {
+fn says(state: &K3sState, words: &[&str]) -> Option<String> {
+    let (does, times) = if is_looping(state) {
         ("keeps crashing", 1)
-    } else if sight.service.active == "activating" {
+    } else if state.service.active == "activating" {
         ("does not start", REPEATED)
     } else {
         return None;
     };
-    let lines = sight.log.lines().rev().filter(|line| is_error(line));
+    let lines = state.log.lines().rev().filter(|line| is_error(line));
     let mut lines = lines.filter(|line| {
         let line = line.to_lowercase();
         words.iter().any(|word| line.contains(&word.to_lowercase()))

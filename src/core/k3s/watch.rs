@@ -11,7 +11,7 @@ use litemap::LiteMap;
 use super::{
     Role, connect,
     copies::SPOOL,
-    faults::{self, Component, FAULTS, Fault, Repair, Sight},
+    faults::{self, Component, FAULTS, Fault, K3sState, Repair},
     step::{Step, directories, file, run},
     texts::{self, Init},
 };
@@ -290,23 +290,23 @@ impl Memory {
 
     /// Records an observation and returns the repairs that are due, of which the first that nothing
     /// speaks against is to be done. `repairs` is false where root does not want any.
-    pub fn look(&mut self, sight: &Sight, now: Now, repairs: bool) -> Vec<Order> {
+    pub fn look(&mut self, state: &K3sState, now: Now, repairs: bool) -> Vec<Order> {
         let now_s = seconds(now);
         self.looked = Some((now_s, now.wall.millis() / 1000));
-        if sight.api.is_some() {
+        if state.api.is_some() {
             self.asked_s = Some(now_s);
         }
-        (self.init, self.role) = (sight.init, sight.role);
-        self.is_stopped = sight.service.is_stopped_on_purpose();
+        (self.init, self.role) = (state.init, state.role);
+        self.is_stopped = state.service.is_stopped_on_purpose();
         let found = if self.is_stopped {
             Vec::new()
         } else {
-            found(sight)
+            found(state)
         };
         for (id, entry) in &mut self.entries {
             let part = faults::of(id).map(|fault| fault.part);
             let is_found = found.iter().any(|(fault, _)| fault.id == id);
-            let is_looked_at = part.is_none_or(|part| sight.shows(part));
+            let is_looked_at = part.is_none_or(|part| state.shows(part));
             // A fault of an earlier part explains it away.
             let is_explained =
                 self.is_stopped || part.is_some_and(|part| is_explained(&found, part));
@@ -626,7 +626,7 @@ impl SeenFault {
 
     /// The repair that is due now; where there will be none, the reason is recorded.
     fn due(&mut self, fault: &Fault, now_s: u64, repairs: bool) -> Option<Repair> {
-        if now_s.saturating_sub(self.since_s) < u64::from(fault.patience_s) {
+        if now_s.saturating_sub(self.since_s) < u64::from(fault.grace_s) {
             return None;
         }
         let Some(repair) = fault.repair else {
@@ -677,15 +677,15 @@ impl SeenFault {
     }
 }
 
-/// The faults of a sight: of each part the first row that fits, and nothing behind a part that is
+/// The faults of a state: of each part the first row that fits, and nothing behind a part that is
 /// at fault, but what stands by itself.
-fn found(sight: &Sight) -> Vec<(&'static Fault, String)> {
+fn found(state: &K3sState) -> Vec<(&'static Fault, String)> {
     let mut found: Vec<(&'static Fault, String)> = Vec::new();
     for fault in FAULTS {
-        if sight.shows(fault.part)
+        if state.shows(fault.part)
             && !is_explained(&found, fault.part)
             && found.iter().all(|(earlier, _)| earlier.part != fault.part)
-            && let Some(seen) = (fault.detect)(sight)
+            && let Some(seen) = (fault.detect)(state)
         {
             found.push((fault, seen));
         }
@@ -755,11 +755,11 @@ mod tests {
         })
     }
 
-    fn without_dns(ready: &str) -> Sight {
+    fn without_dns(ready: &str) -> K3sState {
         let Api::Node(node) = node(&[("Ready", ready, "")]) else {
             panic!("a node");
         };
-        Sight {
+        K3sState {
             api: Some(Api::Node(Node {
                 lacks_dns: true,
                 ..node
@@ -773,8 +773,8 @@ mod tests {
         memory.handed().iter().map(|fault| fault.id).collect()
     }
 
-    fn healthy() -> Sight {
-        Sight {
+    fn healthy() -> K3sState {
+        K3sState {
             service: service("active", "success"),
             up_s: 100_000,
             api: Some(node(&[
@@ -784,19 +784,19 @@ mod tests {
             certificate: Some(("serving-kube-apiserver.crt".to_owned(), 364)),
             addresses: vec!["192.0.2.7".parse().unwrap()],
             has_route: true,
-            ..Sight::default()
+            ..K3sState::default()
         }
     }
 
-    fn silent() -> Sight {
-        Sight {
+    fn silent() -> K3sState {
+        K3sState {
             api: Some(Api::Silent("no answer".to_owned())),
             ..healthy()
         }
     }
 
-    fn looping(line: &str) -> Sight {
-        Sight {
+    fn looping(line: &str) -> K3sState {
+        K3sState {
             service: service("activating", "exit-code"),
             restarts: 3,
             log: format!("level=info msg=\"x\"\n{line}\n"),
@@ -806,12 +806,12 @@ mod tests {
     }
 
     /// Looks every minute from `from`, until something is ordered.
-    fn until_order(memory: &mut Memory, sight: &Sight, from: u64) -> Option<(u64, Order)> {
+    fn until_order(memory: &mut Memory, state: &K3sState, from: u64) -> Option<(u64, Order)> {
         (0..60).find_map(|minute| {
             let now = from + minute * 60;
             // The file in between, as in life.
             *memory = Memory::parse(&memory.text());
-            let orders = memory.look(sight, at(now), true);
+            let orders = memory.look(state, at(now), true);
             orders.into_iter().next().map(|order| (now - from, order))
         })
     }
@@ -819,20 +819,20 @@ mod tests {
     #[test]
     fn a_day_of_a_healthy_machine_has_no_repair_and_asks_rarely() {
         let mut memory = Memory::default();
-        let (mut asked, mut sight) = (0, healthy());
+        let (mut asked, mut state) = (0, healthy());
         for minute in 0..1440 {
             let now = at(1000 + minute * 60);
             let asks = memory.asks(now);
             asked += u32::from(asks);
             // The odd failed question, a restart by a person, a clock that is mended by seconds.
-            sight.api = match (asks, minute % 97) {
+            state.api = match (asks, minute % 97) {
                 (false, _) => None,
                 (true, 0) => Some(Api::Silent("slow".to_owned())),
                 (true, _) => healthy().api,
             };
-            sight.restarts = memory.restarted(u32::from(minute > 700), now);
-            sight.jumped_s = memory.jumped_s(now);
-            assert!(memory.look(&sight, now, true).is_empty(), "{minute}");
+            state.restarts = memory.restarted(u32::from(minute > 700), now);
+            state.jumped_s = memory.jumped_s(now);
+            assert!(memory.look(&state, now, true).is_empty(), "{minute}");
             assert_eq!(memory.handed(), [], "{minute}");
             memory = Memory::parse(&memory.text());
         }
@@ -843,14 +843,14 @@ mod tests {
     fn a_start_that_does_not_end_is_told_by_what_it_says_again_and_again() {
         let line = "\u{1b}[31mERRO\u{1b}[0m[2026] Failed to ping database connection: file is not a database\n";
         for (times, id) in [(2, None), (3, Some("k3s.datastore-damaged"))] {
-            let sight = Sight {
+            let state = K3sState {
                 service: service("activating", "success"),
                 log: line.repeat(times),
                 api: None,
                 ..healthy()
             };
             let mut memory = Memory::default();
-            assert!(memory.look(&sight, at(1000), true).is_empty());
+            assert!(memory.look(&state, at(1000), true).is_empty());
             let faults = memory.handed();
             assert_eq!(faults.first().map(|fault| fault.id), id, "{faults:?}");
         }
@@ -877,14 +877,14 @@ mod tests {
                 None,
             ),
         ] {
-            let sight = Sight {
+            let state = K3sState {
                 service: service("activating", "success"),
                 log: line.repeat(3),
                 api: None,
                 ..healthy()
             };
             let mut memory = Memory::default();
-            memory.look(&sight, at(1000), true);
+            memory.look(&state, at(1000), true);
             assert_eq!(ids(&memory).first().copied(), id, "{line}");
         }
     }
@@ -907,7 +907,7 @@ mod tests {
             );
         }
         let mut memory = Memory::default();
-        let sight = Sight {
+        let state = K3sState {
             init: Init::OpenRc,
             role: Role::Worker,
             service: Service {
@@ -916,7 +916,7 @@ mod tests {
             },
             ..silent()
         };
-        assert!(until_order(&mut memory, &sight, 100_000).is_none());
+        assert!(until_order(&mut memory, &state, 100_000).is_none());
         let handed = memory.handed();
         let [fault] = handed.as_slice() else {
             panic!("{handed:?}");
@@ -944,7 +944,7 @@ mod tests {
             assert_eq!(service.is_stopped_on_purpose(), is_on_purpose, "{said}");
         }
         // It says that it is started as soon as its process is: then it gets time.
-        let sight = |age: u64| Sight {
+        let state = |age: u64| K3sState {
             init: Init::OpenRc,
             service: Service {
                 started_s: Some(100_000 - age),
@@ -952,8 +952,8 @@ mod tests {
             },
             ..silent()
         };
-        assert!(until_order(&mut Memory::default(), &sight(300), 1000).is_none());
-        assert!(until_order(&mut Memory::default(), &sight(900), 1000).is_some());
+        assert!(until_order(&mut Memory::default(), &state(300), 1000).is_none());
+        assert!(until_order(&mut Memory::default(), &state(900), 1000).is_some());
     }
 
     #[test]
@@ -1005,13 +1005,13 @@ mod tests {
                 "{service:?}"
             );
             let mut memory = Memory::default();
-            let sight = Sight {
+            let state = K3sState {
                 service,
                 restarts: 9,
                 api: None,
                 ..healthy()
             };
-            let order = until_order(&mut memory, &sight, 1000);
+            let order = until_order(&mut memory, &state, 1000);
             assert!(
                 !is_on_purpose || (order.is_none() && memory.handed().is_empty()),
                 "{order:?}"
@@ -1023,12 +1023,12 @@ mod tests {
     #[test]
     fn a_service_that_was_given_up_is_started_at_once() {
         let mut memory = Memory::default();
-        let sight = Sight {
+        let state = K3sState {
             service: service("failed", "start-limit-hit"),
             api: None,
             ..healthy()
         };
-        let (after, order) = until_order(&mut memory, &sight, 1000).unwrap();
+        let (after, order) = until_order(&mut memory, &state, 1000).unwrap();
         assert_eq!(
             (after, order.fault.id, order.repair),
             (0, "k3s.given-up", Repair::Start)
@@ -1149,7 +1149,7 @@ mod tests {
             );
         }
         // Twice in ten minutes is no loop.
-        let calm = Sight {
+        let calm = K3sState {
             restarts: 2,
             ..looping("level=fatal msg=\"address already in use\"")
         };
@@ -1174,7 +1174,7 @@ mod tests {
     #[test]
     fn a_server_whose_kubelet_does_not_report_is_restarted_though_it_counts_as_ready() {
         let text = "condition|Ready|True|\nreported|2026-11-26T10:00:00Z\n";
-        let of = |time: &str, role| Sight {
+        let of = |time: &str, role| K3sState {
             api: Node::parse(text).map(Api::Node),
             wall: Wall::parse_rfc3339(time).unwrap(),
             role,
@@ -1198,19 +1198,19 @@ mod tests {
 
     #[test]
     fn the_node_is_judged_by_its_condition_its_name_and_its_address() {
-        let of = |api| Sight {
+        let of = |api| K3sState {
             api: Some(api),
             ..healthy()
         };
-        let moved = Sight {
+        let moved = K3sState {
             addresses: vec!["192.0.2.8".parse().unwrap()],
             ..healthy()
         };
-        let fixed = Sight {
+        let fixed = K3sState {
             has_fixed_address: true,
             ..moved.clone()
         };
-        for (sight, expected) in [
+        for (state, expected) in [
             (
                 of(node(&[("Ready", "False", "cni plugin not initialized")])),
                 Some("k3s.node-not-ready"),
@@ -1230,28 +1230,28 @@ mod tests {
                 None,
             ),
             (
-                Sight {
+                K3sState {
                     jumped_s: -301,
                     ..healthy()
                 },
                 Some("k3s.clock-set"),
             ),
             (
-                Sight {
+                K3sState {
                     jumped_s: 86_400,
                     ..healthy()
                 },
                 None,
             ),
             (
-                Sight {
+                K3sState {
                     certificate: Some(("a.crt".to_owned(), -1)),
                     ..healthy()
                 },
                 Some("k3s.certificates-ended"),
             ),
             (
-                Sight {
+                K3sState {
                     certificate: Some(("a.crt".to_owned(), 84)),
                     ..healthy()
                 },
@@ -1261,22 +1261,22 @@ mod tests {
             let mut memory = Memory::default();
             // Every two hours: what has to last an hour has.
             let order = (0..3).find_map(|hour| {
-                let orders = memory.look(&sight, at(1000 + hour * 7200), true);
+                let orders = memory.look(&state, at(1000 + hour * 7200), true);
                 orders.into_iter().next()
             });
-            assert_eq!(order.map(|order| order.fault.id), expected, "{sight:?}");
+            assert_eq!(order.map(|order| order.fault.id), expected, "{state:?}");
         }
     }
 
     #[test]
     fn an_address_that_is_away_with_the_network_is_left_alone_because_k3s_would_not_start() {
-        let sight = |has_route| Sight {
+        let state = |has_route| K3sState {
             addresses: vec!["10.42.0.1".parse().unwrap()],
             has_route,
             ..healthy()
         };
         for has_route in [false, true] {
-            let order = until_order(&mut Memory::default(), &sight(has_route), 1000);
+            let order = until_order(&mut Memory::default(), &state(has_route), 1000);
             assert_eq!(order.is_some(), has_route);
         }
     }
@@ -1291,11 +1291,11 @@ mod tests {
                 ..at(10_000 + seconds)
             };
             assert!(memory.asks(now), "{seconds}");
-            let sight = Sight {
+            let state = K3sState {
                 jumped_s: memory.jumped_s(now),
                 ..healthy()
             };
-            let orders = memory.look(&sight, now, true);
+            let orders = memory.look(&state, now, true);
             assert_eq!(orders[0].fault.id, "k3s.clock-set", "{seconds}");
         }
     }
@@ -1320,27 +1320,27 @@ mod tests {
             ("Ready", "True", ""),
             ("DiskPressure", "True", "kubelet has disk pressure"),
         ]);
-        let sight = Sight {
+        let state = K3sState {
             api: Some(api),
             ..healthy()
         };
         let mut memory = Memory::default();
-        memory.look(&sight, at(1000), true);
+        memory.look(&state, at(1000), true);
         assert_eq!(memory.handed(), []);
-        memory.look(&sight, at(1600), true);
+        memory.look(&state, at(1600), true);
         assert_eq!(memory.handed()[0].id, "k3s.disk-pressure");
     }
 
     #[test]
     fn a_worker_that_was_told_to_leave_is_not_restarted_and_so_does_not_join_again() {
-        let sight = Sight {
+        let state = K3sState {
             api: Some(Api::NoNode),
             role: Role::Worker,
             ..healthy()
         };
         let mut memory = Memory::default();
         for minute in 0..60 {
-            let orders = memory.look(&sight, at(1000 + minute * 60), true);
+            let orders = memory.look(&state, at(1000 + minute * 60), true);
             assert!(orders.is_empty());
         }
         let handed = memory.handed();
@@ -1373,7 +1373,7 @@ mod tests {
             "{said}"
         );
         // A look that does not ask leaves it, and one that sees it mended does not.
-        let unasked = Sight {
+        let unasked = K3sState {
             api: None,
             ..healthy()
         };
@@ -1385,26 +1385,26 @@ mod tests {
 
     #[test]
     fn coredns_is_not_judged_where_the_node_or_the_api_is_at_fault() {
-        for sight in [
+        for state in [
             without_dns("False"),
             silent(),
             looping("level=fatal msg=\"x\""),
         ] {
             let mut memory = Memory::default();
             for minute in 0..30 {
-                memory.look(&sight, at(1000 + minute * 60), false);
+                memory.look(&state, at(1000 + minute * 60), false);
             }
             assert!(!ids(&memory).contains(&"k3s.dns"), "{:?}", ids(&memory));
             assert!(!memory.handed().is_empty());
         }
         // Nor does it hide certificates that end, or they it.
-        let sight = Sight {
+        let state = K3sState {
             certificate: Some(("a.crt".to_owned(), 84)),
             ..without_dns("True")
         };
         let mut memory = Memory::default();
-        memory.look(&sight, at(1000), false);
-        memory.look(&sight, at(5000), false);
+        memory.look(&state, at(1000), false);
+        memory.look(&state, at(5000), false);
         assert_eq!(ids(&memory), ["k3s.certificates-end", "k3s.dns"]);
     }
 
@@ -1416,19 +1416,19 @@ mod tests {
             (Some([2_000_000_001, 0]), true),
             (Some([1, 1_000_000_001]), true),
         ] {
-            for sight in [healthy(), looping("level=fatal msg=\"x\"")] {
-                let sight = Sight { datastore, ..sight };
+            for state in [healthy(), looping("level=fatal msg=\"x\"")] {
+                let state = K3sState { datastore, ..state };
                 let mut memory = Memory::default();
-                memory.look(&sight, at(1000), true);
-                memory.look(&sight, at(1060), true);
+                memory.look(&state, at(1000), true);
+                memory.look(&state, at(1060), true);
                 assert!(!ids(&memory).contains(&"k3s.datastore-large"));
-                assert!(memory.look(&sight, at(1120), true).is_empty());
+                assert!(memory.look(&state, at(1120), true).is_empty());
                 let is_told = ids(&memory).contains(&"k3s.datastore-large");
                 assert_eq!(is_told, is_large, "{datastore:?}");
             }
         }
         // Whoever stopped k3s is compacting it.
-        let stopped = Sight {
+        let stopped = K3sState {
             service: service("inactive", "success"),
             datastore: Some([9_000_000_000, 0]),
             api: None,
@@ -1449,11 +1449,11 @@ mod tests {
             let is_counted = memory.counts(now);
             assert_eq!(is_counted, minute % 60 == 0, "{minute}");
             let count = [49, 50, 3][usize::try_from(minute / 60).unwrap()];
-            let sight = Sight {
+            let state = K3sState {
                 duplicates: is_counted.then_some(count),
                 ..healthy()
             };
-            assert!(memory.look(&sight, now, true).is_empty());
+            assert!(memory.look(&state, now, true).is_empty());
             memory = Memory::parse(&memory.text());
             if !memory.handed().is_empty() {
                 assert_eq!(ids(&memory), ["k3s.firewall-duplicates"]);
@@ -1506,8 +1506,8 @@ mod tests {
         assert_eq!(Memory::parse(&memory.text()).handed(), []);
     }
 
-    fn with_archives(has_release: bool, are_unpinned: bool) -> Sight {
-        Sight {
+    fn with_archives(has_release: bool, are_unpinned: bool) -> K3sState {
+        K3sState {
             archives: Some(Archives {
                 has_release,
                 are_unpinned,
@@ -1519,12 +1519,12 @@ mod tests {
 
     #[test]
     fn archives_are_imported_again_where_coredns_lacks_its_image_or_k3s_dropped_the_pins() {
-        for (sight, id) in [
+        for (state, id) in [
             (with_archives(true, true), "k3s.images"),
             (with_archives(false, true), "k3s.images-unpinned"),
         ] {
             let mut memory = Memory::default();
-            let (after, order) = until_order(&mut memory, &sight, 1000).unwrap();
+            let (after, order) = until_order(&mut memory, &state, 1000).unwrap();
             assert_eq!(
                 (after, order.fault.id, order.repair),
                 (60, id, Repair::Import)
@@ -1534,7 +1534,7 @@ mod tests {
             // It helped; then it did not.
             assert!(memory.look(&healthy(), at(1120), true).is_empty());
             assert_eq!(memory.handed(), []);
-            let (after, again) = until_order(&mut memory, &sight, 1180).unwrap();
+            let (after, again) = until_order(&mut memory, &state, 1180).unwrap();
             assert_eq!((after, again.fault.id), (480, id));
         }
     }
@@ -1542,24 +1542,24 @@ mod tests {
     #[test]
     fn archives_that_would_not_help_are_not_imported() {
         let full = node(&[("Ready", "True", ""), ("DiskPressure", "True", "low")]);
-        let full = Sight {
+        let full = K3sState {
             api: Some(full),
             ..with_archives(true, true)
         };
         let mut starts = with_archives(true, true);
         starts.service.started_s = Some(99_940);
-        let another = Sight {
+        let another = K3sState {
             lacks_image: None,
             ..with_archives(true, false)
         };
-        for sight in [with_archives(false, false), full, starts, another] {
-            assert!(until_order(&mut Memory::default(), &sight, 1000).is_none());
+        for state in [with_archives(false, false), full, starts, another] {
+            assert!(until_order(&mut Memory::default(), &state, 1000).is_none());
         }
     }
 
     #[test]
     fn a_repair_that_is_held_up_holds_up_no_other_one() {
-        let sight = Sight {
+        let state = K3sState {
             certificate: Some(("a.crt".to_owned(), 20)),
             archives: Some(Archives {
                 has_release: false,
@@ -1568,8 +1568,8 @@ mod tests {
             ..healthy()
         };
         let mut memory = Memory::default();
-        memory.look(&sight, at(1000), true);
-        let orders = memory.look(&sight, at(5000), true);
+        memory.look(&state, at(1000), true);
+        let orders = memory.look(&state, at(5000), true);
         let ids: Vec<_> = orders.iter().map(|order| order.fault.id).collect();
         assert_eq!(ids, ["k3s.certificates-end", "k3s.images-unpinned"]);
         memory.hold(&orders[0], "the clock is wrong");
@@ -1588,7 +1588,7 @@ mod tests {
                 reported: Some(Wall::from_millis(reported)),
                 ..node
             }));
-            move |now: u64| Sight {
+            move |now: u64| K3sState {
                 service: Service {
                     started_s: Some(started_s),
                     ..service("active", "success")
@@ -1599,11 +1599,11 @@ mod tests {
                 ..healthy()
             }
         };
-        let until = |sight: &dyn Fn(u64) -> Sight| {
+        let until = |state: &dyn Fn(u64) -> K3sState| {
             let mut memory = Memory::default();
             (0..30).find(|minute| {
                 let now = 1000 + minute * 60;
-                !memory.look(&sight(now), at(now), true).is_empty()
+                !memory.look(&state(now), at(now), true).is_empty()
             })
         };
         // It reported last before k3s was started again.
@@ -1632,11 +1632,11 @@ mod tests {
         );
         memory = Memory::parse(&memory.text());
         assert!(!memory.checks(at(1120)) && memory.checks(at(4660)));
-        let sight = Sight {
+        let state = K3sState {
             damage: memory.damage.clone(),
             ..healthy()
         };
-        assert!(memory.look(&sight, at(1120), true).is_empty());
+        assert!(memory.look(&state, at(1120), true).is_empty());
         let handed = memory.handed();
         assert_eq!(ids(&memory), ["k3s.datastore-damaged"]);
         assert!(handed[0].sentence.contains("Tree 4 page 7"), "{handed:?}");

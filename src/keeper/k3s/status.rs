@@ -17,7 +17,7 @@ use crate::{
         k3s::{
             self, BINARY, Role,
             connect::DIRECTORY,
-            faults::{Api, Sight},
+            faults::{Api, K3sState},
             servers::Datastore,
             watch::{DOING, MEMORY_MODE, Memory, STATUS, STATUS_BYTES_MAX},
         },
@@ -155,7 +155,7 @@ impl Keeper {
     /// k3s came up from.
     pub(super) fn leave(
         &self,
-        sight: &Sight,
+        state: &K3sState,
         note: &Managed,
         memory: &Memory,
         (folder, is_mended): (Option<&Target>, bool),
@@ -164,7 +164,7 @@ impl Keeper {
         let before = earlier.as_ref();
         let backups = before.map_or(&[][..], |before| &before.backups);
         let known = self.known(Some(note), memory, folder, backups)?;
-        let (is_ready, why) = match ready(sight) {
+        let (is_ready, why) = match ready(state) {
             _ if is_mended => (true, None),
             Some(found) => found,
             // Nobody asked this time.
@@ -176,7 +176,7 @@ impl Keeper {
             node: Some(note.node.clone()),
             is_ready,
             why,
-            service: Some(sight.service.active.clone()),
+            service: Some(state.service.active.clone()),
             ..known
         };
         // A change may have brought another version, and taken volumes away.
@@ -292,15 +292,15 @@ impl System {
 }
 
 /// Whether the node is Ready, and why not; `None`: nobody asked.
-fn ready(sight: &Sight) -> Option<(bool, Option<String>)> {
+fn ready(state: &K3sState) -> Option<(bool, Option<String>)> {
     let no = |why: String| Some((false, Some(why)));
-    match &sight.api {
+    match &state.api {
         Some(Api::Node(node)) if node.is_ready() => Some((true, None)),
         Some(Api::Node(_)) => no("the node is not Ready".to_owned()),
         Some(Api::NoNode) => no("the cluster has no node of this name".to_owned()),
         Some(Api::Silent(why)) => no(format!("its API does not answer ({why})")),
-        None if !sight.service.is_running() => {
-            no(format!("its service is {}", sight.service.active))
+        None if !state.service.is_running() => {
+            no(format!("its service is {}", state.service.active))
         }
         None => None,
     }

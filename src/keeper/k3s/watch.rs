@@ -27,8 +27,8 @@ use crate::{
             clock::{ClockFacts, is_tracked},
             connect, consumer,
             faults::{
-                self, Api, Node, PODS_QUESTION, PROPERTIES, RENEWED_DAYS, Repair, Service, Sight,
-                pods_state,
+                self, Api, K3sState, Node, PODS_QUESTION, PROPERTIES, RENEWED_DAYS, Repair,
+                Service, pods_state,
             },
             images,
             servers::Datastore,
@@ -159,16 +159,16 @@ impl Keeper {
         let mut memory = self.memory();
         memory.goes_on();
         let now = clock::now();
-        let sight = self.sight(&note, &mut memory);
-        let orders = memory.look(&sight, now, wanted.repairs);
+        let state = self.state(&note, &mut memory);
+        let orders = memory.look(&state, now, wanted.repairs);
         let folder = wanted.folder();
         if !orders.is_empty() {
             self.remember(&memory, wanted.group)?;
-            self.leave(&sight, &note, &memory, (folder, false))?;
+            self.leave(&state, &note, &memory, (folder, false))?;
         }
         let mut repaired = None;
         for order in &orders {
-            match self.repair(order, &note, &mut memory, (&sight, wanted))? {
+            match self.repair(order, &note, &mut memory, (&state, wanted))? {
                 Attempt::HeldUp => {}
                 Attempt::Unknown => break,
                 Attempt::Over(done) => {
@@ -184,7 +184,7 @@ impl Keeper {
         self.remember(&memory, wanted.group)?;
         let done = repaired.as_ref().map(|repaired| &repaired.done.outcome);
         let is_mended = done.is_some_and(|outcome| outcome == Outcome::Done.as_str());
-        self.leave(&sight, &note, &memory, (folder, is_mended))?;
+        self.leave(&state, &note, &memory, (folder, is_mended))?;
         if let Some((_, Ok(backup))) = backups {
             self.hand_over(backup, &note.node)?;
         }
@@ -285,7 +285,7 @@ impl Keeper {
             .fix("sudo pipeops-agent k3s adopt"))
     }
 
-    fn sight(&self, note: &Managed, memory: &mut Memory) -> Sight {
+    fn state(&self, note: &Managed, memory: &mut Memory) -> K3sState {
         let now = clock::now();
         if memory.is_first() {
             let mark = self.directory.join(shutdown::stopped(NOTE));
@@ -294,39 +294,39 @@ impl Keeper {
             }
         }
         let service = self.system.service();
-        let mut sight = Sight {
+        let mut state = K3sState {
             restarts: memory.restarted(service.restarts, now),
             up_s: now.mono.elapsed_since_boot().as_secs(),
             jumped_s: memory.jumped_s(now),
             init: self.system.init().unwrap_or_default(),
             role: self.system.role(),
             wall: now.wall,
-            ..Sight::default()
+            ..K3sState::default()
         };
-        if sight.restarts > 0 || !service.is_running() {
-            sight.log = self.system.log_of_parts(&note.data_dir);
+        if state.restarts > 0 || !service.is_running() {
+            state.log = self.system.log_of_parts(&note.data_dir);
         }
-        sight.datastore = self.system.datastore_lengths(&note.data_dir);
+        state.datastore = self.system.datastore_lengths(&note.data_dir);
         if memory.counts(now) {
-            sight.duplicates = all_duplicates(&self.system);
+            state.duplicates = all_duplicates(&self.system);
         }
         if service.is_running() && memory.asks(now) {
-            sight.api = self.system.api(&note.node);
-            if let Some(Api::Node(node)) = &sight.api
+            state.api = self.system.api(&note.node);
+            if let Some(Api::Node(node)) = &state.api
                 && node.lacks_dns
             {
-                sight.dns = self.system.dns();
-                sight.lacks_image = images::wanted(&sight.dns, &note.node);
+                state.dns = self.system.dns();
+                state.lacks_image = images::wanted(&state.dns, &note.node);
             }
-            sight.archives = Some(self.system.archives(&note.data_dir));
-            if let Some(Api::Node(node)) = &sight.api
+            state.archives = Some(self.system.archives(&note.data_dir));
+            if let Some(Api::Node(node)) = &state.api
                 && node.lacks_memory()
             {
-                sight.consumer = self.system.consumer();
+                state.consumer = self.system.consumer();
             }
-            sight.certificate = self.system.certificate(&note.data_dir, now, memory);
-            sight.addresses = network::all_addresses(self.system.root()).unwrap_or_default();
-            sight.has_route = network::has_default_route(self.system.root());
+            state.certificate = self.system.certificate(&note.data_dir, now, memory);
+            state.addresses = network::all_addresses(self.system.root()).unwrap_or_default();
+            state.has_route = network::has_default_route(self.system.root());
             let is_set = k3s::setting(&self.system.k3s_settings(), "node-ip").is_some();
             let role = self.system.role();
             let mut texts = [role.unit(), role.service()].into_iter();
@@ -335,23 +335,23 @@ impl Keeper {
                     .text(path)
                     .is_some_and(|text| text.contains("node-ip"))
             };
-            sight.has_fixed_address = is_set || texts.any(names_it);
+            state.has_fixed_address = is_set || texts.any(names_it);
         }
-        if let Some(Api::Node(node)) = &sight.api
+        if let Some(Api::Node(node)) = &state.api
             && node.is_ready()
             && memory.checks(now)
         {
             let path = self
                 .system
                 .path(&format!("{}/server/db/state.db", note.data_dir));
-            let length = sight.datastore.map(|[main, log]| main.saturating_add(log));
+            let length = state.datastore.map(|[main, log]| main.saturating_add(log));
             let is_short = length.is_some_and(|length| length <= CHECKED_BYTES_MAX);
             let damage = is_short.then(|| datastore::damage(&path)).flatten();
             memory.checked(damage.as_deref(), now);
         }
-        sight.damage.clone_from(&memory.damage);
-        sight.service = service;
-        sight
+        state.damage.clone_from(&memory.damage);
+        state.service = service;
+        state
     }
 
     /// Carries a repair out, where nothing speaks against it.
@@ -360,7 +360,7 @@ impl Keeper {
         order: &Order,
         note: &Managed,
         memory: &mut Memory,
-        (sight, wanted): (&Sight, &Look),
+        (state, wanted): (&K3sState, &Look),
     ) -> Result<Attempt> {
         // Whoever has the lock is changing something: the next look judges it afresh.
         let Ok(journal) = Journal::open(&self.directory)?.lock() else {
@@ -395,7 +395,7 @@ impl Keeper {
         let record = Record {
             is_one_way: true,
             ..Record::new(
-                &format!("k3s.{}", order.repair.word()),
+                &format!("k3s.{}", order.repair.suffix()),
                 WHO,
                 now(),
                 does.clone(),
@@ -414,11 +414,11 @@ impl Keeper {
         }
         // While it comes up, whoever wants to change something may do so.
         drop(journal);
-        self.leave(sight, note, memory, (wanted.folder(), false))?;
+        self.leave(state, note, memory, (wanted.folder(), false))?;
         let _telling = self.system.begin_telling(&does);
         if done.outcome == Outcome::Done.as_str() {
             let came = self.system.wait_ready(&note.node, None, READY_WITHIN);
-            let came = came.and_then(|()| self.has_helped(order, note, sight, memory));
+            let came = came.and_then(|()| self.has_helped(order, note, state, memory));
             if has_lease {
                 self.leave_lease(&note.node);
             }
@@ -440,16 +440,16 @@ impl Keeper {
         &self,
         order: &Order,
         note: &Managed,
-        sight: &Sight,
+        state: &K3sState,
         memory: &mut Memory,
     ) -> Result<()> {
         if order.fault.id.starts_with(CERTIFICATES) {
-            return self.system.has_renewed(note, sight, memory);
+            return self.system.has_renewed(note, state, memory);
         }
         let lacks = match order.repair {
             Repair::Start | Repair::Restart => None,
             Repair::Import => {
-                let image = sight.lacks_image.as_deref();
+                let image = state.lacks_image.as_deref();
                 let image = image.filter(|_| order.fault.id == GONE);
                 self.system.still_lacks(&note.data_dir, image)
             }
@@ -754,13 +754,13 @@ impl System {
 
     /// Judges a restart for certificates. Those that would still be renewed by now are left alone
     /// from here on, so that they neither cause another restart nor hide one that is needed.
-    fn has_renewed(&self, note: &Managed, sight: &Sight, memory: &mut Memory) -> Result<()> {
+    fn has_renewed(&self, note: &Managed, state: &K3sState, memory: &mut Memory) -> Result<()> {
         let now = clock::now();
         let is_left =
             |(path, end): &(String, Wall)| is_renewed(path) && days_until(*end, now) < RENEWED_DAYS;
         let left: Vec<_> = self.ends(&note.data_dir).filter(is_left).collect();
         memory.not_renewed(left.iter().map(|(_, end)| *end), now.wall);
-        let wanted = sight.certificate.as_ref().map(|(path, _)| path);
+        let wanted = state.certificate.as_ref().map(|(path, _)| path);
         match left.iter().find(|(path, _)| Some(path) == wanted) {
             Some((path, _)) => Err(
                 Error::new("k3s did not renew a certificate when it started")
@@ -930,9 +930,9 @@ mod tests {
             Some((found.0, found.1 < RENEWED_DAYS))
         };
         let mut memory = Memory::default();
-        let sight = Sight {
+        let state = K3sState {
             certificate: system.certificate("/d", clock::now(), &memory),
-            ..Sight::default()
+            ..K3sState::default()
         };
         assert_eq!(
             ending(&memory),
@@ -940,7 +940,7 @@ mod tests {
         );
         // The restart.
         put("own.crt", 2099);
-        let error = system.has_renewed(&note, &sight, &mut memory).unwrap_err();
+        let error = system.has_renewed(&note, &state, &mut memory).unwrap_err();
         assert!(error.sentence().contains("stale.crt"), "{error}");
         memory = Memory::parse(&memory.text());
         assert_eq!(
@@ -954,11 +954,11 @@ mod tests {
             Some(("/d/server/tls/own.crt".to_owned(), true))
         );
         put("own.crt", 2099);
-        let sight = Sight {
+        let state = K3sState {
             certificate: Some(("/d/server/tls/own.crt".to_owned(), -1)),
-            ..Sight::default()
+            ..K3sState::default()
         };
-        assert!(system.has_renewed(&note, &sight, &mut memory).is_ok());
+        assert!(system.has_renewed(&note, &state, &mut memory).is_ok());
     }
 
     #[test]
@@ -995,7 +995,7 @@ mod tests {
         put("serving-kube-apiserver.crt", 364);
         assert!(
             system
-                .has_renewed(&note, &Sight::default(), &mut memory)
+                .has_renewed(&note, &K3sState::default(), &mut memory)
                 .is_ok()
         );
         assert!(doubt(&memory).unwrap().contains("10 days before"));
@@ -1041,11 +1041,11 @@ mod tests {
         files::replace(&date, b"#!/bin/sh\necho 12:00\n", 0o755).unwrap();
         let keeper = Keeper::new(root.path(), &root.path().join("keeper"));
         let note = Managed::default();
-        let sight = Sight {
+        let state = K3sState {
             service: Service::parse("ActiveState=active"),
             api: Some(Api::Node(Node::parse("condition|Ready|True|fine").unwrap())),
             certificate: Some(("a.crt".to_owned(), 20)),
-            ..Sight::default()
+            ..K3sState::default()
         };
         let at = |seconds: u64| Now {
             mono: Mono::since_boot(Duration::from_secs(seconds)),
@@ -1053,8 +1053,8 @@ mod tests {
         };
         for (window, waits) in [("02:00-05:00", true), ("11:00-13:00", false)] {
             let mut memory = Memory::default();
-            memory.look(&sight, at(1000), true);
-            let order = memory.look(&sight, at(5000), true).remove(0);
+            memory.look(&state, at(1000), true);
+            let order = memory.look(&state, at(5000), true).remove(0);
             let wanted = Look {
                 repairs: true,
                 backups: None,
@@ -1062,7 +1062,7 @@ mod tests {
                 group: None,
                 built: Wall::default(),
             };
-            let done = keeper.repair(&order, &note, &mut memory, (&sight, &wanted));
+            let done = keeper.repair(&order, &note, &mut memory, (&state, &wanted));
             assert!(matches!(done.unwrap(), Attempt::HeldUp));
             // Here nothing says that the clock is synchronized, which is what holds it up then.
             assert_eq!(memory.handed().is_empty(), waits, "{window}");
