@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{
-    Object, Observation, Scope, Sight,
+    ClusterView, Object, Observation, Scope,
     containers::{count_of, statuses},
     messages::events_about,
     object::text,
@@ -20,8 +20,8 @@ const CHARS_MAX: usize = 120;
 
 /// Inputs of a verdict on these objects, a line for each one, and for each Pod that is not ready or
 /// was restarted; none where nothing is seen.
-pub fn inputs(scope: &Scope, sight: Sight<'_>) -> Vec<String> {
-    let Sight::Seen(seen) = sight else {
+pub fn inputs(scope: &Scope, view: ClusterView<'_>) -> Vec<String> {
+    let ClusterView::Seen(seen) = view else {
         return Vec::new();
     };
     let (mut lines, mut complete) = (Vec::new(), Vec::new());
@@ -171,7 +171,7 @@ mod tests {
     fn inputs_are_states_and_reasons_without_the_words_of_a_program() {
         let of_node = |is_ready| {
             let (scope, seen) = daemons(1, is_ready);
-            inputs(&scope, Sight::Seen(&seen))
+            inputs(&scope, ClusterView::Seen(&seen))
         };
         let all = [
             "DaemonSet shop/web has 0 of 1 Pods available, 1 of the new version",
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn of_many_inputs_the_rest_is_counted() {
         let (scope, seen) = daemons(40, true);
-        let all = inputs(&scope, Sight::Seen(&seen));
+        let all = inputs(&scope, ClusterView::Seen(&seen));
         assert_eq!(all.len(), LINES_MAX + 1);
         assert_eq!(all.last().unwrap(), "and 34 more");
     }

@@ -147,7 +147,7 @@ pub struct JudgedRollout {
 
 /// View of the cluster at one moment.
 #[derive(Clone, Copy, Debug)]
-pub enum Sight<'a> {
+pub enum ClusterView<'a> {
     /// Everything that a verdict reads.
     Seen(&'a Observation),
     /// The API server refuses to show it.
@@ -156,7 +156,7 @@ pub enum Sight<'a> {
     Blind,
 }
 
-impl<'a> From<Option<&'a Observation>> for Sight<'a> {
+impl<'a> From<Option<&'a Observation>> for ClusterView<'a> {
     fn from(seen: Option<&'a Observation>) -> Self {
         seen.map_or(Self::Blind, Self::Seen)
     }
@@ -236,7 +236,7 @@ impl Rollout {
     }
 
     /// Judges what is seen now.
-    pub fn observe(&mut self, sight: Sight<'_>, now: Mono) -> JudgedRollout {
+    pub fn observe(&mut self, view: ClusterView<'_>, now: Mono) -> JudgedRollout {
         if let Some(last) = self.last.as_ref().filter(|last| last.verdict.is_final()) {
             return last.clone();
         }
@@ -244,8 +244,8 @@ impl Rollout {
             self.blind_since.get_or_insert(self.looked);
         }
         self.looked = now;
-        let (verdict, sentence, finding) = match sight {
-            Sight::Seen(seen) => {
+        let (verdict, sentence, finding) = match view {
+            ClusterView::Seen(seen) => {
                 self.sees_again(now);
                 if workloads::has_leaving(seen) {
                     self.left = Some(now);
@@ -260,9 +260,9 @@ impl Rollout {
                 }
                 self.judge(look, now)
             }
-            Sight::Refused(_) | Sight::Blind => {
+            ClusterView::Refused(_) | ClusterView::Blind => {
                 self.blind_since.get_or_insert(now);
-                unseen(sight)
+                unseen(view)
             }
         };
         let since = match &self.last {
@@ -458,14 +458,14 @@ fn note_done(done: &mut BTreeSet<Key>, scope: &mut Scope, seen: &Observation) {
 }
 
 /// Verdict on a cluster that cannot be seen.
-fn unseen(sight: Sight<'_>) -> (RolloutVerdict, String, Option<Finding>) {
-    match sight {
-        Sight::Refused(found) => (
+fn unseen(view: ClusterView<'_>) -> (RolloutVerdict, String, Option<Finding>) {
+    match view {
+        ClusterView::Refused(found) => (
             RolloutVerdict::Waiting,
             found.sentence.clone(),
             Some(found.clone()),
         ),
-        Sight::Blind | Sight::Seen(_) => {
+        ClusterView::Blind | ClusterView::Seen(_) => {
             let sentence = "the Kubernetes API does not answer; deadlines stop until it does";
             (RolloutVerdict::Blind, sentence.to_owned(), None)
         }
@@ -473,9 +473,9 @@ fn unseen(sight: Sight<'_>) -> (RolloutVerdict, String, Option<Finding>) {
 }
 
 /// Judges what runs, without a change in progress: there is neither a soak nor a deadline.
-pub fn standing(scope: &Scope, sight: Sight<'_>) -> (RolloutVerdict, String, Option<Finding>) {
-    let Sight::Seen(seen) = sight else {
-        return unseen(sight);
+pub fn standing(scope: &Scope, view: ClusterView<'_>) -> (RolloutVerdict, String, Option<Finding>) {
+    let ClusterView::Seen(seen) = view else {
+        return unseen(view);
     };
     let look = look(scope, seen);
     if look.is_complete {

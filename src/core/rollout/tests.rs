@@ -112,9 +112,9 @@ fn the_time_that_a_version_took_is_without_its_soak_and_without_a_blind_hour() {
     assert_eq!(verdicts(&mut one, &times), [Progressing, Soaking, Good]);
     assert_eq!(one.took(), Duration::from_secs(25));
     let mut other = rollout();
-    other.observe(Sight::Seen(&starting()), at(0));
+    other.observe(ClusterView::Seen(&starting()), at(0));
     for second in 1..3600 {
-        other.observe(Sight::Blind, at(second));
+        other.observe(ClusterView::Blind, at(second));
     }
     let times = [(3600, Some(starting())), (3640, Some(ready()))];
     assert_eq!(verdicts(&mut other, &times), [Progressing, Soaking]);
@@ -131,7 +131,9 @@ fn flapping_is_never_good_and_bad_at_the_deadline() {
         } else {
             starting()
         };
-        last = rollout.observe(Sight::Seen(&seen), at(second)).verdict;
+        last = rollout
+            .observe(ClusterView::Seen(&seen), at(second))
+            .verdict;
         assert_ne!(last, Good);
     }
     assert_eq!(last, Bad);
@@ -158,7 +160,7 @@ fn a_missing_image_is_bad_after_a_minute_not_at_once() {
     let mut rollout = rollout();
     let missing =
         pulling("rpc error: code = NotFound desc = failed to resolve reference: not found");
-    let first = rollout.observe(Sight::Seen(&missing), at(0));
+    let first = rollout.observe(ClusterView::Seen(&missing), at(0));
     assert_eq!(
         (first.verdict, first.finding.unwrap().cause),
         (Progressing, Cause::ImageNotFound)
@@ -173,7 +175,10 @@ fn a_missing_image_is_bad_after_a_minute_not_at_once() {
         [Progressing, Progressing, Bad]
     );
     // It stays so, whatever comes later.
-    assert_eq!(rollout.observe(Sight::Seen(&ready()), at(61)).verdict, Bad);
+    assert_eq!(
+        rollout.observe(ClusterView::Seen(&ready()), at(61)).verdict,
+        Bad
+    );
 }
 
 #[test]
@@ -182,7 +187,9 @@ fn a_registry_that_is_away_for_an_hour_makes_nothing_bad() {
     let away = pulling("failed to do request: dial tcp 192.0.2.1:443: i/o timeout");
     for second in 0..3600 {
         assert_eq!(
-            rollout.observe(Sight::Seen(&away), at(second)).verdict,
+            rollout
+                .observe(ClusterView::Seen(&away), at(second))
+                .verdict,
             Waiting
         );
     }
@@ -200,20 +207,20 @@ fn a_node_that_makes_no_containers_for_an_hour_makes_nothing_bad() {
         let state = json!({"waiting": {"reason": "CreateContainerError", "message": message}});
         let (away, lost) = (seen(false, 0, &state), restarted(9, &state, ("Error", 1)));
         for second in 0..3600 {
-            let judged = rollout.observe(Sight::Seen(&away), at(second));
+            let judged = rollout.observe(ClusterView::Seen(&away), at(second));
             assert_eq!(judged.verdict, Waiting, "{message}");
         }
-        let judged = rollout.observe(Sight::Seen(&lost), at(3600));
+        let judged = rollout.observe(ClusterView::Seen(&lost), at(3600));
         assert_eq!(judged.verdict, Waiting, "{message}");
     }
     // What nobody knows is left to the deadline.
     let mut rollout = rollout();
     let state = json!({"waiting": {"reason": "RunContainerError", "message": "something new"}});
     for second in 0..600 {
-        let judged = rollout.observe(Sight::Seen(&seen(false, 0, &state)), at(second));
+        let judged = rollout.observe(ClusterView::Seen(&seen(false, 0, &state)), at(second));
         assert_eq!(judged.verdict, Progressing);
     }
-    let late = rollout.observe(Sight::Seen(&seen(false, 0, &state)), at(600));
+    let late = rollout.observe(ClusterView::Seen(&seen(false, 0, &state)), at(600));
     assert_eq!(
         (late.verdict, late.finding.unwrap().cause),
         (Bad, Cause::ContainerStart)
@@ -223,16 +230,16 @@ fn a_node_that_makes_no_containers_for_an_hour_makes_nothing_bad() {
 #[test]
 fn a_blind_hour_does_not_count_against_the_deadline() {
     let mut rollout = rollout();
-    rollout.observe(Sight::Seen(&starting()), at(0));
+    rollout.observe(ClusterView::Seen(&starting()), at(0));
     for second in 1..3600 {
         assert_eq!(
-            rollout.observe(Sight::Blind, at(second)).verdict,
+            rollout.observe(ClusterView::Blind, at(second)).verdict,
             RolloutVerdict::Blind
         );
     }
     let times = [(3600, Some(starting())), (4199, Some(starting()))];
     assert_eq!(verdicts(&mut rollout, &times), [Progressing, Progressing]);
-    let late = rollout.observe(Sight::Seen(&starting()), at(4200));
+    let late = rollout.observe(ClusterView::Seen(&starting()), at(4200));
     assert_eq!(
         (late.verdict, late.finding.unwrap().cause),
         (Bad, Cause::Deadline)
@@ -278,12 +285,14 @@ fn backs_off() -> Value {
 fn three_restarts_are_a_loop_and_two_are_not() {
     let crashed = |count| restarted(count, &backs_off(), ("Error", 3));
     let mut rollout = rollout();
-    rollout.observe(Sight::Seen(&starting()), at(0));
+    rollout.observe(ClusterView::Seen(&starting()), at(0));
     assert_eq!(
-        rollout.observe(Sight::Seen(&crashed(2)), at(1)).verdict,
+        rollout
+            .observe(ClusterView::Seen(&crashed(2)), at(1))
+            .verdict,
         Progressing
     );
-    let bad = rollout.observe(Sight::Seen(&crashed(3)), at(2));
+    let bad = rollout.observe(ClusterView::Seen(&crashed(3)), at(2));
     assert_eq!(bad.verdict, Bad);
     assert_eq!(
         bad.sentence,
@@ -298,7 +307,7 @@ fn restarts_from_before_the_change_count_neither_as_a_loop_nor_as_lack_of_memory
         let end = (reason, code);
         let mut rollout = rollout();
         for second in 0..100 {
-            let judged = rollout.observe(Sight::Seen(&restarted(7, &runs, end)), at(second));
+            let judged = rollout.observe(ClusterView::Seen(&restarted(7, &runs, end)), at(second));
             assert_eq!(
                 (judged.verdict, judged.finding),
                 (Progressing, None),
@@ -308,12 +317,12 @@ fn restarts_from_before_the_change_count_neither_as_a_loop_nor_as_lack_of_memory
         // It goes on as it was: still within what a node does to it.
         let waits = restarted(6 + more, &backs_off(), end);
         assert_eq!(
-            rollout.observe(Sight::Seen(&waits), at(101)).verdict,
+            rollout.observe(ClusterView::Seen(&waits), at(101)).verdict,
             Progressing,
             "{reason}"
         );
         let last = rollout.observe(
-            Sight::Seen(&restarted(7 + more, &backs_off(), end)),
+            ClusterView::Seen(&restarted(7 + more, &backs_off(), end)),
             at(102),
         );
         let is_lost = reason == "Unknown";
@@ -333,13 +342,13 @@ fn a_program_that_lacks_dns_or_disk_waits_and_one_that_asks_for_a_wrong_name_is_
         ("lookup db: no such host", Bad, Cause::CrashLoop),
     ] {
         let mut rollout = rollout();
-        rollout.observe(Sight::Seen(&starting()), at(0));
+        rollout.observe(ClusterView::Seen(&starting()), at(0));
         let mut crashed = restarted(5, &backs_off(), ("Error", 1));
         crashed.add(Object::reduced(
             LAST_LINES,
             &json!({"metadata": {"name": "web-1-a/c", "namespace": "shop"}, "id": "", "lines": [line]}),
         ));
-        let judged = rollout.observe(Sight::Seen(&crashed), at(1));
+        let judged = rollout.observe(ClusterView::Seen(&crashed), at(1));
         assert_eq!(
             (judged.verdict, judged.finding.unwrap().cause),
             (wanted, cause)
@@ -351,7 +360,7 @@ fn a_program_that_lacks_dns_or_disk_waits_and_one_that_asks_for_a_wrong_name_is_
 fn a_container_that_waits_after_an_end_of_before_shows_it_and_is_not_bad() {
     let mut rollout = rollout();
     let waits = restarted(9, &backs_off(), ("StartError", 128));
-    let first = rollout.observe(Sight::Seen(&waits), at(0));
+    let first = rollout.observe(ClusterView::Seen(&waits), at(0));
     assert_eq!(
         (first.verdict, first.finding.unwrap().cause),
         (Progressing, Cause::ContainerStart)
@@ -359,24 +368,24 @@ fn a_container_that_waits_after_an_end_of_before_shows_it_and_is_not_bad() {
     // The end of before has its restart, and that one the next two.
     for (second, restarts) in [(1, 10), (2, 11), (3, 12)] {
         let crashed = restarted(restarts, &backs_off(), ("Error", 1));
-        let judged = rollout.observe(Sight::Seen(&crashed), at(second));
+        let judged = rollout.observe(ClusterView::Seen(&crashed), at(second));
         assert_eq!(judged.verdict, Progressing, "{restarts}");
     }
     let crashed = restarted(13, &backs_off(), ("Error", 1));
-    let judged = rollout.observe(Sight::Seen(&crashed), at(4));
+    let judged = rollout.observe(ClusterView::Seen(&crashed), at(4));
     assert_eq!(judged.verdict, Bad);
 }
 
 #[test]
 fn what_ended_while_nothing_was_seen_proves_nothing() {
     let mut rollout = rollout();
-    rollout.observe(Sight::Seen(&starting()), at(0));
-    rollout.observe(Sight::Blind, at(1));
+    rollout.observe(ClusterView::Seen(&starting()), at(0));
+    rollout.observe(ClusterView::Blind, at(1));
     let runs = restarted(4, &json!({"running": {}}), ("Error", 137));
-    let judged = rollout.observe(Sight::Seen(&runs), at(2));
+    let judged = rollout.observe(ClusterView::Seen(&runs), at(2));
     assert_eq!(judged.verdict, Progressing);
     let judged = rollout.observe(
-        Sight::Seen(&restarted(7, &backs_off(), ("Error", 1))),
+        ClusterView::Seen(&restarted(7, &backs_off(), ("Error", 1))),
         at(3),
     );
     assert_eq!(judged.verdict, Bad);
@@ -405,7 +414,7 @@ fn a_pod_that_takes_the_place_of_an_earlier_one_has_no_earlier_ends() {
 #[test]
 fn a_version_whose_controller_has_not_seen_it_waits() {
     let mut rollout = rollout();
-    let first = rollout.observe(Sight::Seen(&Observation::default()), at(0));
+    let first = rollout.observe(ClusterView::Seen(&Observation::default()), at(0));
     assert_eq!(first.verdict, Waiting);
     assert_eq!(first.sentence, "Deployment shop/web is not there yet");
 }
@@ -428,7 +437,7 @@ fn ids_are_unique_and_never_change_their_form() {
 #[test]
 fn a_refused_look_says_so_and_stops_deadlines_and_the_soak() {
     let mut rollout = rollout();
-    rollout.observe(Sight::Seen(&ready()), at(0));
+    rollout.observe(ClusterView::Seen(&ready()), at(0));
     let refused = Finding {
         cause: Cause::AccessRefused,
         object: String::new(),
@@ -438,15 +447,17 @@ fn a_refused_look_says_so_and_stops_deadlines_and_the_soak() {
         is_definite: false,
     };
     for second in 1..3600 {
-        let judged = rollout.observe(Sight::Refused(&refused), at(second));
+        let judged = rollout.observe(ClusterView::Refused(&refused), at(second));
         assert_eq!(judged.verdict, Waiting);
         assert_eq!(judged.finding.as_ref(), Some(&refused));
     }
     let scope = &rollout.scope;
-    let (verdict, sentence, _) = standing(scope, Sight::Refused(&refused));
+    let (verdict, sentence, _) = standing(scope, ClusterView::Refused(&refused));
     assert_eq!((verdict, sentence), (Waiting, refused.sentence));
     assert_eq!(
-        rollout.observe(Sight::Seen(&ready()), at(3600)).verdict,
+        rollout
+            .observe(ClusterView::Seen(&ready()), at(3600))
+            .verdict,
         Soaking
     );
 }
@@ -480,8 +491,8 @@ fn a_service_of_a_workload_that_is_scaled_to_nothing_is_good() {
     assert_eq!(verdicts(&mut rollout, &times), [Soaking, Good]);
     let (scope, seen) = with_service(0, "typo");
     let mut rollout = Rollout::new(scope, at(0));
-    rollout.observe(Sight::Seen(&seen), at(0));
-    let bad = rollout.observe(Sight::Seen(&seen), at(20));
+    rollout.observe(ClusterView::Seen(&seen), at(0));
+    let bad = rollout.observe(ClusterView::Seen(&seen), at(20));
     assert_eq!(
         (bad.verdict, bad.finding.unwrap().cause),
         (Bad, Cause::ServiceNoEndpoints)
@@ -503,7 +514,7 @@ fn a_daemon_set_that_fits_no_node_is_good_with_a_doubt() {
         deadline: DEADLINE,
         soak: SOAK,
     };
-    let (verdict, sentence, found) = standing(&scope, Sight::Seen(&seen));
+    let (verdict, sentence, found) = standing(&scope, ClusterView::Seen(&seen));
     assert_eq!(verdict, Good);
     assert_eq!(
         sentence,
@@ -537,7 +548,7 @@ fn without_room(kind: &str, spec: &Value, status: &Value) -> RolloutVerdict {
         deadline: DEADLINE,
         soak: SOAK,
     };
-    standing(&scope, Sight::Seen(&seen)).0
+    standing(&scope, ClusterView::Seen(&seen)).0
 }
 
 #[test]
@@ -577,7 +588,7 @@ fn an_ingress_that_names_a_port_its_service_has_not_leads_nowhere() {
             "spec": {"rules": [{"http": {"paths": [{"backend": backend}]}}]}}),
         ));
         scope.targets.insert(key("Ingress", "worker"), 0);
-        standing(&scope, Sight::Seen(&seen))
+        standing(&scope, ClusterView::Seen(&seen))
     };
     for port in [json!({"number": 80}), json!({"name": "http"})] {
         assert_eq!(judged(&port).0, Good, "{port}");
@@ -609,11 +620,11 @@ fn a_pod_of_before_says_nothing_until_the_controller_has_seen_the_version() {
     target["metadata"]["generation"] = json!(2);
     old.add(Object::recorded(&target));
     let mut rollout = rollout();
-    let judged = rollout.observe(Sight::Seen(&old), at(0));
+    let judged = rollout.observe(ClusterView::Seen(&old), at(0));
     assert_eq!((judged.verdict, judged.finding), (Waiting, None));
     target["status"]["observedGeneration"] = json!(2);
     old.add(Object::recorded(&target));
-    assert_eq!(rollout.observe(Sight::Seen(&old), at(1)).verdict, Bad);
+    assert_eq!(rollout.observe(ClusterView::Seen(&old), at(1)).verdict, Bad);
 }
 
 #[test]
@@ -631,7 +642,7 @@ fn pods_of_a_daemon_set_that_has_none_of_the_new_version_say_nothing_about_it() 
             &json!({"metadata": {"name": "disks-1", "namespace": "shop", "uid": "p", "ownerReferences": [{"uid": "s"}]},
                 "status": {"containerStatuses": [{"name": "c", "state": {"waiting": waiting}}]}}),
         ));
-        standing(&scope_of("DaemonSet", "disks"), Sight::Seen(&seen)).0
+        standing(&scope_of("DaemonSet", "disks"), ClusterView::Seen(&seen)).0
     };
     assert_eq!([judged(0), judged(1)], [Progressing, Bad]);
 }
@@ -646,7 +657,7 @@ fn a_daemon_set_whose_pods_a_person_deletes_is_good_once_all_are_available() {
                 "spec": {"updateStrategy": {"type": strategy}},
                 "status": {"observedGeneration": 2, "desiredNumberScheduled": 2, "numberAvailable": 2}}),
         ));
-        standing(&scope_of("DaemonSet", "disks"), Sight::Seen(&seen)).0
+        standing(&scope_of("DaemonSet", "disks"), ClusterView::Seen(&seen)).0
     };
     assert_eq!(judged("OnDelete"), Good);
     assert_eq!(judged("RollingUpdate"), Progressing);
@@ -697,7 +708,7 @@ fn a_pod_that_waits_for_its_lost_node_makes_nothing_bad() {
             let seen = half_lost(kind, pod);
             let mut rollout = Rollout::new(scope_of(kind, "db"), at(0));
             for second in 0..1200 {
-                let judged = rollout.observe(Sight::Seen(&seen), at(second));
+                let judged = rollout.observe(ClusterView::Seen(&seen), at(second));
                 let cause = judged.finding.map(|found| found.cause);
                 assert_eq!(
                     (judged.verdict, cause),
@@ -717,7 +728,7 @@ fn a_daemon_set_waits_for_a_cordoned_node_and_a_stateful_set_does_not() {
         let node = json!({"metadata": {"name": "lost"}, "spec": {"unschedulable": true}, "status": {"conditions": ready}});
         seen.add(Object::reduced("Node", &node));
         let mut rollout = Rollout::new(scope_of(kind, "db"), at(0));
-        let mut judge = |second| rollout.observe(Sight::Seen(&seen), at(second));
+        let mut judge = |second| rollout.observe(ClusterView::Seen(&seen), at(second));
         let judged = (0..=600).map(&mut judge).last().unwrap();
         (judged.verdict, judged.finding.unwrap().cause)
     };
@@ -745,7 +756,7 @@ fn an_image_that_is_still_being_pulled_waits_for_the_link_and_is_not_late() {
     let pulls = with_events(&[("Failed", "09:59:58"), ("Pulling", "10:00:00")]);
     let mut slow = rollout();
     for second in 0..3600 {
-        let judged = slow.observe(Sight::Seen(&pulls), at(second));
+        let judged = slow.observe(ClusterView::Seen(&pulls), at(second));
         assert_eq!(judged.verdict, Waiting, "{second}");
         assert_eq!(
             judged.sentence,
@@ -756,7 +767,7 @@ fn an_image_that_is_still_being_pulled_waits_for_the_link_and_is_not_late() {
     let pulled = with_events(&[("Pulling", "10:00:00"), ("Pulled", "10:00:00")]);
     let times = [(3600, Some(pulled.clone())), (4198, Some(pulled.clone()))];
     assert_eq!(verdicts(&mut slow, &times), [Progressing, Progressing]);
-    let late = slow.observe(Sight::Seen(&pulled), at(4200));
+    let late = slow.observe(ClusterView::Seen(&pulled), at(4200));
     assert_eq!(
         (late.verdict, late.finding.unwrap().cause),
         (Bad, Cause::Deadline)
@@ -875,7 +886,7 @@ fn what_lay_outside_before_does_not_explain_what_is_late() {
         (608, Some(starting())),
     ];
     verdicts(&mut rollout, &times);
-    let late = rollout.observe(Sight::Seen(&starting()), at(608));
+    let late = rollout.observe(ClusterView::Seen(&starting()), at(608));
     assert_eq!(
         (late.verdict, late.finding.unwrap().cause),
         (Bad, Cause::Deadline)
@@ -1048,7 +1059,7 @@ fn a_job_that_was_done_and_is_gone_by_its_ttl_is_still_done() {
     let times = [(0, Some(done)), (30, Some(ready())), (60, Some(ready()))];
     assert_eq!(verdicts(&mut rollout, &times), [Soaking, Soaking, Good]);
     let mut rollout = Rollout::new(scope, at(0));
-    let never = rollout.observe(Sight::Seen(&ready()), at(0));
+    let never = rollout.observe(ClusterView::Seen(&ready()), at(0));
     assert_eq!(never.verdict, Waiting);
 }
 
@@ -1091,9 +1102,9 @@ fn a_secret_that_a_custom_resource_of_the_app_may_make_is_waited_for() {
         scope.targets.extend(kind.map(|kind| (key(kind, "web"), 0)));
         let mut rollout = Rollout::new(scope, at(0));
         let times = [5, 599, 600].map(|second| (second, Some(seen.clone())));
-        rollout.observe(Sight::Seen(&seen), at(0));
+        rollout.observe(ClusterView::Seen(&seen), at(0));
         let verdicts = verdicts(&mut rollout, &times);
-        let last = rollout.observe(Sight::Seen(&seen), at(601));
+        let last = rollout.observe(ClusterView::Seen(&seen), at(601));
         (verdicts, last.finding.unwrap().cause)
     };
     let missing = Cause::ConfigMissing;
@@ -1130,7 +1141,7 @@ fn a_job_that_tries_again_after_a_pod_that_failed_is_not_late_while_it_runs() {
     let mut rollout = Rollout::new(scope_of("Job", "migrate"), at(0));
     let times = [(0, Some(seen.clone())), (600, Some(seen.clone()))];
     assert_eq!(verdicts(&mut rollout, &times), [Progressing, Bad]);
-    let found = rollout.observe(Sight::Seen(&seen), at(601)).finding;
+    let found = rollout.observe(ClusterView::Seen(&seen), at(601)).finding;
     assert_eq!(found.unwrap().cause, Cause::CrashLoop);
 }
 
@@ -1146,8 +1157,8 @@ fn restarts_of_a_job_are_counted_by_the_job() {
             json!({"restartPolicy": policy, "containers": [{"name": "c", "resources": limits}]});
         seen.add(pod_of_job("migrate-1", "Running", (&spec, &ended)));
         let mut rollout = Rollout::new(scope_of("Job", "migrate"), at(0));
-        rollout.observe(Sight::Seen(&Observation::default()), at(0));
-        let judged = rollout.observe(Sight::Seen(&seen), at(1));
+        rollout.observe(ClusterView::Seen(&Observation::default()), at(0));
+        let judged = rollout.observe(ClusterView::Seen(&seen), at(1));
         (judged.verdict, judged.finding.unwrap().cause)
     };
     for (reason, cause) in [("Error", Cause::CrashLoop), ("OOMKilled", Cause::Oom)] {
@@ -1164,7 +1175,7 @@ fn restarts_of_a_job_are_counted_by_the_job() {
 fn what_stands_is_not_bad_for_restarts_of_long_ago() {
     let judged = |state: &Value, reason: &str| {
         let seen = restarted(7, state, (reason, 137));
-        let (verdict, _, found) = standing(&rollout().scope, Sight::Seen(&seen));
+        let (verdict, _, found) = standing(&rollout().scope, ClusterView::Seen(&seen));
         (verdict, found.map(|found| found.cause))
     };
     let runs = json!({"running": {}});
@@ -1181,7 +1192,7 @@ fn of_a_route_of_the_gateway_api_nobody_knows_whether_it_is_ready() {
         let mut scope = scope_of("Deployment", "web");
         let keys = kinds.iter().map(|kind| (key(kind, "web"), 0));
         scope.targets.extend(keys);
-        let (verdict, sentence, _) = standing(&scope, Sight::Seen(&ready()));
+        let (verdict, sentence, _) = standing(&scope, ClusterView::Seen(&ready()));
         assert_eq!(verdict, Good);
         sentence
     };
@@ -1224,10 +1235,13 @@ fn a_program_that_crashes_until_its_database_is_pulled_is_not_bad() {
     scope.targets.insert(key("StatefulSet", "db"), 1);
     let crashed = |count| restarted(count, &backs_off(), ("Error", 1));
     let mut rollout = Rollout::new(scope.clone(), at(0));
-    rollout.observe(Sight::Seen(&with_database(starting(), "Pulling")), at(0));
+    rollout.observe(
+        ClusterView::Seen(&with_database(starting(), "Pulling")),
+        at(0),
+    );
     for second in 1..3600 {
         let seen = with_database(crashed(1 + second / 300), "Pulling");
-        let judged = rollout.observe(Sight::Seen(&seen), at(second));
+        let judged = rollout.observe(ClusterView::Seen(&seen), at(second));
         let cause = judged.finding.unwrap().cause;
         assert_eq!((judged.verdict, cause), (Waiting, Cause::ImagePulling));
         assert_eq!(
@@ -1242,14 +1256,14 @@ fn a_program_that_crashes_until_its_database_is_pulled_is_not_bad() {
         (3602, 16, Bad),
     ] {
         let seen = with_database(crashed(count), "Pulled");
-        let judged = rollout.observe(Sight::Seen(&seen), at(second));
+        let judged = rollout.observe(ClusterView::Seen(&seen), at(second));
         assert_eq!(judged.verdict, wanted, "{count}");
     }
     // What is not of the app excuses nothing.
     let mut rollout = Rollout::new(scope_of("Deployment", "web"), at(0));
     let alone = |seen| with_database(seen, "Pulling");
-    rollout.observe(Sight::Seen(&alone(starting())), at(0));
-    let judged = rollout.observe(Sight::Seen(&alone(crashed(3))), at(1));
+    rollout.observe(ClusterView::Seen(&alone(starting())), at(0));
+    let judged = rollout.observe(ClusterView::Seen(&alone(crashed(3))), at(1));
     assert_eq!(judged.verdict, Bad);
 }
 

@@ -8,13 +8,13 @@ use super::{
     inspect::{Values, changed},
     ledger::of_api,
     redact::redact,
-    verdict::{kinds, refused, scope, sight},
+    verdict::{kinds, refused, scope, view},
 };
 use crate::{
     core::{
         apps::{App, LastChange, Manifest, Need, Revision, Stage, needs, unpinned},
         journal::Change,
-        rollout::{JudgedRollout, RolloutVerdict, Sight, inputs, standing},
+        rollout::{ClusterView, JudgedRollout, RolloutVerdict, inputs, standing},
         time::Wall,
     },
     error::Result,
@@ -176,7 +176,7 @@ impl Apps {
             .filter(|manifest| manifest.kind.name != "Job")
             .collect();
         let scope = scope(&services);
-        let judge = |sight: Sight<'_>| (standing(&scope, sight), inputs(&scope, sight));
+        let judge = |view: ClusterView<'_>| (standing(&scope, view), inputs(&scope, view));
         let known = self.look_by_watches(app, judge);
         let cluster = self.cluster(app.owner);
         let ((verdict, sentence, mut finding), inputs) = if let Some(known) = known {
@@ -184,7 +184,7 @@ impl Apps {
         } else {
             let seen = cluster.observe(&app.namespace, &kinds(&services)).await;
             let seen = seen.map_err(|error| refused(&error));
-            judge(sight(&seen))
+            judge(view(&seen))
         };
         redact(&cluster, (manifests, &app.namespace), finding.as_mut()).await;
         let judgement = JudgedRollout {

@@ -19,7 +19,7 @@ use crate::{
     core::{
         apps::{App, Outcome as Concluded, Owner},
         journal::{Journal, Outcome},
-        rollout::{JudgedRollout, LOOK_EVERY, RolloutVerdict, Sight, inputs},
+        rollout::{ClusterView, JudgedRollout, LOOK_EVERY, RolloutVerdict, inputs},
     },
     error::{Error, Result, Retry},
     net::deadline,
@@ -357,7 +357,7 @@ impl Apps {
         let running = self.running.borrow();
         let running = running.get(app)?;
         match &running.watched {
-            Some(watched) => watched.look(|sight| inputs(&watched.scope, sight)),
+            Some(watched) => watched.look(|view| inputs(&watched.scope, view)),
             None => Some(running.outcome.inputs.clone()),
         }
     }
@@ -366,7 +366,7 @@ impl Apps {
     pub(super) fn look_by_watches<T>(
         &self,
         app: &App,
-        look: impl FnOnce(Sight<'_>) -> T,
+        look: impl FnOnce(ClusterView<'_>) -> T,
     ) -> Option<T> {
         let running = self.running.borrow();
         let running = running.get(&app.name)?;

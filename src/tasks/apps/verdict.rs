@@ -13,8 +13,8 @@ use crate::{
     core::{
         apps::{Kind, Manifest, Outcome as Concluded},
         rollout::{
-            Cause, DEADLINE, Finding, JudgedRollout, Observation, RolloutVerdict, Scope, Sight,
-            is_watched,
+            Cause, ClusterView, DEADLINE, Finding, JudgedRollout, Observation, RolloutVerdict,
+            Scope, is_watched,
         },
         time::{Mono, Now},
     },
@@ -35,11 +35,11 @@ pub(super) fn refused(error: &Error) -> Option<Finding> {
 }
 
 /// The view of the cluster that a look gave: an observation, a refusal, or nothing.
-pub(super) const fn sight(seen: &Result<Observation, Option<Finding>>) -> Sight<'_> {
+pub(super) const fn view(seen: &Result<Observation, Option<Finding>>) -> ClusterView<'_> {
     match seen {
-        Ok(seen) => Sight::Seen(seen),
-        Err(Some(found)) => Sight::Refused(found),
-        Err(None) => Sight::Blind,
+        Ok(seen) => ClusterView::Seen(seen),
+        Err(Some(found)) => ClusterView::Refused(found),
+        Err(None) => ClusterView::Blind,
     }
 }
 

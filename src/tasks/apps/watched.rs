@@ -12,7 +12,7 @@ use crate::{
     core::{
         apps::{Kind, NODE, Owner, read_for},
         backoff::Backoff,
-        rollout::{JobEnd, Key, LAST_LINES, Object, Observation, Scope, Sight, job_end},
+        rollout::{ClusterView, JobEnd, Key, LAST_LINES, Object, Observation, Scope, job_end},
     },
     error::{Error, Retry},
     host::clock,
@@ -96,14 +96,14 @@ impl Watched {
     }
 
     /// Gives what is seen now to `look`; `None` until the first lists are complete.
-    pub(super) fn look<T>(&self, look: impl FnOnce(Sight<'_>) -> T) -> Option<T> {
+    pub(super) fn look<T>(&self, look: impl FnOnce(ClusterView<'_>) -> T) -> Option<T> {
         let (mut look, mut found) = (Some(look), None);
-        self.show(&mut |sight| found = look.take().map(|look| look(sight)));
+        self.show(&mut |view| found = look.take().map(|look| look(view)));
         found
     }
 
     /// The same, compiled once for all looks.
-    fn show(&self, look: &mut dyn FnMut(Sight<'_>)) {
+    fn show(&self, look: &mut dyn FnMut(ClusterView<'_>)) {
         let state = self.state.borrow();
         let failures = || {
             let kinds = state.kinds.values();
@@ -114,10 +114,10 @@ impl Watched {
             .find(|failure| failure.retry == Retry::Later)
             .or_else(|| failures().next());
         match failure.map(refused) {
-            Some(Some(found)) => look(Sight::Refused(&found)),
-            Some(None) => look(Sight::Blind),
+            Some(Some(found)) => look(ClusterView::Refused(&found)),
+            Some(None) => look(ClusterView::Blind),
             None if state.kinds.values().all(|part| part.is_complete) => {
-                look(Sight::Seen(&state.seen));
+                look(ClusterView::Seen(&state.seen));
             }
             None => {}
         }
@@ -343,10 +343,10 @@ mod tests {
             _task: smol::LocalExecutor::new().spawn(async {}),
         };
         let look = || {
-            watched.look(|sight| match sight {
-                Sight::Seen(_) => "seen",
-                Sight::Refused(_) => "refused",
-                Sight::Blind => "blind",
+            watched.look(|view| match view {
+                ClusterView::Seen(_) => "seen",
+                ClusterView::Refused(_) => "refused",
+                ClusterView::Blind => "blind",
             })
         };
         state.borrow_mut().take("Pod", Event::Restarted);

@@ -19,8 +19,8 @@ use crate::{
     core::{
         apps::{App, InventoryEntry, Kind, Manifest, digests},
         rollout::{
-            DEADLINE, JobEnd, JudgedRollout, LOOK_EVERY, Rollout, RolloutVerdict, Scope, Sight,
-            Stuck, job_end, stuck,
+            ClusterView, DEADLINE, JobEnd, JudgedRollout, LOOK_EVERY, Rollout, RolloutVerdict,
+            Scope, Stuck, job_end, stuck,
         },
         time::Mono,
     },
@@ -49,8 +49,8 @@ pub(super) enum Part {
 }
 
 /// Returns whether all of these Jobs have succeeded.
-fn are_done(scope: &Scope, sight: Sight<'_>) -> bool {
-    let Sight::Seen(seen) = sight else {
+fn are_done(scope: &Scope, view: ClusterView<'_>) -> bool {
+    let ClusterView::Seen(seen) = view else {
         return false;
     };
     let mut jobs = scope.targets.keys().map(|key| seen.get(key));
@@ -101,13 +101,13 @@ impl<'a> Judging<'a> {
     fn is_over(&self, watched: &Watched, judgement: &JudgedRollout) -> bool {
         judgement.verdict.is_final()
             || self.part == Part::First
-                && watched.look(|sight| are_done(&self.scope, sight)) == Some(true)
+                && watched.look(|view| are_done(&self.scope, view)) == Some(true)
     }
 
     fn proof(&self, watched: &Watched) -> Proof {
-        let digests = watched.look(|sight| match sight {
-            Sight::Seen(seen) => digests(&self.version.manifests, seen),
-            Sight::Refused(_) | Sight::Blind => LiteMap::new(),
+        let digests = watched.look(|view| match view {
+            ClusterView::Seen(seen) => digests(&self.version.manifests, seen),
+            ClusterView::Refused(_) | ClusterView::Blind => LiteMap::new(),
         });
         Proof {
             digests: digests.unwrap_or_default(),
@@ -159,7 +159,7 @@ impl Work {
             self.hear(judging.version, &watched, &mut judging.lines)
                 .await;
             let now = self.apps.now().mono;
-            if let Some(mut judgement) = watched.look(|sight| judging.rollout.observe(sight, now)) {
+            if let Some(mut judgement) = watched.look(|view| judging.rollout.observe(view, now)) {
                 let of = (judging.version, judging.namespace.as_str());
                 self.redact(of, &mut judgement, &mut judging.lines).await;
                 self.apps.show(&self.plan.app, &judgement);
@@ -200,9 +200,9 @@ impl Work {
     /// The controller of a StatefulSet waits for a Pod of a bad version for ever, also where the
     /// version that follows is right: it is deleted, as the documentation of Kubernetes says.
     async fn unstick(&self, watched: &Watched, judging: &Judging<'_>) {
-        let pods = watched.look(|sight| match sight {
-            Sight::Seen(seen) => stuck(&judging.scope, judging.stuck, seen),
-            Sight::Refused(_) | Sight::Blind => Vec::new(),
+        let pods = watched.look(|view| match view {
+            ClusterView::Seen(seen) => stuck(&judging.scope, judging.stuck, seen),
+            ClusterView::Refused(_) | ClusterView::Blind => Vec::new(),
         });
         for (namespace, name, uid) in pods.unwrap_or_default() {
             log::info!(

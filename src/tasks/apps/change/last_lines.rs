@@ -15,7 +15,7 @@ use super::{
 use crate::{
     core::{
         order::GatherExt as _,
-        rollout::{Died, JudgedRollout, Object, Sight, died, last_lines},
+        rollout::{ClusterView, Died, JudgedRollout, Object, died, last_lines},
         secret::Secret,
     },
     error::Retry,
@@ -40,9 +40,9 @@ impl Work {
     /// Adds to what is seen the last lines of containers that died since.
     pub(super) async fn hear(&self, version: &Version, watched: &Watched, lines: &mut LastLines) {
         let dead = || {
-            let dead = watched.look(|sight| match sight {
-                Sight::Seen(seen) => died(&watched.scope, seen),
-                Sight::Refused(_) | Sight::Blind => Vec::new(),
+            let dead = watched.look(|view| match view {
+                ClusterView::Seen(seen) => died(&watched.scope, seen),
+                ClusterView::Refused(_) | ClusterView::Blind => Vec::new(),
             });
             dead.unwrap_or_default()
         };
