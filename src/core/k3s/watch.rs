@@ -1,7 +1,7 @@
 //! Watch over k3s: which fault is there, whether it is repaired now, and when it is left to a
 //! person.
 //!
-//! It remembers from look to look, in one small file in memory; [`Memory::look`] is all there is to
+//! It remembers from look to look, in one small file in memory; [`WatchState::look`] is all there is to
 //! decide.
 
 use std::fmt::Write as _;
@@ -23,15 +23,15 @@ use crate::core::{
 };
 
 /// The file that the watch remembers in, and that the agent reads: root's, in memory.
-pub const MEMORY: &str = "/run/pipeops-k3s/watch";
+pub const STATE: &str = "/run/pipeops-k3s/watch";
 /// State of k3s as the last look saw it, for the agent: root's, in memory.
 pub const STATUS: &str = "/run/pipeops-k3s/status";
 /// Longest such state: some hundred volumes.
 pub const STATUS_BYTES_MAX: usize = 256 * 1024;
 /// Change that is under way, for the agent: root's, in memory.
-pub const DOING: &str = "/run/pipeops-k3s/doing";
+pub const PROGRESS: &str = "/run/pipeops-k3s/doing";
 /// Permissions of these files: the agent's group may read them.
-pub const MEMORY_MODE: u32 = 0o640;
+pub const STATE_MODE: u32 = 0o640;
 /// Service of one look.
 pub const UNIT: &str = "/etc/systemd/system/pipeops-k3s-watch.service";
 /// Timer of that service.
@@ -60,8 +60,8 @@ pub const fn stop(init: Init) -> &'static str {
 /// Paths that a removal of k3s takes.
 pub const fn made(init: Init) -> &'static [&'static str] {
     match init {
-        Init::Systemd => &[WANTED, TIMER, UNIT, MEMORY, STATUS, DOING, SPOOL],
-        Init::OpenRc => &[LEVEL, SERVICE, MEMORY, STATUS, DOING, SPOOL],
+        Init::Systemd => &[WANTED, TIMER, UNIT, STATE, STATUS, PROGRESS, SPOOL],
+        Init::OpenRc => &[LEVEL, SERVICE, STATE, STATUS, PROGRESS, SPOOL],
     }
 }
 
@@ -96,10 +96,10 @@ pub fn steps(init: Init, program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<
     let mut steps = Vec::new();
     directories(&mut steps, connect::DIRECTORY, is_there);
     // Undone last: until then the service may write them.
-    let memory = [MEMORY, STATUS, DOING].map(|path| Step::Made {
+    let files = [STATE, STATUS, PROGRESS].map(|path| Step::Made {
         path: path.to_owned(),
     });
-    steps.extend(memory);
+    steps.extend(files);
     match init {
         Init::Systemd => {
             directories(&mut steps, connect::WANTS, is_there);
@@ -129,7 +129,7 @@ pub fn steps(init: Init, program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<
 
 /// Everything that outlives a look.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Memory {
+pub struct WatchState {
     /// The last look: seconds since the machine started, and since 1970.
     looked: Option<(u64, i64)>,
     /// Seconds since the machine started when the API was asked last.
@@ -184,7 +184,7 @@ struct SeenFault {
     tries: Vec<u64>,
     sentence: String,
     /// Reason why it is left to a person.
-    handed: Option<String>,
+    escalated: Option<String>,
 }
 
 /// A repair that is due.
@@ -198,7 +198,7 @@ pub struct Order {
 
 /// A fault that is left to a person.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Handed {
+pub struct Escalation {
     /// Its row.
     pub id: &'static str,
     pub severity: Severity,
@@ -207,19 +207,19 @@ pub struct Handed {
     pub fix: String,
 }
 
-impl Memory {
+impl WatchState {
     /// Returns whether the API is to be asked by the next look: in turn, because something is
     /// wrong, or because the clock was set, which the look after it no longer sees.
-    pub fn asks(&self, now: Now) -> bool {
+    pub fn is_api_due(&self, now: Now) -> bool {
         let asked = self.asked_s.map(|asked| seconds(now).saturating_sub(asked));
-        let is_open = |entry: &SeenFault| entry.is_there && entry.handed.is_none();
+        let is_open = |entry: &SeenFault| entry.is_there && entry.escalated.is_none();
         asked.is_none_or(|ago| ago >= ASK_EVERY_S)
             || self.entries.values().any(is_open)
             || faults::is_set_back(self.jumped_s(now))
     }
 
     /// Returns whether firewall rules are to be counted now, and records the count.
-    pub fn counts(&mut self, now: Now) -> bool {
+    pub fn take_count_turn(&mut self, now: Now) -> bool {
         let now_s = seconds(now);
         let before = self.counted_s.map(|at| now_s.saturating_sub(at));
         let is_due = before.is_none_or(|ago| ago >= COUNT_EVERY_S);
@@ -236,13 +236,13 @@ impl Memory {
     }
 
     /// Records that the machine went down without stopping k3s.
-    pub fn was_cut_off(&mut self) {
+    pub fn record_power_cut(&mut self) {
         self.is_unchecked = true;
     }
 
     /// Returns whether the datastore is to be checked by this look, of a k3s that is Ready: once,
     /// and where it is damaged each hour, until somebody has restored it.
-    pub fn checks(&self, now: Now) -> bool {
+    pub fn is_check_due(&self, now: Now) -> bool {
         let ago = seconds(now).saturating_sub(self.checked_s);
         self.is_unchecked || (self.damage.is_some() && ago >= COUNT_EVERY_S)
     }
@@ -312,7 +312,7 @@ impl Memory {
                 self.is_stopped || part.is_some_and(|part| is_explained(&found, part));
             if !is_found && (is_looked_at || is_explained) {
                 entry.is_there = false;
-                entry.handed = None;
+                entry.escalated = None;
             }
         }
         for (_, entry) in &mut self.entries {
@@ -340,7 +340,7 @@ impl Memory {
 
     /// Takes in that a repair has begun: until its pause is over there is no other one, whatever
     /// becomes of it.
-    pub fn begins(&mut self, order: &Order, now: Now) {
+    pub fn record_begin(&mut self, order: &Order, now: Now) {
         if let Some(entry) = self.entries.get_mut(order.fault.id) {
             entry.tries.push(seconds(now));
         }
@@ -350,7 +350,7 @@ impl Memory {
     /// them, or makes them no longer, and another restart would do as little. One more is tried
     /// once they have ended: a worker has a certificate of its server, which renews it at its own
     /// restart.
-    pub fn not_renewed(&mut self, ends: impl Iterator<Item = Wall>, now: Wall) {
+    pub fn record_unrenewed(&mut self, ends: impl Iterator<Item = Wall>, now: Wall) {
         let signed = ends.map(|end| {
             if end > now {
                 -end.millis()
@@ -369,7 +369,7 @@ impl Memory {
     }
 
     /// Takes in how it ended: the reason of a failure.
-    pub fn ended(&mut self, order: &Order, failure: Option<&str>) {
+    pub fn record_end(&mut self, order: &Order, failure: Option<&str>) {
         let Some(entry) = self.entries.get_mut(order.fault.id) else {
             return;
         };
@@ -393,7 +393,7 @@ impl Memory {
 
     /// Returns whether a backup is due, and records that it is made now; after one that failed no
     /// sooner than in an hour.
-    pub fn backs_up(&mut self, next: Option<Wall>, now: Now) -> bool {
+    pub fn take_backup_turn(&mut self, next: Option<Wall>, now: Now) -> bool {
         let is_due = next.is_some_and(|next| next <= now.wall);
         let again = self
             .next_backup_ms
@@ -411,7 +411,7 @@ impl Memory {
     }
 
     /// Takes in that a change was interrupted and does not go on: nothing is judged until it ends.
-    pub fn stands_still(&mut self, id: &str, now: Now) {
+    pub fn record_unfinished(&mut self, id: &str, now: Now) {
         let now_s = seconds(now);
         let earlier = self.unfinished.take().filter(|earlier| earlier.id == id);
         self.unfinished = Some(Unfinished {
@@ -422,23 +422,23 @@ impl Memory {
     }
 
     /// Takes in that no change is left unfinished.
-    pub fn goes_on(&mut self) {
+    pub fn clear_unfinished(&mut self) {
         self.unfinished = None;
     }
 
     /// Leaves a fault to a person for now, because `why` speaks against its repair.
     pub fn hold(&mut self, order: &Order, why: &str) {
         if let Some(entry) = self.entries.get_mut(order.fault.id) {
-            entry.handed = Some(plain(why));
+            entry.escalated = Some(plain(why));
         }
     }
 
     /// Faults that are left to a person, in the order of the table.
-    pub fn handed(&self) -> Vec<Handed> {
+    pub fn escalated(&self) -> Vec<Escalation> {
         let rows = FAULTS.iter().filter_map(|fault| {
             let entry = self.entries.get(fault.id).filter(|entry| entry.is_there)?;
-            let why = entry.handed.as_ref()?;
-            Some(Handed {
+            let why = entry.escalated.as_ref()?;
+            Some(Escalation {
                 id: fault.id,
                 severity: fault.severity,
                 sentence: if why.is_empty() {
@@ -449,7 +449,7 @@ impl Memory {
                 fix: faults::fix(fault.fix, self.init, self.role),
             })
         });
-        let unsaved = self.unsaved.as_ref().map(|why| Handed {
+        let unsaved = self.unsaved.as_ref().map(|why| Escalation {
             id: "k3s.unsaved",
             severity: Warning,
             sentence: format!("k3s was not backed up: {why}"),
@@ -459,7 +459,7 @@ impl Memory {
         let unfinished = self.unfinished.as_ref();
         let unfinished = unfinished
             .filter(|it| it.seen_s.saturating_sub(it.since_s) >= STANDS_STILL_S)
-            .map(|it| Handed {
+            .map(|it| Escalation {
                 id: "k3s.unfinished",
                 severity: Severity::Critical,
                 sentence: format!(
@@ -477,12 +477,12 @@ impl Memory {
         let open = self
             .entries
             .values()
-            .filter(|entry| entry.is_there && entry.handed.is_none());
+            .filter(|entry| entry.is_there && entry.escalated.is_none());
         open.map(|entry| entry.sentence.as_str())
     }
 
     /// Milliseconds since 1970 of the last look.
-    pub fn looked_ms(&self) -> Option<i64> {
+    pub fn last_look_ms(&self) -> Option<i64> {
         self.looked.map(|(_, wall)| wall.saturating_mul(1000))
     }
 
@@ -523,7 +523,7 @@ impl Memory {
         );
         for (id, entry) in &self.entries {
             let tries: Vec<_> = entry.tries.iter().map(u64::to_string).collect();
-            let handed = entry.handed.as_ref().map(|why| format!("={why}"));
+            let escalated = entry.escalated.as_ref().map(|why| format!("={why}"));
             // Writing to a text does not fail.
             let _written = writeln!(
                 text,
@@ -533,7 +533,7 @@ impl Memory {
                 u8::from(entry.is_there),
                 entry.failures,
                 tries.join(","),
-                handed.unwrap_or_default(),
+                escalated.unwrap_or_default(),
                 entry.sentence,
             );
         }
@@ -630,7 +630,7 @@ impl SeenFault {
             return None;
         }
         let Some(repair) = fault.repair else {
-            self.handed = Some(String::new());
+            self.escalated = Some(String::new());
             return None;
         };
         let why_not = if !repairs {
@@ -646,20 +646,29 @@ impl SeenFault {
             None
         };
         if why_not.is_some() {
-            self.handed = why_not;
+            self.escalated = why_not;
             return None;
         }
         let factor = 1_u64.checked_shl(self.failures).unwrap_or(u64::MAX);
         let pause = u64::from(repair.back_off_s()).saturating_mul(factor);
         let last = self.tries.last().map(|last| now_s.saturating_sub(*last));
         // What held it may be over.
-        self.handed = None;
+        self.escalated = None;
         last.is_none_or(|ago| ago >= pause).then_some(repair)
     }
 
     fn parse(line: &str) -> Option<(String, Self)> {
         let fields: Vec<_> = line.splitn(8, '\t').collect();
-        let [id, since, seen, is_there, failures, tries, handed, sentence] = fields.as_slice()
+        let [
+            id,
+            since,
+            seen,
+            is_there,
+            failures,
+            tries,
+            escalated,
+            sentence,
+        ] = fields.as_slice()
         else {
             return None;
         };
@@ -671,7 +680,7 @@ impl SeenFault {
             failures: failures.parse().ok()?,
             tries: numbers(tries),
             sentence: (*sentence).to_owned(),
-            handed: handed.strip_prefix('=').map(str::to_owned),
+            escalated: escalated.strip_prefix('=').map(str::to_owned),
         };
         Some((id, entry))
     }
@@ -769,8 +778,12 @@ mod tests {
         }
     }
 
-    fn ids(memory: &Memory) -> Vec<&'static str> {
-        memory.handed().iter().map(|fault| fault.id).collect()
+    fn ids(watch_state: &WatchState) -> Vec<&'static str> {
+        watch_state
+            .escalated()
+            .iter()
+            .map(|fault| fault.id)
+            .collect()
     }
 
     fn healthy() -> K3sState {
@@ -806,23 +819,27 @@ mod tests {
     }
 
     /// Looks every minute from `from`, until something is ordered.
-    fn until_order(memory: &mut Memory, state: &K3sState, from: u64) -> Option<(u64, Order)> {
+    fn until_order(
+        watch_state: &mut WatchState,
+        state: &K3sState,
+        from: u64,
+    ) -> Option<(u64, Order)> {
         (0..60).find_map(|minute| {
             let now = from + minute * 60;
             // The file in between, as in life.
-            *memory = Memory::parse(&memory.text());
-            let orders = memory.look(state, at(now), true);
+            *watch_state = WatchState::parse(&watch_state.text());
+            let orders = watch_state.look(state, at(now), true);
             orders.into_iter().next().map(|order| (now - from, order))
         })
     }
 
     #[test]
     fn a_day_of_a_healthy_machine_has_no_repair_and_asks_rarely() {
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         let (mut asked, mut state) = (0, healthy());
         for minute in 0..1440 {
             let now = at(1000 + minute * 60);
-            let asks = memory.asks(now);
+            let asks = watch_state.is_api_due(now);
             asked += u32::from(asks);
             // The odd failed question, a restart by a person, a clock that is mended by seconds.
             state.api = match (asks, minute % 97) {
@@ -830,11 +847,11 @@ mod tests {
                 (true, 0) => Some(Api::Silent("slow".to_owned())),
                 (true, _) => healthy().api,
             };
-            state.restarts = memory.restarted(u32::from(minute > 700), now);
-            state.jumped_s = memory.jumped_s(now);
-            assert!(memory.look(&state, now, true).is_empty(), "{minute}");
-            assert_eq!(memory.handed(), [], "{minute}");
-            memory = Memory::parse(&memory.text());
+            state.restarts = watch_state.restarted(u32::from(minute > 700), now);
+            state.jumped_s = watch_state.jumped_s(now);
+            assert!(watch_state.look(&state, now, true).is_empty(), "{minute}");
+            assert_eq!(watch_state.escalated(), [], "{minute}");
+            watch_state = WatchState::parse(&watch_state.text());
         }
         assert!((700..760).contains(&asked), "{asked}");
     }
@@ -849,9 +866,9 @@ mod tests {
                 api: None,
                 ..healthy()
             };
-            let mut memory = Memory::default();
-            assert!(memory.look(&state, at(1000), true).is_empty());
-            let faults = memory.handed();
+            let mut watch_state = WatchState::default();
+            assert!(watch_state.look(&state, at(1000), true).is_empty());
+            let faults = watch_state.escalated();
             assert_eq!(faults.first().map(|fault| fault.id), id, "{faults:?}");
         }
     }
@@ -883,9 +900,9 @@ mod tests {
                 api: None,
                 ..healthy()
             };
-            let mut memory = Memory::default();
-            memory.look(&state, at(1000), true);
-            assert_eq!(ids(&memory).first().copied(), id, "{line}");
+            let mut watch_state = WatchState::default();
+            watch_state.look(&state, at(1000), true);
+            assert_eq!(ids(&watch_state).first().copied(), id, "{line}");
         }
     }
 
@@ -906,7 +923,7 @@ mod tests {
                 fault.fix
             );
         }
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         let state = K3sState {
             init: Init::OpenRc,
             role: Role::Worker,
@@ -916,10 +933,10 @@ mod tests {
             },
             ..silent()
         };
-        assert!(until_order(&mut memory, &state, 100_000).is_none());
-        let handed = memory.handed();
-        let [fault] = handed.as_slice() else {
-            panic!("{handed:?}");
+        assert!(until_order(&mut watch_state, &state, 100_000).is_none());
+        let escalated = watch_state.escalated();
+        let [fault] = escalated.as_slice() else {
+            panic!("{escalated:?}");
         };
         assert_eq!(fault.id, "k3s.server-silent");
     }
@@ -952,8 +969,8 @@ mod tests {
             },
             ..silent()
         };
-        assert!(until_order(&mut Memory::default(), &state(300), 1000).is_none());
-        assert!(until_order(&mut Memory::default(), &state(900), 1000).is_some());
+        assert!(until_order(&mut WatchState::default(), &state(300), 1000).is_none());
+        assert!(until_order(&mut WatchState::default(), &state(900), 1000).is_some());
     }
 
     #[test]
@@ -1004,31 +1021,31 @@ mod tests {
                 is_on_purpose,
                 "{service:?}"
             );
-            let mut memory = Memory::default();
+            let mut watch_state = WatchState::default();
             let state = K3sState {
                 service,
                 restarts: 9,
                 api: None,
                 ..healthy()
             };
-            let order = until_order(&mut memory, &state, 1000);
+            let order = until_order(&mut watch_state, &state, 1000);
             assert!(
-                !is_on_purpose || (order.is_none() && memory.handed().is_empty()),
+                !is_on_purpose || (order.is_none() && watch_state.escalated().is_empty()),
                 "{order:?}"
             );
-            assert_eq!(memory.is_stopped, is_on_purpose);
+            assert_eq!(watch_state.is_stopped, is_on_purpose);
         }
     }
 
     #[test]
     fn a_service_that_was_given_up_is_started_at_once() {
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         let state = K3sState {
             service: service("failed", "start-limit-hit"),
             api: None,
             ..healthy()
         };
-        let (after, order) = until_order(&mut memory, &state, 1000).unwrap();
+        let (after, order) = until_order(&mut watch_state, &state, 1000).unwrap();
         assert_eq!(
             (after, order.fault.id, order.repair),
             (0, "k3s.given-up", Repair::Start)
@@ -1037,62 +1054,66 @@ mod tests {
 
     #[test]
     fn a_silent_api_is_restarted_after_two_minutes_and_handed_over_after_two_failures() {
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         let mut from = 1000;
         for (failures, waits) in [(0, 120), (1, 1200)] {
-            let (after, order) = until_order(&mut memory, &silent(), from).unwrap();
+            let (after, order) = until_order(&mut watch_state, &silent(), from).unwrap();
             assert_eq!(
                 (after, order.repair),
                 (waits, Repair::Restart),
                 "{failures}"
             );
             from += after;
-            memory.begins(&order, at(from));
-            memory.ended(&order, Some("no answer"));
+            watch_state.record_begin(&order, at(from));
+            watch_state.record_end(&order, Some("no answer"));
         }
-        assert!(until_order(&mut memory, &silent(), from).is_none());
-        let handed = memory.handed();
-        assert_eq!(handed.len(), 1);
+        assert!(until_order(&mut watch_state, &silent(), from).is_none());
+        let escalated = watch_state.escalated();
+        assert_eq!(escalated.len(), 1);
         assert!(
-            handed[0].sentence.contains("it was tried 2 times"),
-            "{handed:?}"
+            escalated[0].sentence.contains("it was tried 2 times"),
+            "{escalated:?}"
         );
         // It came back by itself, and an hour later it is forgotten.
-        memory.look(&healthy(), at(from + 60), true);
-        assert_eq!(memory.handed(), []);
+        watch_state.look(&healthy(), at(from + 60), true);
+        assert_eq!(watch_state.escalated(), []);
     }
 
     #[test]
     fn a_repair_that_helps_for_a_while_is_not_done_for_ever() {
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         let (mut now, mut repairs) = (1000, 0);
         while now < 80_000 {
-            if let Some((after, order)) = until_order(&mut memory, &silent(), now) {
+            if let Some((after, order)) = until_order(&mut watch_state, &silent(), now) {
                 repairs += 1;
                 now += after + 30;
-                memory.begins(&order, at(now));
-                memory.ended(&order, None);
-                memory.look(&healthy(), at(now + 60), true);
+                watch_state.record_begin(&order, at(now));
+                watch_state.record_end(&order, None);
+                watch_state.look(&healthy(), at(now + 60), true);
             }
             now += 700;
         }
         assert_eq!(repairs, REPAIRS_MAX);
-        memory.look(&silent(), at(now), true);
-        memory.look(&silent(), at(now + 130), true);
-        assert!(memory.handed()[0].sentence.contains("came back 4 times"));
+        watch_state.look(&silent(), at(now), true);
+        watch_state.look(&silent(), at(now + 130), true);
+        assert!(
+            watch_state.escalated()[0]
+                .sentence
+                .contains("came back 4 times")
+        );
     }
 
     #[test]
     fn nothing_is_repaired_that_root_does_not_allow() {
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         for minute in 0..30 {
             assert!(
-                memory
+                watch_state
                     .look(&silent(), at(1000 + minute * 60), false)
                     .is_empty()
             );
         }
-        assert!(memory.handed()[0].sentence.contains("keeper.allow"));
+        assert!(watch_state.escalated()[0].sentence.contains("keeper.allow"));
     }
 
     #[test]
@@ -1139,11 +1160,14 @@ mod tests {
             ("level=info msg=\"address already in use\"", "k3s.looping"),
             ("level=fatal msg=\"something new\"", "k3s.looping"),
         ] {
-            let mut memory = Memory::default();
-            memory.look(&looping(line), at(1000), true);
-            let handed = memory.handed();
+            let mut watch_state = WatchState::default();
+            watch_state.look(&looping(line), at(1000), true);
+            let escalated = watch_state.escalated();
             assert_eq!(
-                handed.iter().map(|handed| handed.id).collect::<Vec<_>>(),
+                escalated
+                    .iter()
+                    .map(|escalated| escalated.id)
+                    .collect::<Vec<_>>(),
                 [id],
                 "{line}"
             );
@@ -1153,22 +1177,22 @@ mod tests {
             restarts: 2,
             ..looping("level=fatal msg=\"address already in use\"")
         };
-        let mut memory = Memory::default();
-        memory.look(&calm, at(1000), true);
-        assert_eq!(memory.handed(), []);
+        let mut watch_state = WatchState::default();
+        watch_state.look(&calm, at(1000), true);
+        assert_eq!(watch_state.escalated(), []);
     }
 
     #[test]
     fn restarts_count_for_ten_minutes_and_not_from_before_the_first_look() {
-        let mut memory = Memory::default();
-        assert_eq!(memory.restarted(57, at(1000)), 0);
-        memory.look(&healthy(), at(1000), true);
-        assert_eq!(memory.restarted(59, at(1060)), 2);
-        assert_eq!(memory.restarted(60, at(1120)), 3);
+        let mut watch_state = WatchState::default();
+        assert_eq!(watch_state.restarted(57, at(1000)), 0);
+        watch_state.look(&healthy(), at(1000), true);
+        assert_eq!(watch_state.restarted(59, at(1060)), 2);
+        assert_eq!(watch_state.restarted(60, at(1120)), 3);
         // systemd begins to count again with a start by hand.
-        assert_eq!(memory.restarted(1, at(1180)), 4);
-        assert_eq!(memory.restarted(1, at(1700)), 2);
-        assert_eq!(memory.restarted(1, at(1800)), 0);
+        assert_eq!(watch_state.restarted(1, at(1180)), 4);
+        assert_eq!(watch_state.restarted(1, at(1700)), 2);
+        assert_eq!(watch_state.restarted(1, at(1800)), 0);
     }
 
     #[test]
@@ -1189,7 +1213,7 @@ mod tests {
             // The clock was set back.
             ("2016-01-01T00:00:00Z", Role::Server, None),
         ] {
-            let found = until_order(&mut Memory::default(), &of(time, role), 1000);
+            let found = until_order(&mut WatchState::default(), &of(time, role), 1000);
             let found = found.map(|(after_s, order)| (after_s, order.fault.id));
             let wanted = after_s.map(|after_s| (after_s, "k3s.node-silent"));
             assert_eq!(found, wanted, "{time} {role:?}");
@@ -1258,10 +1282,10 @@ mod tests {
                 Some("k3s.certificates-end"),
             ),
         ] {
-            let mut memory = Memory::default();
+            let mut watch_state = WatchState::default();
             // Every two hours: what has to last an hour has.
             let order = (0..3).find_map(|hour| {
-                let orders = memory.look(&state, at(1000 + hour * 7200), true);
+                let orders = watch_state.look(&state, at(1000 + hour * 7200), true);
                 orders.into_iter().next()
             });
             assert_eq!(order.map(|order| order.fault.id), expected, "{state:?}");
@@ -1276,7 +1300,7 @@ mod tests {
             ..healthy()
         };
         for has_route in [false, true] {
-            let order = until_order(&mut Memory::default(), &state(has_route), 1000);
+            let order = until_order(&mut WatchState::default(), &state(has_route), 1000);
             assert_eq!(order.is_some(), has_route);
         }
     }
@@ -1284,31 +1308,31 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_back_is_seen_by_whichever_look_comes_next() {
         for seconds in [60, 120] {
-            let mut memory = Memory::default();
-            memory.look(&healthy(), at(10_000), true);
+            let mut watch_state = WatchState::default();
+            watch_state.look(&healthy(), at(10_000), true);
             let now = Now {
                 wall: at(10_000 + seconds - 3600).wall,
                 ..at(10_000 + seconds)
             };
-            assert!(memory.asks(now), "{seconds}");
+            assert!(watch_state.is_api_due(now), "{seconds}");
             let state = K3sState {
-                jumped_s: memory.jumped_s(now),
+                jumped_s: watch_state.jumped_s(now),
                 ..healthy()
             };
-            let orders = memory.look(&state, now, true);
+            let orders = watch_state.look(&state, now, true);
             assert_eq!(orders[0].fault.id, "k3s.clock-set", "{seconds}");
         }
     }
 
     #[test]
     fn a_certificate_that_was_not_renewed_is_tried_once_more_when_it_has_ended() {
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         let (end, before, after) = (at(5000).wall, at(1000).wall, at(6000).wall);
         for (now, is_renewed) in [(before, [false, true]), (after, [false, false])] {
-            memory.not_renewed([end].into_iter(), now);
-            memory = Memory::parse(&memory.text());
+            watch_state.record_unrenewed([end].into_iter(), now);
+            watch_state = WatchState::parse(&watch_state.text());
             assert_eq!(
-                [before, after].map(|now| memory.is_renewed(end, now)),
+                [before, after].map(|now| watch_state.is_renewed(end, now)),
                 is_renewed
             );
         }
@@ -1324,11 +1348,11 @@ mod tests {
             api: Some(api),
             ..healthy()
         };
-        let mut memory = Memory::default();
-        memory.look(&state, at(1000), true);
-        assert_eq!(memory.handed(), []);
-        memory.look(&state, at(1600), true);
-        assert_eq!(memory.handed()[0].id, "k3s.disk-pressure");
+        let mut watch_state = WatchState::default();
+        watch_state.look(&state, at(1000), true);
+        assert_eq!(watch_state.escalated(), []);
+        watch_state.look(&state, at(1600), true);
+        assert_eq!(watch_state.escalated()[0].id, "k3s.disk-pressure");
     }
 
     #[test]
@@ -1338,36 +1362,39 @@ mod tests {
             role: Role::Worker,
             ..healthy()
         };
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         for minute in 0..60 {
-            let orders = memory.look(&state, at(1000 + minute * 60), true);
+            let orders = watch_state.look(&state, at(1000 + minute * 60), true);
             assert!(orders.is_empty());
         }
-        let handed = memory.handed();
-        assert_eq!(ids(&memory), ["k3s.worker-gone"]);
+        let escalated = watch_state.escalated();
+        assert_eq!(ids(&watch_state), ["k3s.worker-gone"]);
         assert!(
-            handed[0].fix.contains("node leave")
-                && handed[0].fix.contains("systemctl restart k3s-agent"),
+            escalated[0].fix.contains("node leave")
+                && escalated[0].fix.contains("systemctl restart k3s-agent"),
             "{}",
-            handed[0].fix
+            escalated[0].fix
         );
     }
 
     #[test]
     fn coredns_that_stays_unready_is_left_to_a_person_with_the_reason_of_its_pod() {
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         for (seconds, expected) in [(0, &[][..]), (180, &[]), (240, &["k3s.dns"])] {
             assert!(
-                memory
+                watch_state
                     .look(&without_dns("True"), at(1000 + seconds), true)
                     .is_empty()
             );
-            memory = Memory::parse(&memory.text());
-            assert_eq!(ids(&memory), expected, "{seconds}");
+            watch_state = WatchState::parse(&watch_state.text());
+            assert_eq!(ids(&watch_state), expected, "{seconds}");
             // It is asked for again by each look until it is left to somebody.
-            assert_eq!(memory.asks(at(1060 + seconds)), expected.is_empty());
+            assert_eq!(
+                watch_state.is_api_due(at(1060 + seconds)),
+                expected.is_empty()
+            );
         }
-        let said = &memory.handed()[0].sentence;
+        let said = &watch_state.escalated()[0].sentence;
         assert!(
             said.ends_with("Pod coredns-1: Pending, ImagePullBackOff"),
             "{said}"
@@ -1377,10 +1404,10 @@ mod tests {
             api: None,
             ..healthy()
         };
-        memory.look(&unasked, at(1300), true);
-        assert_eq!(ids(&memory), ["k3s.dns"]);
-        memory.look(&healthy(), at(1360), true);
-        assert_eq!(ids(&memory), [""; 0]);
+        watch_state.look(&unasked, at(1300), true);
+        assert_eq!(ids(&watch_state), ["k3s.dns"]);
+        watch_state.look(&healthy(), at(1360), true);
+        assert_eq!(ids(&watch_state), [""; 0]);
     }
 
     #[test]
@@ -1390,22 +1417,26 @@ mod tests {
             silent(),
             looping("level=fatal msg=\"x\""),
         ] {
-            let mut memory = Memory::default();
+            let mut watch_state = WatchState::default();
             for minute in 0..30 {
-                memory.look(&state, at(1000 + minute * 60), false);
+                watch_state.look(&state, at(1000 + minute * 60), false);
             }
-            assert!(!ids(&memory).contains(&"k3s.dns"), "{:?}", ids(&memory));
-            assert!(!memory.handed().is_empty());
+            assert!(
+                !ids(&watch_state).contains(&"k3s.dns"),
+                "{:?}",
+                ids(&watch_state)
+            );
+            assert!(!watch_state.escalated().is_empty());
         }
         // Nor does it hide certificates that end, or they it.
         let state = K3sState {
             certificate: Some(("a.crt".to_owned(), 84)),
             ..without_dns("True")
         };
-        let mut memory = Memory::default();
-        memory.look(&state, at(1000), false);
-        memory.look(&state, at(5000), false);
-        assert_eq!(ids(&memory), ["k3s.certificates-end", "k3s.dns"]);
+        let mut watch_state = WatchState::default();
+        watch_state.look(&state, at(1000), false);
+        watch_state.look(&state, at(5000), false);
+        assert_eq!(ids(&watch_state), ["k3s.certificates-end", "k3s.dns"]);
     }
 
     #[test]
@@ -1418,12 +1449,12 @@ mod tests {
         ] {
             for state in [healthy(), looping("level=fatal msg=\"x\"")] {
                 let state = K3sState { datastore, ..state };
-                let mut memory = Memory::default();
-                memory.look(&state, at(1000), true);
-                memory.look(&state, at(1060), true);
-                assert!(!ids(&memory).contains(&"k3s.datastore-large"));
-                assert!(memory.look(&state, at(1120), true).is_empty());
-                let is_told = ids(&memory).contains(&"k3s.datastore-large");
+                let mut watch_state = WatchState::default();
+                watch_state.look(&state, at(1000), true);
+                watch_state.look(&state, at(1060), true);
+                assert!(!ids(&watch_state).contains(&"k3s.datastore-large"));
+                assert!(watch_state.look(&state, at(1120), true).is_empty());
+                let is_told = ids(&watch_state).contains(&"k3s.datastore-large");
                 assert_eq!(is_told, is_large, "{datastore:?}");
             }
         }
@@ -1434,29 +1465,29 @@ mod tests {
             api: None,
             ..healthy()
         };
-        let mut memory = Memory::default();
-        memory.look(&stopped, at(1000), true);
-        memory.look(&stopped, at(2000), true);
-        assert_eq!(ids(&memory), [""; 0]);
+        let mut watch_state = WatchState::default();
+        watch_state.look(&stopped, at(1000), true);
+        watch_state.look(&stopped, at(2000), true);
+        assert_eq!(ids(&watch_state), [""; 0]);
     }
 
     #[test]
     fn duplicate_rules_are_counted_each_hour_and_told_until_a_count_is_well() {
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         let mut told = Vec::new();
         for minute in 0..180 {
             let now = at(1000 + minute * 60);
-            let is_counted = memory.counts(now);
+            let is_counted = watch_state.take_count_turn(now);
             assert_eq!(is_counted, minute % 60 == 0, "{minute}");
             let count = [49, 50, 3][usize::try_from(minute / 60).unwrap()];
             let state = K3sState {
                 duplicates: is_counted.then_some(count),
                 ..healthy()
             };
-            assert!(memory.look(&state, now, true).is_empty());
-            memory = Memory::parse(&memory.text());
-            if !memory.handed().is_empty() {
-                assert_eq!(ids(&memory), ["k3s.firewall-duplicates"]);
+            assert!(watch_state.look(&state, now, true).is_empty());
+            watch_state = WatchState::parse(&watch_state.text());
+            if !watch_state.escalated().is_empty() {
+                assert_eq!(ids(&watch_state), ["k3s.firewall-duplicates"]);
                 told.push(minute);
             }
         }
@@ -1465,45 +1496,45 @@ mod tests {
 
     #[test]
     fn a_backup_that_fails_is_told_of_and_tried_again_after_an_hour() {
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         let next = |seconds: u64| Some(at(seconds).wall);
-        assert!(!memory.backs_up(None, at(1000)));
-        assert!(!memory.backs_up(next(2000), at(1000)));
-        assert_eq!(memory.next_backup_ms, next(2000).map(Wall::millis));
-        assert!(memory.backs_up(next(2000), at(2000)));
-        memory.backed_up(Some("no room"), at(2000));
-        memory = Memory::parse(&memory.text());
-        assert!(memory.handed()[0].sentence.contains("no room"));
-        assert!(!memory.backs_up(next(2000), at(2060)));
-        assert!(memory.backs_up(next(2000), at(5600)));
-        memory.backed_up(None, at(5600));
-        assert_eq!(memory.handed(), []);
+        assert!(!watch_state.take_backup_turn(None, at(1000)));
+        assert!(!watch_state.take_backup_turn(next(2000), at(1000)));
+        assert_eq!(watch_state.next_backup_ms, next(2000).map(Wall::millis));
+        assert!(watch_state.take_backup_turn(next(2000), at(2000)));
+        watch_state.backed_up(Some("no room"), at(2000));
+        watch_state = WatchState::parse(&watch_state.text());
+        assert!(watch_state.escalated()[0].sentence.contains("no room"));
+        assert!(!watch_state.take_backup_turn(next(2000), at(2060)));
+        assert!(watch_state.take_backup_turn(next(2000), at(5600)));
+        watch_state.backed_up(None, at(5600));
+        assert_eq!(watch_state.escalated(), []);
         // One that a person made meanwhile counts as well.
-        memory.backed_up(Some("no room"), at(5600));
-        assert!(!memory.backs_up(next(90_000), at(5660)));
-        assert_eq!(memory.next_backup_ms, next(90_000).map(Wall::millis));
+        watch_state.backed_up(Some("no room"), at(5600));
+        assert!(!watch_state.take_backup_turn(next(90_000), at(5660)));
+        assert_eq!(watch_state.next_backup_ms, next(90_000).map(Wall::millis));
     }
 
     #[test]
     fn a_change_that_stays_unfinished_is_told_of_after_five_minutes_until_it_ends() {
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         for (seconds, is_told) in [(1000, false), (1060, false), (1300, true), (1360, true)] {
-            memory.stands_still("k3s-upgrade-3", at(seconds));
-            memory = Memory::parse(&memory.text());
-            let told = memory.handed();
+            watch_state.record_unfinished("k3s-upgrade-3", at(seconds));
+            watch_state = WatchState::parse(&watch_state.text());
+            let told = watch_state.escalated();
             assert_eq!(told.len() == 1, is_told, "{seconds} {told:?}");
         }
-        let told = &memory.handed()[0];
+        let told = &watch_state.escalated()[0];
         assert_eq!(told.id, "k3s.unfinished");
         assert!(told.sentence.contains("k3s-upgrade-3"), "{told:?}");
         assert!(told.fix.contains("k3s resume"), "{told:?}");
         // Another one has its own time.
-        memory.stands_still("k3s-restore-4", at(1420));
-        assert_eq!(memory.handed(), []);
-        memory.stands_still("k3s-restore-4", at(1720));
-        assert_eq!(memory.handed().len(), 1);
-        memory.goes_on();
-        assert_eq!(Memory::parse(&memory.text()).handed(), []);
+        watch_state.record_unfinished("k3s-restore-4", at(1420));
+        assert_eq!(watch_state.escalated(), []);
+        watch_state.record_unfinished("k3s-restore-4", at(1720));
+        assert_eq!(watch_state.escalated().len(), 1);
+        watch_state.clear_unfinished();
+        assert_eq!(WatchState::parse(&watch_state.text()).escalated(), []);
     }
 
     fn with_archives(has_release: bool, are_unpinned: bool) -> K3sState {
@@ -1523,18 +1554,18 @@ mod tests {
             (with_archives(true, true), "k3s.images"),
             (with_archives(false, true), "k3s.images-unpinned"),
         ] {
-            let mut memory = Memory::default();
-            let (after, order) = until_order(&mut memory, &state, 1000).unwrap();
+            let mut watch_state = WatchState::default();
+            let (after, order) = until_order(&mut watch_state, &state, 1000).unwrap();
             assert_eq!(
                 (after, order.fault.id, order.repair),
                 (60, id, Repair::Import)
             );
-            memory.begins(&order, at(1060));
-            memory.ended(&order, None);
+            watch_state.record_begin(&order, at(1060));
+            watch_state.record_end(&order, None);
             // It helped; then it did not.
-            assert!(memory.look(&healthy(), at(1120), true).is_empty());
-            assert_eq!(memory.handed(), []);
-            let (after, again) = until_order(&mut memory, &state, 1180).unwrap();
+            assert!(watch_state.look(&healthy(), at(1120), true).is_empty());
+            assert_eq!(watch_state.escalated(), []);
+            let (after, again) = until_order(&mut watch_state, &state, 1180).unwrap();
             assert_eq!((after, again.fault.id), (480, id));
         }
     }
@@ -1553,7 +1584,7 @@ mod tests {
             ..with_archives(true, false)
         };
         for state in [with_archives(false, false), full, starts, another] {
-            assert!(until_order(&mut Memory::default(), &state, 1000).is_none());
+            assert!(until_order(&mut WatchState::default(), &state, 1000).is_none());
         }
     }
 
@@ -1567,14 +1598,14 @@ mod tests {
             }),
             ..healthy()
         };
-        let mut memory = Memory::default();
-        memory.look(&state, at(1000), true);
-        let orders = memory.look(&state, at(5000), true);
+        let mut watch_state = WatchState::default();
+        watch_state.look(&state, at(1000), true);
+        let orders = watch_state.look(&state, at(5000), true);
         let ids: Vec<_> = orders.iter().map(|order| order.fault.id).collect();
         assert_eq!(ids, ["k3s.certificates-end", "k3s.images-unpinned"]);
-        memory.hold(&orders[0], "the clock is wrong");
-        memory.hold(&orders[1], "the disk is full");
-        assert_eq!(self::ids(&memory), ids);
+        watch_state.hold(&orders[0], "the clock is wrong");
+        watch_state.hold(&orders[1], "the disk is full");
+        assert_eq!(self::ids(&watch_state), ids);
     }
 
     #[test]
@@ -1600,10 +1631,10 @@ mod tests {
             }
         };
         let until = |state: &dyn Fn(u64) -> K3sState| {
-            let mut memory = Memory::default();
+            let mut watch_state = WatchState::default();
             (0..30).find(|minute| {
                 let now = 1000 + minute * 60;
-                !memory.look(&state(now), at(now), true).is_empty()
+                !watch_state.look(&state(now), at(now), true).is_empty()
             })
         };
         // It reported last before k3s was started again.
@@ -1616,34 +1647,37 @@ mod tests {
 
     #[test]
     fn the_datastore_is_checked_once_after_a_cut_and_a_damage_stays_until_it_is_gone() {
-        let mut memory = Memory::default();
-        assert!(memory.is_first() && !memory.checks(at(1000)));
-        memory.stands_still("k3s-upgrade-3", at(940));
-        memory = Memory::parse(&memory.text());
-        memory.goes_on();
-        assert!(memory.is_first());
-        memory.was_cut_off();
-        memory.look(&healthy(), at(1000), true);
-        memory = Memory::parse(&memory.text());
-        assert!(!memory.is_first() && memory.checks(at(1060)));
-        memory.checked(
+        let mut watch_state = WatchState::default();
+        assert!(watch_state.is_first() && !watch_state.is_check_due(at(1000)));
+        watch_state.record_unfinished("k3s-upgrade-3", at(940));
+        watch_state = WatchState::parse(&watch_state.text());
+        watch_state.clear_unfinished();
+        assert!(watch_state.is_first());
+        watch_state.record_power_cut();
+        watch_state.look(&healthy(), at(1000), true);
+        watch_state = WatchState::parse(&watch_state.text());
+        assert!(!watch_state.is_first() && watch_state.is_check_due(at(1060)));
+        watch_state.checked(
             Some("Tree 4 page 7: btreeInitPage() returns error code 11"),
             at(1060),
         );
-        memory = Memory::parse(&memory.text());
-        assert!(!memory.checks(at(1120)) && memory.checks(at(4660)));
+        watch_state = WatchState::parse(&watch_state.text());
+        assert!(!watch_state.is_check_due(at(1120)) && watch_state.is_check_due(at(4660)));
         let state = K3sState {
-            damage: memory.damage.clone(),
+            damage: watch_state.damage.clone(),
             ..healthy()
         };
-        assert!(memory.look(&state, at(1120), true).is_empty());
-        let handed = memory.handed();
-        assert_eq!(ids(&memory), ["k3s.datastore-damaged"]);
-        assert!(handed[0].sentence.contains("Tree 4 page 7"), "{handed:?}");
-        assert!(handed[0].fix.contains("k3s restore"), "{handed:?}");
-        memory.checked(None, at(4660));
-        memory.look(&healthy(), at(4660), true);
-        assert_eq!(ids(&memory), [""; 0]);
+        assert!(watch_state.look(&state, at(1120), true).is_empty());
+        let escalated = watch_state.escalated();
+        assert_eq!(ids(&watch_state), ["k3s.datastore-damaged"]);
+        assert!(
+            escalated[0].sentence.contains("Tree 4 page 7"),
+            "{escalated:?}"
+        );
+        assert!(escalated[0].fix.contains("k3s restore"), "{escalated:?}");
+        watch_state.checked(None, at(4660));
+        watch_state.look(&healthy(), at(4660), true);
+        assert_eq!(ids(&watch_state), [""; 0]);
     }
 
     #[test]
@@ -1655,10 +1689,10 @@ mod tests {
             "a\tb\tc\td\te\tf\nk3s.looping\t1\n",
             "\u{0}\t\t\t\t\t\t\t",
         ] {
-            assert_eq!(Memory::parse(text).handed(), [], "{text:?}");
+            assert_eq!(WatchState::parse(text).escalated(), [], "{text:?}");
         }
-        let mut memory = Memory::default();
-        memory.look(&looping("level=fatal msg=\"a\tb\""), at(1000), true);
-        assert_eq!(Memory::parse(&memory.text()), memory);
+        let mut watch_state = WatchState::default();
+        watch_state.look(&looping("level=fatal msg=\"a\tb\""), at(1000), true);
+        assert_eq!(WatchState::parse(&watch_state.text()), watch_state);
     }
 }

@@ -19,7 +19,7 @@ use crate::{
             connect::DIRECTORY,
             faults::{Api, K3sState},
             servers::Datastore,
-            watch::{DOING, MEMORY_MODE, Memory, STATUS, STATUS_BYTES_MAX},
+            watch::{PROGRESS, STATE_MODE, STATUS, STATUS_BYTES_MAX, WatchState},
         },
         time::Wall,
     },
@@ -66,7 +66,7 @@ impl Keeper {
             Ok(_) => (false, Some("the node is not Ready".to_owned())),
             Err(why) => (false, Some(why)),
         };
-        let known = self.known(note.as_ref(), &self.memory(), folder, &[])?;
+        let known = self.known(note.as_ref(), &self.watch_state(), folder, &[])?;
         Ok(self.measured(K3sStatus {
             node: Some(named),
             is_ready,
@@ -81,7 +81,7 @@ impl Keeper {
     fn known(
         &self,
         note: Option<&Managed>,
-        memory: &Memory,
+        watch_state: &WatchState,
         folder: Option<&Target>,
         earlier: &[BackupEntry],
     ) -> Result<K3sStatus> {
@@ -106,10 +106,14 @@ impl Keeper {
             backups: self.all_backups(folder, earlier),
             doing: self.system.doing(),
             unfinished: self.unfinished()?,
-            next_backup: memory.next_backup_ms.map(stamp),
-            looked: memory.looked_ms().map(stamp),
-            open: memory.open().map(str::to_owned).collect(),
-            faults: memory.handed().into_iter().map(watch::finding).collect(),
+            next_backup: watch_state.next_backup_ms.map(stamp),
+            looked: watch_state.last_look_ms().map(stamp),
+            open: watch_state.open().map(str::to_owned).collect(),
+            faults: watch_state
+                .escalated()
+                .into_iter()
+                .map(watch::finding)
+                .collect(),
             changes: {
                 let records = Journal::open(&self.directory)?.records()?;
                 let own = records.iter().rev().filter(|record| is_k3s(record));
@@ -157,13 +161,13 @@ impl Keeper {
         &self,
         state: &K3sState,
         note: &Managed,
-        memory: &Memory,
+        watch_state: &WatchState,
         (folder, is_mended): (Option<&Target>, bool),
     ) -> Result<()> {
         let earlier = self.system.left();
         let before = earlier.as_ref();
         let backups = before.map_or(&[][..], |before| &before.backups);
-        let known = self.known(Some(note), memory, folder, backups)?;
+        let known = self.known(Some(note), watch_state, folder, backups)?;
         let (is_ready, why) = match ready(state) {
             _ if is_mended => (true, None),
             Some(found) => found,
@@ -206,7 +210,7 @@ impl Keeper {
     pub(super) fn leave_unjudged(&self, is_running: bool) -> Result<()> {
         if !is_running {
             // Of a process that was killed.
-            drop(std::fs::remove_file(self.system.path(DOING)));
+            drop(std::fs::remove_file(self.system.path(PROGRESS)));
         }
         let Some(before) = self.system.left() else {
             return Ok(());
@@ -227,7 +231,7 @@ pub(in super::super) struct Telling<'a>(&'a System);
 
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
-        drop(std::fs::remove_file(self.0.path(DOING)));
+        drop(std::fs::remove_file(self.0.path(PROGRESS)));
         // Only where it is empty: whoever needs it makes it. One that was killed may have made it.
         drop(std::fs::remove_dir(self.0.path(DIRECTORY)));
     }
@@ -268,13 +272,13 @@ impl System {
 
     /// Nothing depends on it, so a full memory holds no change up.
     fn put_doing(&self, doing: &Doing) {
-        if let Err(error) = self.put(DOING, &serde_json::to_vec(doing)) {
+        if let Err(error) = self.put(PROGRESS, &serde_json::to_vec(doing)) {
             log::debug!("{}", error.sentence());
         }
     }
 
     fn doing(&self) -> Option<Doing> {
-        let text = files::read_if_there(&self.path(DOING), DOING_BYTES_MAX);
+        let text = files::read_if_there(&self.path(PROGRESS), DOING_BYTES_MAX);
         json::shape(&text.ok()??).ok()
     }
 
@@ -287,7 +291,7 @@ impl System {
     fn put(&self, path: &str, text: &serde_json::Result<Vec<u8>>) -> Result<()> {
         // The shapes have text keys and whole numbers only, so this does not fail.
         let text = text.as_deref().unwrap_or_default();
-        files::replace(&self.path(path), text, MEMORY_MODE)
+        files::replace(&self.path(path), text, STATE_MODE)
     }
 }
 

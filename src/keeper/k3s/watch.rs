@@ -35,7 +35,7 @@ use crate::{
             shutdown,
             step::{Step, run},
             texts::Init,
-            watch::{self, Handed, MEMORY, MEMORY_MODE, Memory, Order},
+            watch::{self, Escalation, Order, STATE, STATE_MODE, WatchState},
             window::{self, Window},
         },
         time::{Now, Wall},
@@ -87,7 +87,7 @@ enum Attempt {
 
 const DOES: &str = "watch over k3s, and repair what is known to break";
 const WHO: &str = "the watch over k3s";
-const MEMORY_BYTES_MAX: usize = 64 * 1024;
+const STATE_BYTES_MAX: usize = 64 * 1024;
 /// Time for a busy API.
 const API: Limits = Limits {
     within: Duration::from_secs(20),
@@ -149,26 +149,26 @@ impl Keeper {
         if is_running || unfinished.is_some() {
             self.leave_unjudged(is_running)?;
             if let Some(id) = unfinished.filter(|_| !is_running) {
-                let mut memory = self.memory();
-                memory.stands_still(&id, clock::now());
-                self.remember(&memory, wanted.group)?;
+                let mut watch_state = self.watch_state();
+                watch_state.record_unfinished(&id, clock::now());
+                self.remember(&watch_state, wanted.group)?;
             }
             return Ok(None);
         }
         self.end_waits()?;
-        let mut memory = self.memory();
-        memory.goes_on();
+        let mut watch_state = self.watch_state();
+        watch_state.clear_unfinished();
         let now = clock::now();
-        let state = self.state(&note, &mut memory);
-        let orders = memory.look(&state, now, wanted.repairs);
+        let state = self.state(&note, &mut watch_state);
+        let orders = watch_state.look(&state, now, wanted.repairs);
         let folder = wanted.folder();
         if !orders.is_empty() {
-            self.remember(&memory, wanted.group)?;
-            self.leave(&state, &note, &memory, (folder, false))?;
+            self.remember(&watch_state, wanted.group)?;
+            self.leave(&state, &note, &watch_state, (folder, false))?;
         }
         let mut repaired = None;
         for order in &orders {
-            match self.repair(order, &note, &mut memory, (&state, wanted))? {
+            match self.repair(order, &note, &mut watch_state, (&state, wanted))? {
                 Attempt::HeldUp => {}
                 Attempt::Unknown => break,
                 Attempt::Over(done) => {
@@ -180,11 +180,11 @@ impl Keeper {
         // The datastore of a worker is its server's.
         let backups = wanted.backups.as_ref();
         let backups = backups.filter(|_| self.system.role() == Role::Server);
-        self.back_up_in_turn(backups, &note, &mut memory)?;
-        self.remember(&memory, wanted.group)?;
+        self.back_up_in_turn(backups, &note, &mut watch_state)?;
+        self.remember(&watch_state, wanted.group)?;
         let done = repaired.as_ref().map(|repaired| &repaired.done.outcome);
         let is_mended = done.is_some_and(|outcome| outcome == Outcome::Done.as_str());
-        self.leave(&state, &note, &memory, (folder, is_mended))?;
+        self.leave(&state, &note, &watch_state, (folder, is_mended))?;
         if let Some((_, Ok(backup))) = backups {
             self.hand_over(backup, &note.node)?;
         }
@@ -218,7 +218,7 @@ impl Keeper {
         &self,
         wanted: Option<&(Duration, Result<Backup>)>,
         note: &Managed,
-        memory: &mut Memory,
+        watch_state: &mut WatchState,
     ) -> Result<()> {
         let now = clock::now();
         let every = wanted.map(|(every, _)| *every);
@@ -231,9 +231,9 @@ impl Keeper {
             Some(backup::next(last(), managed, every, &note.node, now.wall))
         });
         if every.is_none() {
-            memory.unsaved = None;
+            watch_state.unsaved = None;
         }
-        if !memory.backs_up(next, now) || memory.is_stopped {
+        if !watch_state.take_backup_turn(next, now) || watch_state.is_stopped {
             return Ok(());
         }
         // Whoever has the lock is changing something: the next look tries again.
@@ -251,29 +251,29 @@ impl Keeper {
             Some((_, Err(error))) => Some(error.clone()),
             None => None,
         };
-        memory.backed_up(failure.map(|error| error.sentence()).as_deref(), now);
-        if let (None, Some(every)) = (&memory.unsaved, every) {
+        watch_state.backed_up(failure.map(|error| error.sentence()).as_deref(), now);
+        if let (None, Some(every)) = (&watch_state.unsaved, every) {
             let next = backup::next(last(), now.wall, every, &note.node, clock::now().wall);
-            memory.next_backup_ms = Some(next.millis());
+            watch_state.next_backup_ms = Some(next.millis());
         }
         Ok(())
     }
 
-    /// Memory of the watch; an empty one where none can be read.
-    pub(super) fn memory(&self) -> Memory {
-        let read = files::read_if_there(&self.system.path(MEMORY), MEMORY_BYTES_MAX);
+    /// State of the watch; an empty one where none can be read.
+    pub(super) fn watch_state(&self) -> WatchState {
+        let read = files::read_if_there(&self.system.path(STATE), STATE_BYTES_MAX);
         let text = read.ok().flatten().unwrap_or_default();
-        Memory::parse(&String::from_utf8_lossy(&text))
+        WatchState::parse(&String::from_utf8_lossy(&text))
     }
 
-    fn remember(&self, memory: &Memory, group: Option<u32>) -> Result<()> {
+    fn remember(&self, watch_state: &WatchState, group: Option<u32>) -> Result<()> {
         let directory = self.system.path(connect::DIRECTORY);
         files::create_directory(&directory)?;
         if let Some(group) = group {
             open_to(&directory, group)?;
         }
-        let text = memory.text();
-        files::replace(&self.system.path(MEMORY), text.as_bytes(), MEMORY_MODE)
+        let text = watch_state.text();
+        files::replace(&self.system.path(STATE), text.as_bytes(), STATE_MODE)
     }
 
     fn can_watch(&self) -> Result<()> {
@@ -285,19 +285,19 @@ impl Keeper {
             .fix("sudo pipeops-agent k3s adopt"))
     }
 
-    fn state(&self, note: &Managed, memory: &mut Memory) -> K3sState {
+    fn state(&self, note: &Managed, watch_state: &mut WatchState) -> K3sState {
         let now = clock::now();
-        if memory.is_first() {
+        if watch_state.is_first() {
             let mark = self.directory.join(shutdown::stopped(NOTE));
             if std::fs::remove_file(mark).is_err() {
-                memory.was_cut_off();
+                watch_state.record_power_cut();
             }
         }
         let service = self.system.service();
         let mut state = K3sState {
-            restarts: memory.restarted(service.restarts, now),
+            restarts: watch_state.restarted(service.restarts, now),
             up_s: now.mono.elapsed_since_boot().as_secs(),
-            jumped_s: memory.jumped_s(now),
+            jumped_s: watch_state.jumped_s(now),
             init: self.system.init().unwrap_or_default(),
             role: self.system.role(),
             wall: now.wall,
@@ -307,10 +307,10 @@ impl Keeper {
             state.log = self.system.log_of_parts(&note.data_dir);
         }
         state.datastore = self.system.datastore_lengths(&note.data_dir);
-        if memory.counts(now) {
+        if watch_state.take_count_turn(now) {
             state.duplicates = all_duplicates(&self.system);
         }
-        if service.is_running() && memory.asks(now) {
+        if service.is_running() && watch_state.is_api_due(now) {
             state.api = self.system.api(&note.node);
             if let Some(Api::Node(node)) = &state.api
                 && node.lacks_dns
@@ -324,7 +324,7 @@ impl Keeper {
             {
                 state.consumer = self.system.consumer();
             }
-            state.certificate = self.system.certificate(&note.data_dir, now, memory);
+            state.certificate = self.system.certificate(&note.data_dir, now, watch_state);
             state.addresses = network::all_addresses(self.system.root()).unwrap_or_default();
             state.has_route = network::has_default_route(self.system.root());
             let is_set = k3s::setting(&self.system.k3s_settings(), "node-ip").is_some();
@@ -339,7 +339,7 @@ impl Keeper {
         }
         if let Some(Api::Node(node)) = &state.api
             && node.is_ready()
-            && memory.checks(now)
+            && watch_state.is_check_due(now)
         {
             let path = self
                 .system
@@ -347,9 +347,9 @@ impl Keeper {
             let length = state.datastore.map(|[main, log]| main.saturating_add(log));
             let is_short = length.is_some_and(|length| length <= CHECKED_BYTES_MAX);
             let damage = is_short.then(|| datastore::damage(&path)).flatten();
-            memory.checked(damage.as_deref(), now);
+            watch_state.checked(damage.as_deref(), now);
         }
-        state.damage.clone_from(&memory.damage);
+        state.damage.clone_from(&watch_state.damage);
         state.service = service;
         state
     }
@@ -359,7 +359,7 @@ impl Keeper {
         &self,
         order: &Order,
         note: &Managed,
-        memory: &mut Memory,
+        watch_state: &mut WatchState,
         (state, wanted): (&K3sState, &Look),
     ) -> Result<Attempt> {
         // Whoever has the lock is changing something: the next look judges it afresh.
@@ -376,7 +376,7 @@ impl Keeper {
         }
         let held_up = match self
             .system
-            .speaks_against(order, note, memory, wanted.built)
+            .speaks_against(order, note, watch_state, wanted.built)
         {
             Some(why) => Err(why),
             None => self
@@ -387,7 +387,7 @@ impl Keeper {
         let (acts, has_lease) = match held_up {
             Ok(found) => found,
             Err(why) => {
-                memory.hold(order, &why);
+                watch_state.hold(order, &why);
                 return Ok(Attempt::HeldUp);
             }
         };
@@ -402,8 +402,8 @@ impl Keeper {
             )
         };
         let mut done = self.begin(&journal, record, acts)?;
-        memory.begins(order, clock::now());
-        self.remember(memory, wanted.group)?;
+        watch_state.record_begin(order, clock::now());
+        self.remember(watch_state, wanted.group)?;
         if done.outcome == Outcome::Done.as_str() {
             let waits = format!(
                 "for the node {} to be Ready, since {}",
@@ -414,11 +414,11 @@ impl Keeper {
         }
         // While it comes up, whoever wants to change something may do so.
         drop(journal);
-        self.leave(state, note, memory, (wanted.folder(), false))?;
+        self.leave(state, note, watch_state, (wanted.folder(), false))?;
         let _telling = self.system.begin_telling(&does);
         if done.outcome == Outcome::Done.as_str() {
             let came = self.system.wait_ready(&note.node, None, READY_WITHIN);
-            let came = came.and_then(|()| self.has_helped(order, note, state, memory));
+            let came = came.and_then(|()| self.has_helped(order, note, state, watch_state));
             if has_lease {
                 self.leave_lease(&note.node);
             }
@@ -428,7 +428,7 @@ impl Keeper {
             }
         }
         let is_done = done.outcome == Outcome::Done.as_str();
-        memory.ended(order, (!is_done).then_some(done.sentence.as_str()));
+        watch_state.record_end(order, (!is_done).then_some(done.sentence.as_str()));
         Ok(Attempt::Over(Repaired {
             seen: order.seen.clone(),
             done,
@@ -441,10 +441,10 @@ impl Keeper {
         order: &Order,
         note: &Managed,
         state: &K3sState,
-        memory: &mut Memory,
+        watch_state: &mut WatchState,
     ) -> Result<()> {
         if order.fault.id.starts_with(CERTIFICATES) {
-            return self.system.has_renewed(note, state, memory);
+            return self.system.has_renewed(note, state, watch_state);
         }
         let lacks = match order.repair {
             Repair::Start | Repair::Restart => None,
@@ -570,7 +570,7 @@ impl Look {
 }
 
 /// A fault that is left to a person, for whoever asks.
-pub(super) fn finding(fault: Handed) -> Finding {
+pub(super) fn finding(fault: Escalation) -> Finding {
     Finding {
         id: fault.id.to_owned(),
         what: fault.sentence,
@@ -744,22 +744,32 @@ impl System {
 
     /// The certificate of k3s that ends first, of those that it renews when it starts, and days
     /// until then.
-    fn certificate(&self, data_dir: &str, now: Now, memory: &Memory) -> Option<(String, i64)> {
+    fn certificate(
+        &self,
+        data_dir: &str,
+        now: Now,
+        watch_state: &WatchState,
+    ) -> Option<(String, i64)> {
         let ends = self.ends(data_dir);
         let renewed =
-            ends.filter(|(path, end)| is_renewed(path) && memory.is_renewed(*end, now.wall));
+            ends.filter(|(path, end)| is_renewed(path) && watch_state.is_renewed(*end, now.wall));
         let (path, end) = renewed.min_by_key(|(_, end)| end.millis())?;
         Some((path, days_until(end, now)))
     }
 
     /// Judges a restart for certificates. Those that would still be renewed by now are left alone
     /// from here on, so that they neither cause another restart nor hide one that is needed.
-    fn has_renewed(&self, note: &Managed, state: &K3sState, memory: &mut Memory) -> Result<()> {
+    fn has_renewed(
+        &self,
+        note: &Managed,
+        state: &K3sState,
+        watch_state: &mut WatchState,
+    ) -> Result<()> {
         let now = clock::now();
         let is_left =
             |(path, end): &(String, Wall)| is_renewed(path) && days_until(*end, now) < RENEWED_DAYS;
         let left: Vec<_> = self.ends(&note.data_dir).filter(is_left).collect();
-        memory.not_renewed(left.iter().map(|(_, end)| *end), now.wall);
+        watch_state.record_unrenewed(left.iter().map(|(_, end)| *end), now.wall);
         let wanted = state.certificate.as_ref().map(|(path, _)| path);
         match left.iter().find(|(path, _)| Some(path) == wanted) {
             Some((path, _)) => Err(
@@ -778,11 +788,11 @@ impl System {
         &self,
         order: &Order,
         note: &Managed,
-        memory: &Memory,
+        watch_state: &WatchState,
         built: Wall,
     ) -> Option<String> {
         let is_dated = order.fault.id.starts_with(CERTIFICATES);
-        if is_dated && let Some(why) = self.clock(&note.data_dir, memory, built).doubt() {
+        if is_dated && let Some(why) = self.clock(&note.data_dir, watch_state, built).doubt() {
             return Some(why);
         }
         if order.fault.id == ADDRESS
@@ -804,10 +814,10 @@ impl System {
         (plans > 0).then(|| "the system-upgrade-controller has plans for this cluster".to_owned())
     }
 
-    fn clock(&self, data_dir: &str, memory: &Memory, built: Wall) -> ClockFacts {
+    fn clock(&self, data_dir: &str, watch_state: &WatchState, built: Wall) -> ClockFacts {
         let now = now();
         let all: Vec<_> = self.certificates(data_dir).collect();
-        let is_renewed = |path: &str, end| is_renewed(path) && memory.is_renewed(end, now);
+        let is_renewed = |path: &str, end| is_renewed(path) && watch_state.is_renewed(end, now);
         let ends = all.iter().filter(|(path, _, end)| is_renewed(path, *end));
         let start = all.iter().map(|(_, start, _)| *start).max();
         ClockFacts {
@@ -925,32 +935,34 @@ mod tests {
             ..Managed::default()
         };
         let system = &keeper.system;
-        let ending = |memory: &Memory| {
-            let found = system.certificate("/d", clock::now(), memory)?;
+        let ending = |watch_state: &WatchState| {
+            let found = system.certificate("/d", clock::now(), watch_state)?;
             Some((found.0, found.1 < RENEWED_DAYS))
         };
-        let mut memory = Memory::default();
+        let mut watch_state = WatchState::default();
         let state = K3sState {
-            certificate: system.certificate("/d", clock::now(), &memory),
+            certificate: system.certificate("/d", clock::now(), &watch_state),
             ..K3sState::default()
         };
         assert_eq!(
-            ending(&memory),
+            ending(&watch_state),
             Some(("/d/server/tls/stale.crt".to_owned(), true))
         );
         // The restart.
         put("own.crt", 2099);
-        let error = system.has_renewed(&note, &state, &mut memory).unwrap_err();
+        let error = system
+            .has_renewed(&note, &state, &mut watch_state)
+            .unwrap_err();
         assert!(error.sentence().contains("stale.crt"), "{error}");
-        memory = Memory::parse(&memory.text());
+        watch_state = WatchState::parse(&watch_state.text());
         assert_eq!(
-            ending(&memory),
+            ending(&watch_state),
             Some(("/d/server/tls/own.crt".to_owned(), false))
         );
         // Years later.
         put("own.crt", 2021);
         assert_eq!(
-            ending(&memory),
+            ending(&watch_state),
             Some(("/d/server/tls/own.crt".to_owned(), true))
         );
         put("own.crt", 2099);
@@ -958,7 +970,7 @@ mod tests {
             certificate: Some(("/d/server/tls/own.crt".to_owned(), -1)),
             ..K3sState::default()
         };
-        assert!(system.has_renewed(&note, &state, &mut memory).is_ok());
+        assert!(system.has_renewed(&note, &state, &mut watch_state).is_ok());
     }
 
     #[test]
@@ -981,10 +993,11 @@ mod tests {
         put("client-kube-proxy.crt", -400);
         put("serving-kube-apiserver.crt", 60);
         let system = &keeper.system;
-        let doubt = |memory: &Memory| system.clock("/d", memory, Wall::default()).doubt();
-        let mut memory = Memory::default();
+        let doubt =
+            |watch_state: &WatchState| system.clock("/d", watch_state, Wall::default()).doubt();
+        let mut watch_state = WatchState::default();
         assert_eq!(
-            doubt(&memory),
+            doubt(&watch_state),
             None,
             "one restart shows whether it is renewed"
         );
@@ -995,13 +1008,13 @@ mod tests {
         put("serving-kube-apiserver.crt", 364);
         assert!(
             system
-                .has_renewed(&note, &K3sState::default(), &mut memory)
+                .has_renewed(&note, &K3sState::default(), &mut watch_state)
                 .is_ok()
         );
-        assert!(doubt(&memory).unwrap().contains("10 days before"));
+        assert!(doubt(&watch_state).unwrap().contains("10 days before"));
         put("serving-kube-apiserver.crt", 8);
-        assert_eq!(doubt(&memory), None);
-        let found = system.certificate("/d", now, &memory).unwrap();
+        assert_eq!(doubt(&watch_state), None);
+        let found = system.certificate("/d", now, &watch_state).unwrap();
         assert!(found.0.ends_with("serving-kube-apiserver.crt"), "{found:?}");
     }
 
@@ -1052,9 +1065,9 @@ mod tests {
             wall: Wall::default(),
         };
         for (window, waits) in [("02:00-05:00", true), ("11:00-13:00", false)] {
-            let mut memory = Memory::default();
-            memory.look(&state, at(1000), true);
-            let order = memory.look(&state, at(5000), true).remove(0);
+            let mut watch_state = WatchState::default();
+            watch_state.look(&state, at(1000), true);
+            let order = watch_state.look(&state, at(5000), true).remove(0);
             let wanted = Look {
                 repairs: true,
                 backups: None,
@@ -1062,10 +1075,10 @@ mod tests {
                 group: None,
                 built: Wall::default(),
             };
-            let done = keeper.repair(&order, &note, &mut memory, (&state, &wanted));
+            let done = keeper.repair(&order, &note, &mut watch_state, (&state, &wanted));
             assert!(matches!(done.unwrap(), Attempt::HeldUp));
             // Here nothing says that the clock is synchronized, which is what holds it up then.
-            assert_eq!(memory.handed().is_empty(), waits, "{window}");
+            assert_eq!(watch_state.escalated().is_empty(), waits, "{window}");
         }
     }
 }

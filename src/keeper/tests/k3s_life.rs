@@ -13,7 +13,7 @@ use super::{
     *,
 };
 use crate::core::{
-    k3s::{proxy::Proxy, texts::InstallOptions, watch::DOING},
+    k3s::{proxy::Proxy, texts::InstallOptions, watch::PROGRESS},
     url::ProxyUrl,
 };
 
@@ -513,7 +513,7 @@ fn a_removal_that_was_killed_at_its_last_writes_tells_of_no_step() {
     let installed = || {
         let tree = good();
         install(&tree).unwrap();
-        let doing = tree.root().join(DOING.trim_start_matches('/'));
+        let doing = tree.root().join(PROGRESS.trim_start_matches('/'));
         (tree, doing)
     };
     let last = borders(&installed().0, remove);
@@ -525,7 +525,7 @@ fn a_removal_that_was_killed_at_its_last_writes_tells_of_no_step() {
         cut::at(None);
         if tree.keeper().changes().unwrap()[0].outcome == "running" {
             // A process that is killed leaves what one that is cut off here takes back.
-            tree.put(DOING.trim_start_matches('/'), "{}", 0o640);
+            tree.put(PROGRESS.trim_start_matches('/'), "{}", 0o640);
         }
         tree.keeper().shown_to(group).k3s_resume().unwrap();
         cut::gone_by_the_end(None);

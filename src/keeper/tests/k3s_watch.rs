@@ -10,7 +10,7 @@ use super::{
 use crate::{
     core::k3s::{
         pins::SOCKET,
-        watch::{DOING, MEMORY, Memory, STATUS, TIMER},
+        watch::{PROGRESS, STATE, STATUS, TIMER, WatchState},
         window::Window,
     },
     wire::{json, keeper::K3sStatus},
@@ -69,16 +69,14 @@ fn look(tree: &Tree, repairs: bool) -> Option<Done> {
 
 /// Lines of the memory about faults.
 fn faults(tree: &Tree) -> String {
-    let text = tree
-        .read(MEMORY.trim_start_matches('/'))
-        .unwrap_or_default();
+    let text = tree.read(STATE.trim_start_matches('/')).unwrap_or_default();
     text.lines().skip(1).collect::<Vec<_>>().join("\n")
 }
 
 /// Makes what was seen half an hour older.
 fn age_faults(tree: &Tree) {
-    let memory = tree.read(MEMORY.trim_start_matches('/')).unwrap();
-    let aged: Vec<_> = memory
+    let watch_state = tree.read(STATE.trim_start_matches('/')).unwrap();
+    let aged: Vec<_> = watch_state
         .lines()
         .map(|line| match line.split('\t').collect::<Vec<_>>() {
             fields if fields[0].starts_with("k3s.") => {
@@ -91,7 +89,7 @@ fn age_faults(tree: &Tree) {
             _ => line.to_owned(),
         })
         .collect();
-    tree.put(MEMORY.trim_start_matches('/'), &aged.join("\n"), 0o640);
+    tree.put(STATE.trim_start_matches('/'), &aged.join("\n"), 0o640);
 }
 
 /// State that a look left for the agent.
@@ -309,9 +307,9 @@ fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
     assert!(look(&tree, true).is_none());
     assert_eq!(faults(&tree), "");
     // As if it had stood still for six minutes.
-    let memory = || Memory::parse(&tree.read(MEMORY.trim_start_matches('/')).unwrap());
-    assert_eq!(memory().handed(), []);
-    let text = memory().text();
+    let watch_state = || WatchState::parse(&tree.read(STATE.trim_start_matches('/')).unwrap());
+    assert_eq!(watch_state().escalated(), []);
+    let text = watch_state().text();
     let mut fields: Vec<_> = text.trim_end_matches('\n').split('\t').collect();
     let at = fields
         .iter()
@@ -319,15 +317,20 @@ fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
         .unwrap();
     let aged = format!("0 1 {}", fields[at].rsplit(' ').next().unwrap());
     fields[at] = &aged;
-    tree.put(MEMORY.trim_start_matches('/'), &fields.join("\t"), 0o640);
+    tree.put(STATE.trim_start_matches('/'), &fields.join("\t"), 0o640);
     assert!(look(&tree, true).is_none());
-    let told = memory().handed();
+    let told = watch_state().escalated();
     assert_eq!(told[0].id, "k3s.unfinished");
     assert!(told[0].sentence.contains("k3s-install-1"), "{told:?}");
     // It ends, and so does that.
     tree.keeper().k3s_resume().unwrap();
     look(&tree, true);
-    assert!(memory().handed().iter().all(|it| it.id != "k3s.unfinished"));
+    assert!(
+        watch_state()
+            .escalated()
+            .iter()
+            .all(|it| it.id != "k3s.unfinished")
+    );
 }
 
 #[test]
@@ -390,7 +393,7 @@ fn the_agent_sees_the_fault_while_it_is_repaired_and_the_step_that_runs() {
     assert!(doing.contains("start k3s: k3s kept crashing"), "{doing}");
     assert!(doing.contains("step 2 of 2"), "{doing}");
     // Afterwards nothing runs, and the repair is in the list.
-    assert_eq!(tree.read(DOING.trim_start_matches('/')), None);
+    assert_eq!(tree.read(PROGRESS.trim_start_matches('/')), None);
     let after = left(&tree);
     assert!(after.is_ready && after.open.is_empty(), "{after:?}");
     assert!(after.changes[0].id.starts_with("k3s-start-"), "{after:?}");
@@ -433,7 +436,7 @@ fn a_change_that_was_interrupted_is_told_as_that_and_its_step_goes() {
     let tree = machine(HEALTHY);
     tree.put("mended", "", 0o644);
     look(&tree, true);
-    let doing = DOING.trim_start_matches('/');
+    let doing = PROGRESS.trim_start_matches('/');
     tree.put(
         doing,
         "{\"does\":\"upgrade k3s\",\"step\":\"\",\"since\":\"\"}",

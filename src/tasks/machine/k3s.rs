@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    core::k3s::watch::{DOING, Handed, MEMORY, Memory, STATUS, STATUS_BYTES_MAX},
+    core::k3s::watch::{Escalation, PROGRESS, STATE, STATUS, STATUS_BYTES_MAX, WatchState},
     executor, files,
     host::clock,
     tasks::state::SharedState,
@@ -30,10 +30,10 @@ const BYTES_MAX: usize = 64 * 1024;
 pub async fn follow(root: PathBuf, shared_state: Rc<SharedState>) {
     loop {
         let below = root.clone();
-        let text = executor::unblock(move || text(&below, MEMORY, BYTES_MAX)).await;
+        let text = executor::unblock(move || text(&below, STATE, BYTES_MAX)).await;
         // Without the file nobody watches; what cannot be read says nothing.
-        let memory = Memory::parse(&String::from_utf8_lossy(&text.unwrap_or_default()));
-        report(&memory.handed(), &shared_state);
+        let watch_state = WatchState::parse(&String::from_utf8_lossy(&text.unwrap_or_default()));
+        report(&watch_state.escalated(), &shared_state);
         refresh(root.clone(), &shared_state).await;
         clock::tick(EVERY).await;
     }
@@ -42,7 +42,7 @@ pub async fn follow(root: PathBuf, shared_state: Rc<SharedState>) {
 /// Reads the state again, with the change that is under way.
 pub async fn refresh(root: PathBuf, shared_state: &SharedState) {
     let read = move || {
-        let doing: Option<Doing> = shape(&root, DOING);
+        let doing: Option<Doing> = shape(&root, PROGRESS);
         let status = shape(&root, STATUS);
         // Before the first look there is only the change that brings k3s.
         let none = || K3sStatus {
@@ -66,12 +66,12 @@ fn text(root: &Path, path: &str, bytes_max: usize) -> Option<Vec<u8>> {
     files::read_if_there(&path, bytes_max).ok()?
 }
 
-fn report(handed: &[Handed], shared_state: &SharedState) {
-    let Some(worst) = handed.iter().max_by_key(|fault| fault.severity) else {
+fn report(escalated: &[Escalation], shared_state: &SharedState) {
+    let Some(worst) = escalated.iter().max_by_key(|fault| fault.severity) else {
         shared_state.clear(FAULT);
         return;
     };
-    let more = match handed.len() {
+    let more = match escalated.len() {
         1 => String::new(),
         all => format!("; and {} more: sudo pipeops-agent k3s status", all - 1),
     };
@@ -99,7 +99,7 @@ mod tests {
         };
         assert_eq!(seen(), None);
         // The first change of all: there was no look yet.
-        put(DOING, br#"{"does":"install k3s","step":"","since":""}"#);
+        put(PROGRESS, br#"{"does":"install k3s","step":"","since":""}"#);
         let first = seen().unwrap();
         assert_eq!(first.managed, "none");
         assert_eq!(first.doing.unwrap().does, "install k3s");
@@ -108,9 +108,9 @@ mod tests {
             br#"{"managed":"adopted","is_ready":true,"later":[1]}"#,
         );
         assert!(seen().unwrap().is_ready);
-        put(DOING, br#"{"does":"upgrade k3s","step":"","since":""}"#);
+        put(PROGRESS, br#"{"does":"upgrade k3s","step":"","since":""}"#);
         assert_eq!(seen().unwrap().doing.unwrap().does, "upgrade k3s");
-        for (path, text) in [(DOING, &b"{"[..]), (STATUS, &b"[1]"[..])] {
+        for (path, text) in [(PROGRESS, &b"{"[..]), (STATUS, &b"[1]"[..])] {
             put(path, text);
         }
         assert_eq!(seen(), None);
