@@ -110,9 +110,9 @@ fn as_root(mut error: Error, args: &Args) -> Error {
 }
 
 fn new_token(args: &Args) -> Result<Value> {
-    let wish = json!({ "role": args.text(ROLE.long) });
+    let body = json!({ "role": args.text(ROLE.long) });
     let cannot = "cannot get a login token for the dashboard";
-    let token = socket::request(args, &Ask::Post(TOKENS_PATH, wish), cannot)
+    let token = socket::request(args, &Ask::Post(TOKENS_PATH, body), cannot)
         .map_err(|error| as_root(error, args))?;
     if View::new(&token).text("token").is_empty() {
         return Err(socket::odd("it has no token"));
@@ -249,9 +249,9 @@ fn password(args: &Args, output: &mut Output) -> Result<Exit> {
         }
         typed.reveal().into()
     };
-    let wish = json!({ "password": password, "role": args.text(ROLE.long) });
+    let body = json!({ "password": password, "role": args.text(ROLE.long) });
     let cannot = "cannot set the password of the page";
-    let view = socket::request(args, &Ask::Put(PASSWORD_PATH, wish), cannot)
+    let view = socket::request(args, &Ask::Put(PASSWORD_PATH, body), cannot)
         .map_err(|error| as_root(error, args))?;
     if args.has("json") {
         output.json(&view);

@@ -109,10 +109,10 @@ impl Agent {
             panic!("nobody changes anything over the port here");
         };
         assert_eq!(Some(peer.pid), pid);
-        let wish: AccessRequest = serde_json::from_slice(&asked.body).unwrap();
-        self.level.set(Level::from_word(&wish.level).unwrap());
+        let request: AccessRequest = serde_json::from_slice(&asked.body).unwrap();
+        self.level.set(Level::from_word(&request.level).unwrap());
         Reply::json(&AccessChange {
-            level: wish.level,
+            level: request.level,
             ..AccessChange::default()
         })
     }

@@ -113,8 +113,8 @@ fn scale(args: &Args, output: &mut Output) -> Result<Exit> {
             .fix(format!("sudo pipeops-agent apps scale {app} --to N"))
     })?;
     let workload = args.text("workload").unwrap_or_default();
-    let wish = json!({"to": to, "workload": workload});
-    let accepted = post(args, (app, "scale"), wish)?;
+    let body = json!({"to": to, "workload": workload});
+    let accepted = post(args, (app, "scale"), body)?;
     follow(args, output, (app, &accepted))
 }
 

@@ -105,7 +105,7 @@ pub enum Change {
     ByHand(Override),
 }
 
-/// Reasons why a wish is not granted.
+/// Reasons why a request is not granted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Denied {
     /// The configuration does not permit this level.
@@ -135,7 +135,7 @@ impl EffectiveLevel {
         }
     }
 
-    /// Decides on a requested level. `request` carries time and requester, for the note that is kept.
+    /// Decides on a requested level, which comes with its time and requester, for the note.
     pub fn change(&self, request: Tightened, authority: Authority) -> Result<Change, Denied> {
         let (wanted, held) = (request.level, self.level());
         if wanted < self.configured {

@@ -1,8 +1,8 @@
 //! Watch over k3s: which fault is there, whether it is repaired now, and when it is left to a
 //! person.
 //!
-//! It remembers from look to look, in one small file in memory; [`WatchState::look`] is all there is to
-//! decide.
+//! It remembers from look to look, in one small file in memory; [`WatchState::look`] is all there
+//! is to decide.
 
 use std::fmt::Write as _;
 

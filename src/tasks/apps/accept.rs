@@ -1,5 +1,5 @@
-//! Acceptance of a request: everything is tried, the intent is on disk and the content kept before it
-//! becomes a change.
+//! Acceptance of a request: everything is tried, the intent is on disk and the content kept before
+//! it becomes a change.
 
 use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
@@ -242,8 +242,8 @@ impl Apps {
         self.begin_noted((plan, read), content, requester).await
     }
 
-    /// The manifests of a request, with their namespace: the one that is named, else that of the app.
-    /// With what comes before them, which is created where somebody asks for it.
+    /// The manifests of a request, with their namespace: the one that is named, else that of the
+    /// app. With what comes before them, which is created where somebody asks for it.
     pub(super) async fn read(
         &self,
         request: &ApplyRequest,

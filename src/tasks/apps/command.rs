@@ -116,14 +116,12 @@ impl Apps {
             // told, and the command comes again.
             Verb::Pause => {
                 let AppArgs { app } = read(args, NAME)?;
-                self.set_automation(&app, Automation::Paused, &requester)
-                    .await?;
+                self.automate(&app, Automation::Paused, &requester).await?;
                 self.note(command, "it is paused", None).await?;
             }
             Verb::Resume => {
                 let AppArgs { app } = read(args, NAME)?;
-                self.set_automation(&app, Automation::Resumed, &requester)
-                    .await?;
+                self.automate(&app, Automation::Resumed, &requester).await?;
                 let why = "it is rolled back to its last good version automatically again";
                 self.note(command, why, None).await?;
             }

@@ -1,5 +1,5 @@
-//! Requests in a few words: deploy an app of one container, restart it, scale it, and leave it alone
-//! for a while.
+//! Requests in a few words: deploy an app of one container, restart it, scale it, and leave it
+//! alone for a while.
 
 use std::rc::Rc;
 
@@ -194,7 +194,7 @@ impl Apps {
     ///
     /// # Errors
     /// Reason why that stays as it was.
-    pub async fn set_automation(
+    pub async fn automate(
         &self,
         app: &str,
         automation: Automation,

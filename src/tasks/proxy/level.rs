@@ -225,21 +225,23 @@ impl Access {
     pub async fn set(&self, level: Level, caller: &Caller) -> Result<AccessChange, Refused> {
         let _one_at_a_time = self.changing.lock().await;
         let by = caller.in_words();
-        let wish = Tightened {
+        let request = Tightened {
             level,
             since: Some(self.parts.shared_state.now().wall),
             by: Some(by.clone()),
         };
         let before = self.standing.borrow().clone();
-        let change = before.change(wish, authority(caller)).map_err(|denied| {
-            let refused = self.refused(denied, level);
-            log::info!(
-                "access stays {}: {by} asked for {}",
-                before.level().as_str(),
-                level.as_str()
-            );
-            refused
-        })?;
+        let change = before
+            .change(request, authority(caller))
+            .map_err(|denied| {
+                let refused = self.refused(denied, level);
+                log::info!(
+                    "access stays {}: {by} asked for {}",
+                    before.level().as_str(),
+                    level.as_str()
+                );
+                refused
+            })?;
         match change {
             Change::Nothing => Ok(self.changed(&before, 0, &[])),
             Change::ByHand(by_hand) => Ok(self.put_in_force(&before, by_hand, &by).await),

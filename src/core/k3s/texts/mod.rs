@@ -177,10 +177,8 @@ pub fn drop_in(options: &InstallOptions, user: &[String], memory_bytes: u64) -> 
             lines.push(format!("{key}: {}", quoted(value)));
         }
     }
-    let token = options
-        .server
-        .as_ref()
-        .map(|_| super::JOIN_TOKEN.to_owned());
+    let joins = options.server.is_some();
+    let token = joins.then(|| super::JOIN_TOKEN.to_owned());
     for (key, value) in [
         ("server", &options.server),
         ("token-file", &token),
@@ -312,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_one_scalar_whatever_is_in_it() {
+    fn an_option_is_one_scalar_whatever_is_in_it() {
         let options = InstallOptions {
             data_dir: Some("/mnt/a \"b\": c\\".to_owned()),
             node_labels: vec!["a=b: c # d".to_owned()],

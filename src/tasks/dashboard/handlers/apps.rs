@@ -195,7 +195,7 @@ impl Local {
                 return apps.rollback(&request.id, wanted.to, by).await;
             }
             let automation = Automation::of_rollback(&wanted.auto)?;
-            apps.set_automation(&request.id, automation, by).await
+            apps.automate(&request.id, automation, by).await
         };
         self.change(request, wanted, back).await
     }
@@ -228,13 +228,9 @@ impl Local {
         self.change(request, Ok(()), remove).await
     }
 
-    pub(super) async fn set_automation(
-        &self,
-        request: &ApiRequest,
-        automation: Automation,
-    ) -> Reply {
+    pub(super) async fn automate(&self, request: &ApiRequest, automation: Automation) -> Reply {
         let change = async |apps: Rc<Apps>, (), by: &Requester| {
-            apps.set_automation(&request.id, automation, by).await
+            apps.automate(&request.id, automation, by).await
         };
         self.change(request, Ok(()), change).await
     }

@@ -190,8 +190,8 @@ impl Answers for Local {
                 View::Suggestion => self.suggestion(&request).await,
                 View::ApplySuggestion => self.apply_suggestion(&request).await,
                 View::CancelApp => self.cancel_app(&request).await,
-                View::PauseApp => self.set_automation(&request, Automation::Paused).await,
-                View::ResumeApp => self.set_automation(&request, Automation::Resumed).await,
+                View::PauseApp => self.automate(&request, Automation::Paused).await,
+                View::ResumeApp => self.automate(&request, Automation::Resumed).await,
             }
         })
     }
