@@ -754,7 +754,7 @@ fn settings_and_a_journal_that_others_could_change_are_not_believed() {
     helper.start_by(&[], None);
     assert_eq!(helper.ended().code(), Some(2));
     assert!(
-        helper.log().contains("nothing in it is believed"),
+        helper.log().contains("its contents are not trusted"),
         "{}",
         helper.log()
     );
