@@ -501,7 +501,7 @@ fn what_is_not_a_socket_is_left_alone() {
     let path = directory.path().join("agent.sock");
     pipeops_agent::files::replace(&path, b"mine", 0o600).unwrap();
     let error = on_socket(&path).unwrap_err();
-    assert!(error.sentence().contains("something else"), "{error}");
+    assert!(error.sentence().contains("it is not a socket"), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     let missing = directory.path().join("no/such/agent.sock");
     assert!(on_socket(&missing).is_err());
