@@ -48,7 +48,7 @@ use crate::{
     store,
     wire::{
         api,
-        keeper::{LastUpdate, PackageKind, Update, UpdateNote, UpdateStep},
+        keeper::{PackageKind, Update, UpdateNote, UpdateStep},
         state::read_identity,
     },
 };
@@ -153,7 +153,9 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     };
     if args.has("check") && !args.has("json") {
         // It is known also where no release can be had.
-        print_last(note.last.as_ref(), output);
+        if let Some(last) = &note.last {
+            output.line(&printable(&last.in_words()));
+        }
         if let Some(update) = &under_way {
             output.line(&format!("an update to {} is under way", update.version));
             if let Some(words) = progress(update) {
@@ -224,19 +226,6 @@ fn held_at_night(args: &Args, loaded: &Loaded) -> Option<&'static str> {
     } else {
         None
     }
-}
-
-/// Prints the end of the last update.
-fn print_last(last: Option<&LastUpdate>, output: &mut Output) {
-    let Some(LastUpdate { version, at, .. }) = last else {
-        return;
-    };
-    let line = match last.and_then(|last| Some((last.is_kept, last.why.as_ref()?))) {
-        None => format!("{version} was tried and kept at {at}"),
-        Some((true, why)) => format!("{version} was tried and not judged at {at}: {why}"),
-        Some((false, why)) => format!("{version} was tried and rolled back at {at}: {why}"),
-    };
-    output.line(&printable(&line));
 }
 
 /// Prints what is known, and returns the exit code for it.

@@ -599,3 +599,18 @@ pub struct LastUpdate {
     /// Time of its end: RFC 3339 in UTC.
     pub at: String,
 }
+
+impl LastUpdate {
+    /// The end of the update in words.
+    pub fn in_words(&self) -> String {
+        let Self { version, at, .. } = self;
+        match (self.is_kept, self.why.as_deref()) {
+            (true, None) => format!("{version} was tried and kept at {at}"),
+            (true, Some(why)) => format!("{version} was tried and not judged at {at}: {why}"),
+            (false, why) => {
+                let why = why.unwrap_or_default();
+                format!("{version} was tried and rolled back at {at}: {why}")
+            }
+        }
+    }
+}

@@ -122,13 +122,7 @@ impl Keeper {
         let last = self.update_note().ok()?.last?;
         let version = |text: &str| text.parse::<Version>().ok();
         let is_behind = version(VERSION)? < version(&last.version)?;
-        (is_behind && !last.is_kept).then(|| {
-            let why = last.why.unwrap_or_default();
-            format!(
-                "{} was tried and rolled back at {}: {why}",
-                last.version, last.at
-            )
-        })
+        (is_behind && !last.is_kept).then(|| last.in_words())
     }
 
     /// The update that is under way.
