@@ -434,6 +434,29 @@ fn a_cluster_admin_behind_a_managed_level_is_removed_or_told() {
 }
 
 #[test]
+fn an_agent_that_is_tightened_asks_for_the_manifest_of_its_level() {
+    let Some(_held) = calm() else { return };
+    let accounts = Accounts::new(Reach::Full);
+    let plane = Plane::start(Options::default()).unwrap();
+    let mut agent = agent_of(&plane, &accounts).with("PIPEOPS_ACCESS_LEVEL", "full");
+    agent.start();
+    until_ready(&agent);
+    assert_eq!(agent.cli(&["access", "managed"]).0, 0);
+    // The policy of `full` refuses nothing.
+    let open = agent.until_condition("access.second-lock", LOOKED);
+    let rbac = ["rbac", "--namespace", accounts.namespace()];
+    let line = format!("pipeops-agent {} | kubectl apply -f -", rbac.join(" "));
+    assert_eq!(open["fix"], line.as_str());
+    let (code, manifest) = agent.cli(&rbac);
+    assert_eq!(code, 0, "{manifest}");
+    accounts.apply(&manifest);
+    agent.until("nothing is missing at this level", LOOKED, |status| {
+        let told = conditions(status).join(" ");
+        (!told.contains("manifest") && !told.contains("polic")).then_some(())
+    });
+}
+
+#[test]
 fn a_cluster_admin_that_the_agent_may_not_remove_is_an_open_lock() {
     let Some(_held) = calm() else { return };
     let accounts = Accounts::new(Reach::Full);

@@ -84,6 +84,15 @@ impl Manifest {
         Self { expose, ..self }
     }
 
+    /// The same, with the control plane kept to managed namespaces.
+    #[must_use]
+    pub fn managed(&self) -> Self {
+        Self {
+            reach: Reach::Managed,
+            ..self.clone()
+        }
+    }
+
     /// Returns whether the control plane may do everything.
     pub fn is_full(&self) -> bool {
         self.reach == Reach::Full

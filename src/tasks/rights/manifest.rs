@@ -153,7 +153,7 @@ impl Rights {
             return;
         }
         let was_missing = self.holds(MISSING);
-        look(&self.delegate, &self.shared_state, &(self.rules)()).await;
+        look(&self.delegate, &self.shared_state, &self.rules).await;
         self.delegate.doubt(self.holds(MISSING));
         if was_missing && !self.holds(MISSING) {
             // One cause, and all that followed from it: whoever was refused tries again now.
@@ -165,11 +165,12 @@ impl Rights {
 }
 
 /// Looks once.
-async fn look(delegate: &Delegate, shared_state: &SharedState, rules: &Rules) {
+async fn look(delegate: &Delegate, shared_state: &SharedState, rules: &dyn Fn() -> Rules) {
+    let level = rules().level;
     if let Err(error) = delegate.sweep().await {
         log::debug!("rights: {error}");
     }
-    if rules.level == Level::Off {
+    if level == Level::Off {
         // No call runs, so nothing is needed for it.
         return shared_state.show_all(&CONDITIONS, Vec::new());
     }
@@ -187,20 +188,35 @@ async fn look(delegate: &Delegate, shared_state: &SharedState, rules: &Rules) {
     let reaches = if is_full || lacks_account {
         None
     } else {
-        delegate.reaches_secrets().await
+        reaches_secrets(delegate).await
     };
+    if rules().level != level {
+        // The change of the level is the reason for another look.
+        return;
+    }
     let rights = GrantedRights {
         findings,
         reaches_secrets: reaches.unwrap_or(false),
         is_full,
         version: shared_state.cluster.borrow().version.clone(),
-        level: rules.level,
+        level,
         command: delegate.manifest().command(),
         full_binding: delegate.manifest().wide("pipeops-full"),
         account: delegate.account(),
     };
     let conditions = rights.conditions(shared_state);
     shared_state.show_all(&CONDITIONS, conditions);
+}
+
+/// Asks whether the account reaches Secrets; the API server learns of a binding that was just removed
+/// within a second or so.
+async fn reaches_secrets(delegate: &Delegate) -> Option<bool> {
+    let reaches = delegate.reaches_secrets().await?;
+    if !reaches {
+        return Some(false);
+    }
+    Timer::after(APART).await;
+    delegate.reaches_secrets().await
 }
 
 /// Rights that the cluster grants, compared with the manifest.

@@ -85,7 +85,7 @@ impl Delegate {
     /// started without admission policies.
     async fn look_at_lock(&self, namespace: &str) -> Result<(), String> {
         let policy = self.manifest.wide("pipeops-cp-lock");
-        let findings = check::compare_lock(&self.client, &self.manifest).await;
+        let findings = check::compare_lock(&self.client, &self.manifest()).await;
         let findings = findings.map_err(|error| format!("cannot inspect {policy}: {error}"))?;
         if let Some(finding) = findings.first() {
             return Err(format!(
@@ -131,7 +131,7 @@ impl Delegate {
         let cannot = |why: String| {
             format!(
                 "cannot inspect the Pod {namespace}/{name}: {why}; fix: {}",
-                self.manifest.command()
+                self.manifest().command()
             )
         };
         let pod = match self.client.read_as(&identity, &path, POD_WITHIN).await {

@@ -86,7 +86,7 @@ impl Delegate {
     /// credential in its place. Asks nothing yet.
     pub fn new(client: Client, manifest: Manifest, credential: Rc<Credential>) -> Self {
         Self {
-            bindings: Bindings::new(client.clone(), manifest.clone()),
+            bindings: Bindings::new(client.clone(), manifest.managed()),
             looks: Looks::default(),
             client,
             manifest,
@@ -210,7 +210,7 @@ impl Delegate {
             Ok(answer) => Ok(Secret::new(answer.status.token)),
             Err(error) => Err(format!(
                 "cannot get a token of {namespace}/{ACCOUNT}, the account of the control plane's requests: {error}; fix: {}",
-                self.manifest.command()
+                self.manifest().command()
             )),
         }
     }
@@ -487,7 +487,7 @@ impl Delegate {
 
     /// Differences of the cluster from the manifest.
     pub async fn compare(&self) -> Result<Vec<Deviation>, Error> {
-        let findings = check::compare(&self.client, &self.manifest).await?;
+        let findings = check::compare(&self.client, &self.manifest()).await?;
         if findings
             .iter()
             .any(|found| found.state == DeviationKind::Unwanted)
@@ -501,13 +501,17 @@ impl Delegate {
     /// that cannot be asked.
     pub async fn reaches_secrets(&self) -> Option<bool> {
         let token = self.token().await.ok()?;
-        check::reaches_secrets(&self.client, &self.manifest, &token)
+        check::reaches_secrets(&self.client, &self.manifest(), &token)
             .await
             .ok()
     }
 
-    /// Manifest of the agent.
-    pub const fn manifest(&self) -> &Manifest {
-        &self.manifest
+    /// Manifest of the agent for the level that is held: one that the settings allow everything may
+    /// have been tightened since.
+    pub fn manifest(&self) -> Manifest {
+        match self.level() {
+            Level::Full => self.manifest.clone(),
+            Level::Managed | Level::ReadOnly | Level::Off => self.manifest.managed(),
+        }
     }
 }
