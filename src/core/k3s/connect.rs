@@ -140,9 +140,33 @@ pub fn kubeconfig(found: &str, bearer: &Bearer<'_>) -> Option<String> {
     })
 }
 
+/// Splits a manifest in two: all but the agent's account, and the account. Applied in this order,
+/// an account that is there means that all the rest is.
+pub fn account_last(manifest: &str) -> (String, String) {
+    const BETWEEN: &str = "\n---\n";
+    let account = format!("kind: ServiceAccount\nmetadata:\n  name: {ACCOUNT}\n");
+    let (last, first): (Vec<&str>, Vec<&str>) = manifest
+        .split(BETWEEN)
+        .partition(|document| document.contains(&account));
+    (first.join(BETWEEN), last.join(BETWEEN))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_account_comes_after_all_that_it_needs() {
+        let manifest = include_str!("../../kube/rbac/manifest.yaml");
+        let (first, last) = account_last(manifest);
+        assert!(last.starts_with("apiVersion: v1\nkind: ServiceAccount\n"));
+        assert!(last.contains("  name: pipeops-agent\n") && !last.contains("---"));
+        assert_eq!(first.len() + "\n---\n".len() + last.len(), manifest.len());
+        assert!(!first.contains(&last));
+        for others in ["name: pipeops-cp\n", "name: pipeops-apps\n"] {
+            assert!(first.contains(&format!("kind: ServiceAccount\nmetadata:\n  {others}")));
+        }
+    }
 
     #[test]
     fn a_kubeconfig_has_what_was_asked_for_and_nothing_else() {

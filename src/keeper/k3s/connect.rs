@@ -91,18 +91,21 @@ impl Keeper {
 
     /// Makes a credential, and the rights for it where there are none.
     pub fn k3s_renew(&self, wanted: &Connect) -> Result<()> {
-        let within = ["-n", &wanted.namespace];
-        let is_known = [&within, &["get", "serviceaccount", ACCOUNT][..]].concat();
+        let account = ["get", "serviceaccount", ACCOUNT, "-n", &wanted.namespace];
+        let account = [&account[..], &["--ignore-not-found", "-o", "name"]].concat();
         if !self.kubectl_patiently(&["get", "--raw=/readyz"])?.is_fine() {
             return Err(cannot()
                 .why("k3s does not answer, or is not ready")
                 .fix("sudo pipeops-agent k3s status")
                 .retry(Retry::Soon));
         }
-        if !self.kubectl_patiently(&is_known)?.is_fine() {
+        if self.answer(&account, cannot)?.trim().is_empty() {
             self.system
                 .tell("applying the manifest of the agent's rights");
-            self.apply(&wanted.manifest, cannot)?;
+            // The account is what says next time that all of it was applied.
+            let (first, last) = connect::account_last(&wanted.manifest);
+            self.apply(&first, cannot)?;
+            self.apply(&last, cannot)?;
         }
         let credential = Credential {
             namespace: &wanted.namespace,
