@@ -151,16 +151,15 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     } else {
         (UpdateNote::default(), None)
     };
-    if args.has("check") && !args.has("json") {
-        // It is known also where no release can be had.
-        if let Some(last) = &note.last {
-            output.line(&printable(&last.in_words()));
-        }
-        if let Some(update) = &under_way {
-            output.line(&format!("an update to {} is under way", update.version));
-            if let Some(words) = progress(update) {
-                output.line(&words);
-            }
+    if args.has("check") {
+        tell_earlier(&note, under_way.as_ref(), (args, output));
+    } else if under_way.is_some() {
+        let keeper = keeper(&loaded, args)?;
+        let _lock = keeper.lock_updates()?;
+        if let Some(update) = keeper.continue_update()? {
+            output.note(&format!("an update to {} is under way", update.version));
+            let agent = Agent(socket::candidates_of(&loaded));
+            return end_of(&update, (&keeper, &agent), args, output);
         }
     }
     let release = release(args, &loaded, &note)?;
@@ -196,6 +195,27 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(print(&release.list, &choice, &note, (args, output)));
     }
     install(&release, args, output)
+}
+
+/// Prints what is known of the last update and of the one that is under way, also where no release
+/// can be had.
+fn tell_earlier(
+    note: &UpdateNote,
+    under_way: Option<&Update>,
+    (args, output): (&Args, &mut Output),
+) {
+    if args.has("json") {
+        return;
+    }
+    if let Some(last) = &note.last {
+        output.line(&printable(&last.in_words()));
+    }
+    if let Some(update) = under_way {
+        output.line(&format!("an update to {} is under way", update.version));
+        if let Some(words) = progress(update) {
+            output.line(&words);
+        }
+    }
 }
 
 /// A text that stays the same on this machine and differs from those of others: the id of the
@@ -302,10 +322,23 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
         within,
         package: previous,
     };
-    keeper.stage_update(&new)?;
-    follow(&keeper, within, &agent, output)?;
+    let update = keeper.stage_update(&new)?;
+    end_of(&update, (&keeper, &agent), args, output)
+}
+
+/// Waits for the end of an update and prints it.
+fn end_of(
+    update: &Update,
+    (keeper, agent): (&Keeper, &Agent),
+    args: &Args,
+    output: &mut Output,
+) -> Result<Exit> {
+    let Update {
+        version, previous, ..
+    } = update;
+    follow(keeper, Duration::from_secs(update.within_s), agent, output)?;
     let note = keeper.update_note()?;
-    let last = note.last.filter(|last| last.version == new.version);
+    let last = note.last.filter(|last| last.version == *version);
     let last = last.ok_or_else(|| {
         Error::new(format!("there is no result of the update to {version}"))
             .why("somebody ended it, or removed the agent")
@@ -317,7 +350,7 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
         let line = match &last.why {
             None => output.toned(Tone::Good, &format!("updated to {version}")),
             Some(why) if last.is_kept => printable(&format!("{version} is not judged: {why}")),
-            Some(why) => printable(&format!("{version} was rolled back to {VERSION}: {why}")),
+            Some(why) => printable(&format!("{version} was rolled back to {previous}: {why}")),
         };
         output.line(&line);
     }

@@ -84,8 +84,8 @@ impl List {
                 .fix("update by the package manager or install.sh, as docs/update.md says"));
         };
         let version = version.parse().map_err(|()| bad("version", version))?;
-        let withdrawn = signed.facts("withdrawn").last().unwrap_or_default();
-        let withdrawn = withdrawn.split_whitespace().map(|text| {
+        let withdrawn = signed.facts("withdrawn").flat_map(str::split_whitespace);
+        let withdrawn = withdrawn.map(|text| {
             let version = text.parse::<Version>();
             version.map_err(|()| bad("withdrawn", text))
         });

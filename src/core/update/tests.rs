@@ -229,7 +229,7 @@ fn only_a_newer_good_release_is_installed_by_itself() {
     };
     held(&usual, &machine("0.3.0", early), "never goes back");
     held(&usual, &machine("0.1.9", late), "expired");
-    let withdrawn = read("# withdrawn 0.2.0\n");
+    let withdrawn = read("# withdrawn 0.2.0\n# withdrawn 0.1.0\n");
     held(&withdrawn, &machine("0.1.9", early), "withdrawn");
     // What runs cannot be refused.
     let current = by_itself(&withdrawn, &machine("0.2.0", early));

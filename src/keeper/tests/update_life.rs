@@ -283,7 +283,8 @@ fn a_power_cut_at_any_write_leaves_one_of_the_two_programs_and_the_next_boot_end
             let tree = tree();
             cut::at(Some(border));
             let staged = tree.keeper().stage_update(&new(&tree));
-            let result = staged.and_then(|()| tree.keeper().finish_update(&agent(&tree, fault)));
+            let result =
+                staged.and_then(|_update| tree.keeper().finish_update(&agent(&tree, fault)));
             let is_past = cut::left() != Some(0) || result.is_ok();
             cut::at(None);
             if is_past {
@@ -376,7 +377,7 @@ fn an_update_that_lost_its_service_before_its_last_write_is_ended_by_the_next_on
     }
 }
 
-/// Somebody installs a third version while the second is on trial.
+/// The file of the program becomes a third one while the second is on trial.
 struct Replaced<'a>(Agent<'a>);
 impl Watched for Replaced<'_> {
     fn seen(&self) -> AgentStatus {
@@ -393,7 +394,7 @@ impl Watched for Replaced<'_> {
 
 #[test]
 fn a_version_that_is_installed_during_a_trial_stays() {
-    let tree = tree();
+    let tree = tree().program("pipeops-agent", "echo pipeops-agent 0.3.0");
     tree.keeper().stage_update(&new(&tree)).unwrap();
     let agent = Replaced(agent(&tree, Fault::None));
     tree.keeper().finish_update(&agent).unwrap();
@@ -405,6 +406,77 @@ fn a_version_that_is_installed_during_a_trial_stays() {
     assert_eq!(note.not_before_ms, 0);
     let why = note.last.unwrap().why.unwrap();
     assert!(why.contains("another version was installed"), "{why}");
+}
+
+#[test]
+fn a_version_that_a_disk_damages_during_its_trial_goes_back() {
+    let tree = tree().program("pipeops-agent", "kill -s SEGV $$");
+    tree.keeper().stage_update(&new(&tree)).unwrap();
+    let agent = Replaced(agent(&tree, Fault::None));
+    tree.keeper().finish_update(&agent).unwrap();
+    assert_eq!(tree.read("usr/bin/pipeops-agent").unwrap(), "old");
+    let last = tree.keeper().update_note().unwrap().last.unwrap();
+    assert!(!last.is_kept);
+}
+
+#[test]
+fn a_previous_version_that_somebody_installs_during_a_trial_bans_nothing() {
+    let tree = tree().program("pipeops-agent", "echo pipeops-agent 0.1.0");
+    tree.keeper().stage_update(&new(&tree)).unwrap();
+    let agent = Back(agent(&tree, Fault::None));
+    tree.keeper().finish_update(&agent).unwrap();
+    assert_eq!(tree.read("usr/bin/pipeops-agent").unwrap(), "old");
+    assert_eq!(tree.keeper().update_note().unwrap().banned, [""; 0]);
+}
+
+/// Somebody goes back while the new version is on trial.
+struct Back<'a>(Agent<'a>);
+impl Watched for Back<'_> {
+    fn seen(&self) -> AgentStatus {
+        self.0.tree.put("usr/bin/pipeops-agent", "old", 0o755);
+        self.0.seen()
+    }
+    fn wait(&self, time: Duration) -> Mono {
+        self.0.wait(time)
+    }
+}
+
+#[test]
+fn a_package_that_somebody_installs_while_an_update_waits_stays() {
+    let newer = "printf '0.3.0\n' > installed; echo 'cannot downgrade' >&2; exit 100";
+    let tree = packaged(PackageKind::Deb)
+        .program("apt-get", newer)
+        .program("pipeops-agent", "echo pipeops-agent 0.3.0");
+    tree.keeper()
+        .stage_update(&package(&tree, PackageKind::Deb))
+        .unwrap();
+    tree.keeper()
+        .finish_update(&agent(&tree, Fault::None))
+        .unwrap();
+    assert_eq!(tree.read("installed").unwrap(), "0.3.0\n");
+    let why = tree.keeper().update_note().unwrap().last.unwrap().why;
+    assert_eq!(why.unwrap(), "another version was installed meanwhile");
+}
+
+#[test]
+fn an_update_that_was_stopped_goes_on() {
+    let tree = tree().program("systemctl", &format!("echo $* >> calls\n{MANAGER}"));
+    assert_eq!(tree.keeper().continue_update().unwrap(), None);
+    tree.keeper().stage_update(&new(&tree)).unwrap();
+    // Its service never began: the next update takes its place.
+    assert_eq!(tree.keeper().continue_update().unwrap(), None);
+    let boot = std::panic::AssertUnwindSafe(|| tree.keeper().finish_update(&Cut));
+    assert!(std::panic::catch_unwind(boot).is_err());
+    let started = || tree.read("calls").unwrap().matches("start").count();
+    let before = started();
+    let update = tree.keeper().continue_update().unwrap().unwrap();
+    assert_eq!((update.version.as_str(), update.starts), ("0.1.1", 1));
+    assert!(started() > before);
+    // It runs now.
+    let before = started();
+    let tree = tree.program("systemctl", "echo $* >> calls");
+    assert!(tree.keeper().continue_update().unwrap().is_some());
+    assert_eq!(tree.read("calls").unwrap().matches("start").count(), before);
 }
 
 #[test]
@@ -643,7 +715,10 @@ fn a_lock_is_waited_for_and_a_hold_or_another_package_changes_nothing() {
         .finish_update(&agent(&tree, Fault::Silent))
         .unwrap();
     assert_over(&tree, Fault::Silent);
-    assert_eq!(tree.calls().matches("dpkg --install").count(), 2);
+    let calls = tree.calls();
+    assert_eq!(calls.matches("dpkg --install").count(), 2);
+    // The agent runs while another package manager is waited for.
+    assert!(!calls.contains(" stop pipeops-agent\n"), "{calls}");
 
     // dnf 5 waits for nobody; the other words are rpm's before another failure.
     for (said, attempts) in [

@@ -179,21 +179,29 @@ impl Keeper {
             .ok_or_else(|| is_under_way("by another command on this machine"))
     }
 
-    /// Checks a new program in root's own directory, and has the service of the update carry it
-    /// out. The caller has the lock of updates.
-    pub fn stage_update(&self, new: &NewProgram) -> Result<()> {
+    /// Returns the update that has begun; one that was stopped goes on. The caller has the lock of
+    /// updates.
+    pub fn continue_update(&self) -> Result<Option<Update>> {
         let _lock = self.open()?;
-        // One whose service never began was cut off here.
-        let begun = |update: &Update| {
-            update.step != UpdateStep::Staged || update.starts > 0 || self.service_runs()
+        let Some(update) = self.update_under_way()?.filter(|it| self.has_begun(it)) else {
+            return Ok(None);
         };
-        if let Some(update) = self.update_under_way()?.filter(begun)
+        if self.end_cut_off(&update)? {
+            return Ok(None);
+        }
+        if !self.service_runs() {
+            self.start_service()?;
+        }
+        Ok(Some(update))
+    }
+
+    /// Checks a new program in root's own directory, and has the service of the update carry it
+    /// out; returns the update. The caller has the lock of updates.
+    pub fn stage_update(&self, new: &NewProgram) -> Result<Update> {
+        let _lock = self.open()?;
+        if let Some(update) = self.update_under_way()?.filter(|it| self.has_begun(it))
             && !self.end_cut_off(&update)?
         {
-            // One whose service was stopped goes on.
-            if !self.service_runs() {
-                self.start_service()?;
-            }
             return Err(is_under_way(format!("to {}", update.version)));
         }
         self.system.guard(PROGRAM)?;
@@ -220,7 +228,7 @@ impl Keeper {
         }
         self.reserve(previous.bytes)?;
         let package = new.package.as_ref();
-        self.write_update(&Update {
+        let update = Update {
             version: new.version.clone(),
             sha256: new.sha256.clone(),
             previous: new.previous.clone(),
@@ -232,13 +240,15 @@ impl Keeper {
             starts: 0,
             why: None,
             is_banned: false,
-        })?;
+        };
+        self.write_update(&update)?;
         self.start_service().inspect_err(|_| {
             // Nothing was changed yet, and nothing shall be.
             for path in [self.record(), self.reserve_file()] {
                 drop(fs::remove_file(path));
             }
-        })
+        })?;
+        Ok(update)
     }
 
     /// Carries the update out that waits, or goes on with it. The service runs this, in the
@@ -277,19 +287,18 @@ impl Keeper {
             }
             UpdateStep::Trying => Some(match self.judge(update, watched) {
                 None => UpdateStep::Kept,
-                // Whoever installed it wants it.
-                Some(_) if self.is_replaced(update)? => {
-                    update.why = Some("another version was installed during its trial".to_owned());
-                    UpdateStep::Kept
-                }
+                Some(_) if self.has_other(update, &[Side::Next])? => replaced(update),
                 Some(cause) => {
                     update.why = Some(cause.as_str().to_owned());
                     update.is_banned = cause.bans();
                     UpdateStep::Returning
                 }
             }),
+            // A package manager may have been waited for.
+            UpdateStep::Returning if self.has_other(update, &[Side::Next, Side::Previous])? => {
+                Some(replaced(update))
+            }
             UpdateStep::Returning => {
-                self.make_room(update.package);
                 self.go_back(update, watched).inspect_err(|error| {
                     // Until the next attempt a bad version is better than none.
                     self.restart_agent();
@@ -321,8 +330,13 @@ impl Keeper {
 
     fn go_back(&self, update: &Update, watched: &dyn Watched) -> Result<()> {
         if let Some(kind) = update.package {
-            return self.install_previous(update, kind, watched);
+            // Another package manager may be waited for, with an agent that runs.
+            return self.install_previous(update, kind, watched).or_else(|_| {
+                self.make_room(Some(kind));
+                self.install_previous(update, kind, watched)
+            });
         }
+        self.make_room(None);
         self.exchange_services(&self.new_services()?, &services::own())?;
         self.switch("prev", &update.previous_sha256)
     }
@@ -346,14 +360,25 @@ impl Keeper {
         }
     }
 
-    /// Returns whether a person or a package manager has installed another version meanwhile.
-    fn is_replaced(&self, update: &Update) -> Result<bool> {
+    /// Returns whether a person or a package manager has installed another version than those of
+    /// these sides meanwhile.
+    fn has_other(&self, update: &Update, sides: &[Side]) -> Result<bool> {
         if let Some(kind) = update.package {
-            return self.has_other_package(update, kind);
+            return self.has_other_package(update, kind, sides);
         }
-        let known = [&update.sha256, &update.previous_sha256];
-        let found = files::sum(&self.system.path(PROGRAM))?;
-        Ok(found.is_some_and(|found| !known.contains(&&found.sha256)))
+        let is_of = |sha256: &str, side: &Side| match side {
+            Side::Next => sha256 == update.sha256,
+            Side::Previous => sha256 == update.previous_sha256,
+        };
+        let program = self.system.path(PROGRAM);
+        let found = files::sum(&program)?;
+        // One that a bad disk has damaged does not run.
+        Ok(
+            found.is_some_and(|found| !sides.iter().any(|side| is_of(&found.sha256, side)))
+                && self
+                    .version_of(&program)
+                    .is_ok_and(|said| said.starts_with("pipeops-agent ")),
+        )
     }
 
     fn end_update(&self, update: &Update) -> Result<()> {
@@ -398,6 +423,11 @@ impl Keeper {
         }
         fs::remove_file(self.record())
             .map_err(|error| files::explain("cannot end the update", &error))
+    }
+
+    /// Returns whether the service of an update has begun; where it never did, nothing was changed.
+    fn has_begun(&self, update: &Update) -> bool {
+        update.step != UpdateStep::Staged || update.starts > 0 || self.service_runs()
     }
 
     /// Ends an update that a power cut left with nothing to do but to remove its service, which may
@@ -457,22 +487,27 @@ impl Keeper {
     }
 
     fn try_program(&self, file: &Path, version: &str) -> Result<()> {
-        let path = file.display().to_string();
-        let ended = self
-            .system
-            .run(&[path.as_str(), "version"])
-            .map_err(|error| {
+        let said =
+            self.version_of(file).map_err(|error| {
                 error
                 .within(format!("{version} does not run on this machine, so nothing was changed"))
                 .fix("if its directory is mounted noexec, set keeper.state_dir to one that is not")
             })?;
         let wanted = format!("pipeops-agent {version}");
-        if ended.output.trim() == wanted {
+        if said == wanted {
             return Ok(());
         }
         Err(Error::new(format!(
-            "{path} is not {wanted}, so nothing was changed"
+            "{} is not {wanted}, so nothing was changed",
+            file.display()
         )))
+    }
+
+    /// Output of `version` of a program.
+    fn version_of(&self, file: &Path) -> Result<String> {
+        let path = file.display().to_string();
+        let ended = self.system.run(&[path.as_str(), "version"])?;
+        Ok(ended.output.trim().to_owned())
     }
 
     fn folder(&self) -> PathBuf {
@@ -643,6 +678,12 @@ impl Keeper {
             log::warn!("{}", error.sentence());
         }
     }
+}
+
+/// Ends an update without a verdict: whoever installed another version wants it.
+fn replaced(update: &mut Update) -> UpdateStep {
+    update.why = Some("another version was installed meanwhile".to_owned());
+    UpdateStep::Kept
 }
 
 /// The error of what may not be done beside an update.

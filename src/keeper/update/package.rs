@@ -211,11 +211,20 @@ impl Keeper {
         self.install(kind, &file, watched)
     }
 
-    /// Returns whether the package manager has a whole package that is neither of the update's.
-    pub(super) fn has_other_package(&self, update: &Update, kind: PackageKind) -> Result<bool> {
+    /// Returns whether the package manager has a whole package of another version than
+    /// those of these sides.
+    pub(super) fn has_other_package(
+        &self,
+        update: &Update,
+        kind: PackageKind,
+        sides: &[Side],
+    ) -> Result<bool> {
         let installed = self.installed(kind)?;
-        let known = [&update.version, &update.previous];
-        Ok(installed.is_whole && !known.contains(&&installed.version))
+        let is_of = |side: &Side| match side {
+            Side::Next => installed.version == update.version,
+            Side::Previous => installed.version == update.previous,
+        };
+        Ok(installed.is_whole && !sides.iter().any(is_of))
     }
 
     /// Removes the copies of the packages, once nothing needs them any more.
@@ -248,10 +257,7 @@ impl Keeper {
         let until = watched.wait(Duration::ZERO).after(LOCK_PATIENCE);
         loop {
             match self.system.run_unattended(argv, INSTALL, &UNATTENDED) {
-                Err(error) if error.retry == Retry::Soon && watched.wait(LOCK_REST) < until => {
-                    // The way back has stopped it to make room.
-                    self.ask_for_agent(&["start", "--no-block"], "start");
-                }
+                Err(error) if error.retry == Retry::Soon && watched.wait(LOCK_REST) < until => {}
                 ended => return ended.map(drop),
             }
         }
