@@ -402,9 +402,17 @@ installed_version() {
     case $kind in
     deb) dpkg-query -W -f '${Status} ${Version}\n' pipeops-agent 2>/dev/null | sed -n 's/^[a-z]* ok installed \(.*\)-[^-]*$/\1/p' ;;
     rpm) rpm -q --qf '%{VERSION}' pipeops-agent 2>/dev/null | grep -v ' ' || true ;;
-    # That list is there until all of a version is in its place.
-    tar) [ -e /usr/share/pipeops-agent/placed.new ] || pipeops-agent version 2>/dev/null | awk '{ print $2 }' ;;
+    # The first list is that of what was placed, and the second is there until all of a version is in its place.
+    tar) [ ! -e /usr/share/pipeops-agent/placed ] || [ -e /usr/share/pipeops-agent/placed.new ] || /usr/bin/pipeops-agent version 2>/dev/null | awk '{ print $2 }' ;;
     esac
+}
+
+# Somebody may have removed a file to have it placed again. Package managers have commands of their own for that.
+is_complete() {
+    [ "$kind" = tar ] || return 0
+    while read -r path; do
+        [ -e "$path" ] || [ -L "$path" ] || return 1
+    done </usr/share/pipeops-agent/placed
 }
 
 # Somebody said that the package stays as it is. apt would refuse half-way.
@@ -469,7 +477,7 @@ own_updates() {
     by_hand='to update: sudo pipeops-agent update'
     if [ -z "$dry_run" ] && pipeops-agent config show 2>/dev/null | grep -q '^update[.]automatic *false'; then
         printf '%s\n' "not by itself, as update.automatic says; $by_hand"
-    elif [ "$init" = systemd ]; then
+    elif [ "$init" = systemd ] && [ "$(readlink /etc/systemd/system/pipeops-agent-update.timer)" != /dev/null ]; then
         printf '%s\n' 'by itself between 03:00 and 05:00, from the address in update.url, with a way back; off: update.automatic = false'
     elif have openrc-run && { [ -d /etc/periodic/daily ] || [ -d /etc/cron.daily ]; }; then
         printf '%s\n' 'by itself within two hours after the daily jobs of cron, from the address in update.url, with a way back; off: update.automatic = false'
@@ -542,8 +550,12 @@ set_up() {
             say 'its settings are still here; start it: sudo pipeops-agent up'
         fi
     elif [ $# -gt 1 ] || [ -n "${PIPEOPS_TOKEN-}${PIPEOPS_TOKEN_FILE-}" ]; then
-        # On a terminal it would ask for a name.
-        act pipeops-agent "$@" </dev/null || [ $? -eq 1 ]
+        # On a terminal it would ask for a name. A token that nobody gave is asked for there.
+        if [ -n "$cluster_name" ] && [ -t 0 ]; then
+            act pipeops-agent "$@" || [ $? -eq 1 ]
+        else
+            act pipeops-agent "$@" </dev/null || [ $? -eq 1 ]
+        fi
     elif [ -n "$dry_run" ]; then
         say 'that was all; nothing was changed'
     else
@@ -575,7 +587,7 @@ run_install() {
         die "version $found was withdrawn" "wait for the next release, or name an older one: --version"
     fi
     there=$(installed_version)
-    if [ "$there" = "$found" ]; then
+    if [ "$there" = "$found" ] && is_complete; then
         say "version $found is installed already"
     else
         # Somebody may serve an old release with its good signature.
