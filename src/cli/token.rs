@@ -23,7 +23,7 @@ static ROTATE: Command = Command {
     name: "rotate",
     about: "Replace the token once the control plane has accepted the new one",
     options: &[TOKEN_FILE, UNCHECKED, CONFIG, JSON],
-    notes: "The file keeps its owner and mode, the agent its identity. A running agent picks up the new token by itself.\n\
+    notes: "The file keeps its owner and mode, the agent its identity. A running agent shows the new token at its next connection; restart it before the old one is revoked.\n\
             A token is never taken from the command line, where every user of the machine could read it.",
     examples: &[
         "sudo pipeops-agent token rotate",
@@ -52,7 +52,7 @@ fn rotate(args: &Args, output: &mut Output) -> Result<Exit> {
     } else if is_same {
         output.line("This is the current token: nothing was changed.");
     } else {
-        let hint = "a running agent uses it within a minute";
+        let hint = "a running agent uses it from its next connection on";
         output.line(&format!("New token written to {}; {hint}.", path.display()));
     }
     Ok(Exit::Fine)

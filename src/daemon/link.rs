@@ -110,7 +110,7 @@ impl Agent {
         };
         let parts = uplink::UplinkDependencies {
             api_url: server.api_url.clone(),
-            caller: Rc::new(caller),
+            caller: self.fresh_caller(server.clone(), caller),
             token: Rc::new(read),
             keep: self.keeper(identity),
             certified,
@@ -279,6 +279,35 @@ impl Agent {
             }
             clock::tick(TEND_EVERY).await;
         }
+    }
+
+    /// Reads the files of certificates for each session. Those that cannot be read now leave the
+    /// last ones in use.
+    fn fresh_caller(self: &Rc<Self>, server: ControlPlane, first: Caller) -> uplink::CallerSource {
+        let (agent, last) = (Rc::clone(self), Rc::new(RefCell::new(Rc::new(first))));
+        let tls = &self.settings.tls;
+        let has_files = tls.ca_file.is_some() || tls.client.is_some();
+        Box::new(move || {
+            let (agent, server, last) = (Rc::clone(&agent), server.clone(), Rc::clone(&last));
+            Box::pin(async move {
+                if has_files {
+                    match agent.new_caller(&server).await {
+                        Ok(caller) => {
+                            agent.shared_state.clear("link.settings");
+                            last.replace(Rc::new(caller));
+                        }
+                        Err(error) => agent.shared_state.report(
+                            "link.settings",
+                            Severity::Critical,
+                            error.sentence(),
+                            error.fix,
+                        ),
+                    }
+                }
+                let caller = last.borrow();
+                Rc::clone(&caller)
+            })
+        })
     }
 
     /// Keeps on disk what the certificates of sessions prove about the time: that their first

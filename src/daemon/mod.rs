@@ -63,7 +63,6 @@ use crate::{
 use parts::{FoundCluster, Network};
 use safe_mode::Start;
 use starting::{Addresses, Listeners, Starting};
-pub(crate) use unusable::CONDITION as SETTINGS_CONDITION;
 
 mod copies;
 mod dashboard_tls;

@@ -15,10 +15,9 @@ use crate::{
     core::{health::Severity, stall::Job},
     error::Error,
     host::{notify::Notifier, signals::Signals},
+    tasks::dashboard::status::SETTINGS_CONDITION,
 };
 
-/// Condition of settings that cannot be used.
-pub(crate) const CONDITION: &str = "agent.settings";
 /// Interval between looks at settings with a mistake. The files are short.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -39,7 +38,7 @@ pub(super) async fn settings(
             .until(changed, (&addresses, notifier), signals)
             .await?;
         if loaded.problems().is_empty() || !is_service {
-            starting.shared_state.clear(CONDITION);
+            starting.shared_state.clear(SETTINGS_CONDITION);
             return Some(loaded.settings());
         }
         report(starting, loaded.problems());
@@ -99,5 +98,5 @@ fn report(starting: &Starting, problems: &[Error]) {
     );
     starting
         .shared_state
-        .report(CONDITION, Severity::Critical, sentence, Some(fix));
+        .report(SETTINGS_CONDITION, Severity::Critical, sentence, Some(fix));
 }

@@ -118,8 +118,18 @@ pub struct Session {
     needs_flush: bool,
     /// The waker that the socket has for its reader.
     reader: Option<Arc<Reader>>,
+    read: ReadState,
     traffic: Traffic,
     certified_since: Option<Wall>,
+}
+
+/// State of the reading.
+#[derive(Debug, Default)]
+struct ReadState {
+    /// True if the socket may have more than what was read last.
+    has_more: bool,
+    /// True if bytes came in that are no whole message yet.
+    has_part: bool,
 }
 
 /// Waker of the task that also notes whether the socket may have something to read: each frame that
@@ -156,6 +166,7 @@ impl Session {
             is_ping_due: false,
             needs_flush: false,
             reader: None,
+            read: ReadState::default(),
             traffic: Traffic::default(),
             certified_since: None,
         }
@@ -190,6 +201,12 @@ impl Session {
     /// Traffic so far.
     pub const fn traffic(&self) -> Traffic {
         self.traffic
+    }
+
+    /// Returns whether a part of a message came in since the last call. A large one on a slow link
+    /// takes minutes, and nothing else can come between.
+    pub const fn takes_part(&mut self) -> bool {
+        std::mem::replace(&mut self.read.has_part, false)
     }
 
     /// Sends an empty ping before anything else; it may even go between the parts of a message.
@@ -306,13 +323,12 @@ impl Session {
             })
         });
         let mut read = Poll::Pending;
-        if reader.is_due.swap(false, Ordering::AcqRel) {
+        let is_woken = reader.is_due.swap(false, Ordering::AcqRel);
+        if std::mem::take(&mut self.read.has_more) || is_woken {
             let waker = Waker::from(Arc::clone(&reader));
             read = Pin::new(&mut self.socket).poll_next(&mut Context::from_waker(&waker));
-            if read.is_ready() {
-                // There may be more.
-                reader.is_due.store(true, Ordering::Release);
-            }
+            self.read.has_more = read.is_ready();
+            self.read.has_part |= is_woken && read.is_pending();
         }
         self.reader = Some(reader);
         read
@@ -399,5 +415,44 @@ fn ending(error: &tungstenite::Error) -> SessionEnd {
     SessionEnd {
         why: error.to_string().to_lowercase(),
         owed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_tungstenite::tungstenite::protocol::Role;
+    use smol::{
+        block_on,
+        io::AsyncWriteExt as _,
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_message_is_a_sign_of_life() {
+        block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let socket = Stream::Plain(TcpStream::connect(address).await.unwrap());
+            let socket =
+                WebSocketStream::from_raw_socket(socket, Role::Client, Some(limits())).await;
+            let mut session = Session::new(socket);
+            let (mut peer, _) = listener.accept().await.unwrap();
+            let turn = Duration::from_millis(100);
+            // Nothing but the head of a text of four bytes, then half of it.
+            for (bytes, is_part) in [(&[][..], true), (&[], false), (&[0x81, 4, b'a'], true)] {
+                peer.write_all(bytes).await.unwrap();
+                assert!(deadline(turn, session.next()).await.is_err());
+                assert_eq!(session.takes_part(), is_part, "{bytes:?}");
+            }
+            assert!(deadline(turn, session.next()).await.is_err());
+            assert!(!session.takes_part(), "nothing came since");
+            peer.write_all(b"bcd").await.unwrap();
+            let Event::Message(text, MessageKind::Text) = session.next().await else {
+                panic!("no message")
+            };
+            assert_eq!(text.as_ref(), b"abcd");
+        });
     }
 }

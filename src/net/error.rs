@@ -322,7 +322,11 @@ fn certificate_kind(why: &CertificateError) -> ErrorKind {
             not_before: wall(not_before),
         };
     }
-    if matches!(why, CertificateError::UnknownIssuer) {
+    // A new CA of the same name as a trusted one.
+    if matches!(
+        why,
+        CertificateError::UnknownIssuer | CertificateError::BadSignature
+    ) {
         return ErrorKind::UnknownIssuer;
     }
     let text = why.to_string();

@@ -388,6 +388,8 @@ pub struct Link {
     backoff: Backoff,
     refused: Backoff,
     failures: u32,
+    /// True if `why` is the refused token.
+    is_refused: bool,
     why: String,
     /// True if `why` is the failed dial of a gateway.
     why_is_gateway: bool,
@@ -396,7 +398,10 @@ pub struct Link {
     unknown_types: BTreeSet<String>,
     outages: VecDeque<Outage>,
     losses: u64,
-    outage_began: Mono,
+    /// Losses after which the link was up again.
+    recoveries: u64,
+    /// Beginning of the outage, or of a registration in a session that goes on.
+    paused_at: Mono,
     up_since: Wall,
     registrations: u32,
     /// Wishes that the controller hears a registration, and how many were granted.
@@ -428,13 +433,15 @@ impl Link {
             backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
             refused: Backoff::new(REFUSED_FIRST, REFUSED_LONGEST),
             failures: 0,
+            is_refused: false,
             why: outage.why.clone(),
             why_is_gateway: false,
             holds: LiteMap::new(),
             unknown_types: BTreeSet::new(),
             outages: VecDeque::from([outage]),
             losses: 0,
-            outage_began: now.mono,
+            recoveries: 0,
+            paused_at: now.mono,
             up_since: now.wall,
             registrations: 0,
             wished,
@@ -472,6 +479,11 @@ impl Link {
         self.losses
     }
 
+    /// Number of losses after which the link was up again.
+    pub const fn recoveries(&self) -> u64 {
+        self.recoveries
+    }
+
     /// The last outages, the newest last.
     pub const fn outages(&self) -> &VecDeque<Outage> {
         &self.outages
@@ -501,7 +513,7 @@ impl Link {
             endpoint,
             next_attempt: until.map(|until| until.since(now.mono)),
             failures: self.failures,
-            is_refused: self.refused.failures() > 0,
+            is_refused: self.is_refused,
             held_by: self.holds.first().map(|(holder, _)| *holder),
             is_about_gateway: self.why_is_gateway,
         }
@@ -664,6 +676,9 @@ impl Link {
     }
 
     fn register(&mut self, now: Now, freshness: Freshness) {
+        if self.is_ready() {
+            self.paused_at = now.mono;
+        }
         self.registrations = self.registrations.wrapping_add(1);
         // Shaped like the ids of the Go agent, with a counter in place of nanoseconds.
         let number = u64::from(self.registrations % 1_000_000);
@@ -790,7 +805,7 @@ impl Link {
         self.log("link: leaving the gateway: the controller has to hear what changed".to_owned());
         self.push(Output::Close { code: 1000, reason });
         self.prefers_gateway = false;
-        self.outage_began = now.mono;
+        self.paused_at = now.mono;
         self.dial(now);
     }
 
@@ -831,7 +846,13 @@ impl Link {
                 );
             }
             State::Ready(ready) if is_unknown_cluster => match ready.endpoint {
-                Endpoint::Controller => self.register(now, Freshness::Known),
+                Endpoint::Controller if now.mono.since(ready.since) >= STABLE_AFTER => {
+                    self.register(now, Freshness::Known);
+                }
+                Endpoint::Controller => {
+                    let why = format!("registered, but the control plane says: {said}");
+                    self.give_up("register again", why, now);
+                }
                 Endpoint::Gateway(_) => {
                     self.prefers_gateway = false;
                     self.give_up("register again", format!("the gateway says: {said}"), now);
@@ -875,15 +896,17 @@ impl Link {
         self.gateway_failures = 0;
         self.failures = 0;
         self.refused.reset();
-        let length = now.mono.since(self.outage_began);
+        self.is_refused = false;
+        let length = now.mono.since(self.paused_at);
         if let Some(outage) = self
             .outages
             .back_mut()
             .filter(|outage| outage.length.is_none())
         {
             outage.length = Some(length);
+            self.up_since = now.wall;
+            self.recoveries += u64::from(self.losses > self.recoveries);
         }
-        self.up_since = now.wall;
         let ready = Ready {
             endpoint,
             cluster_id: cluster_id.clone(),
@@ -905,8 +928,9 @@ impl Link {
         };
         let was_gateway = matches!(endpoint, Endpoint::Gateway(_));
         self.failures = self.failures.saturating_add(1);
-        self.why = why;
+        self.begin_outage(why, now);
         self.why_is_gateway = was_gateway;
+        self.is_refused = failure == DialFailure::Refused && !was_gateway;
         if was_gateway {
             self.gateway_failures = self.gateway_failures.saturating_add(1);
         }
@@ -975,19 +999,29 @@ impl Link {
         self.lost(why, now);
     }
 
-    /// Notes that the link is down, where it was up.
+    /// Notes that the link is down.
     fn down(&mut self, why: String, now: Now) {
-        self.why = why;
-        self.why_is_gateway = false;
         if !self.is_ready() {
             self.failures = self.failures.saturating_add(1);
+        }
+        self.begin_outage(why, now);
+        self.why_is_gateway = false;
+        self.is_refused = false;
+    }
+
+    /// Notes why the link is down, and since now where it was up: also while it registers again or
+    /// goes to another endpoint by itself.
+    fn begin_outage(&mut self, why: String, now: Now) {
+        self.why = why;
+        let is_down = |outage: &Outage| outage.length.is_none();
+        if self.outages.back().is_some_and(is_down) {
             return;
         }
         if self.outages.len() >= OUTAGES_MAX {
             self.outages.pop_front();
         }
         self.losses += 1;
-        self.outage_began = now.mono;
+        self.paused_at = now.mono;
         self.outages.push_back(Outage {
             began: now.wall,
             length: None,

@@ -644,6 +644,77 @@ fn outages_are_remembered_with_their_length() {
 }
 
 #[test]
+fn an_outage_while_a_registration_is_repeated_is_one() {
+    let forgot = || Input::Refusal {
+        request_id: None,
+        text: "cluster not registered".to_owned(),
+    };
+    let mut bench = Bench::new(None);
+    bench.ready();
+    assert_eq!(bench.link.recoveries(), 0, "nothing was lost before");
+    for _ in 0..2 {
+        bench.pass(STABLE_AFTER / 2);
+        bench.give(Input::Heard);
+    }
+    let up = bench.link.standing(bench.now).since;
+    bench.now.wall = Wall::from_millis(bench.now.wall.millis() + 60_000);
+    let (id, _) = registration(&bench.give(forgot())).unwrap();
+    bench.give(success(&id, None));
+    let standing = bench.link.standing(bench.now);
+    assert_eq!((standing.since, bench.link.losses()), (up, 0), "it was up");
+    for _ in 0..2 {
+        bench.pass(STABLE_AFTER / 2);
+        bench.give(Input::Heard);
+    }
+    bench.give(forgot());
+    bench.give(Input::Lost("connection reset".to_owned()));
+    assert_eq!(bench.link.losses(), 1);
+    let standing = bench.link.standing(bench.now);
+    assert_eq!(standing.since, bench.now.wall, "it is down since now");
+    bench.pass_to_next();
+    bench.ready();
+    assert_eq!((bench.link.losses(), bench.link.recoveries()), (1, 1));
+
+    // On the way from a gateway to a controller that is away.
+    let mut bench = Bench::new(Some(known(Some("wss://gw/ws"))));
+    bench.outputs();
+    bench.give(Input::Connected);
+    bench.give(Input::RegisterAgain);
+    bench.give(Input::DialFailed(
+        DialFailure::Network,
+        "refused".to_owned(),
+    ));
+    assert_eq!(bench.link.losses(), 1);
+}
+
+#[test]
+fn a_control_plane_that_registers_and_forgets_at_once_is_met_with_growing_waits() {
+    let mut bench = Bench::new(None);
+    let mut waits = Vec::new();
+    for _ in 0..6 {
+        bench.ready();
+        let outputs = bench.give(Input::Refusal {
+            request_id: None,
+            text: "cluster not registered".to_owned(),
+        });
+        assert_eq!(registration(&outputs), None);
+        waits.push(bench.pass_to_next());
+    }
+    assert!(waits[5] >= Duration::from_secs(10), "{waits:?}");
+}
+
+#[test]
+fn a_token_that_was_refused_is_no_reason_of_later_failures() {
+    let mut bench = Bench::new(None);
+    for (failure, is_refused) in [(DialFailure::Refused, true), (DialFailure::Network, false)] {
+        bench.outputs();
+        bench.give(Input::DialFailed(failure, "no".to_owned()));
+        assert_eq!(bench.link.standing(bench.now).is_refused, is_refused);
+        bench.pass_to_next();
+    }
+}
+
+#[test]
 fn every_transition_is_one_log_line() {
     let mut bench = Bench::new(None);
     let mut lines = Vec::new();

@@ -60,6 +60,8 @@ const EDGE_VERSION: u32 = 1;
 pub type TokenSource = Rc<dyn Fn() -> Reading>;
 /// A token that is being read.
 pub type Reading = Pin<Box<dyn Future<Output = Result<String>>>>;
+/// Reads what opens a session.
+pub type CallerSource = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Rc<Caller>>>>>;
 /// Keeps a membership on disk; reports its own failures.
 pub type Keep = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()>>>>;
 
@@ -72,8 +74,8 @@ pub type Certified = Box<dyn Fn(Wall) -> Option<Pin<Box<dyn Future<Output = ()>>
 pub struct UplinkDependencies {
     /// The control plane's address.
     pub api_url: Url,
-    /// Opens sessions.
-    pub caller: Rc<Caller>,
+    /// Opens sessions, with the certificates as they are now.
+    pub caller: CallerSource,
     /// Reads the token.
     pub token: TokenSource,
     /// Keeps what a registration brought.
@@ -108,6 +110,8 @@ struct Uplink {
     /// Close frames and writes to disk under way; the newest last.
     background: VecDeque<Task<()>>,
     last_token: Rc<RefCell<Option<String>>>,
+    /// Recoveries that were told.
+    recoveries: u64,
     /// Looks whether the token was replaced.
     token_look: Option<Reading>,
     pinged: Option<Mono>,
@@ -135,6 +139,7 @@ pub async fn run(parts: UplinkDependencies, link: Link) {
         session: None,
         background: VecDeque::new(),
         last_token: Rc::default(),
+        recoveries: 0,
         token_look: None,
         pinged: None,
         counted: (0, 0),
@@ -307,6 +312,7 @@ impl Uplink {
         }
         self.session = Some(session);
         self.counted = (0, 0);
+        self.parts.registrar.link_fix(None);
         self.link.handle(Input::Connected, now);
     }
 
@@ -323,6 +329,10 @@ impl Uplink {
         loop {
             let now = self.now();
             self.obey(now);
+            if self.session.as_mut().is_some_and(Session::takes_part) {
+                self.parts.shared_state.link.borrow_mut().heard = Some(now.mono);
+                self.link.handle(Input::Heard, now);
+            }
             match self.link.poll(now) {
                 Output::Wait(until, _) => {
                     let until = until.min(self.parts.lease_gate.until(now.mono).unwrap_or(until));
@@ -363,17 +373,25 @@ impl Uplink {
                 DialTarget::gateway(url, &known.cluster_uuid, version)
             }
         };
+        let unusable = |error| Failure {
+            kind: match endpoint {
+                Endpoint::Controller => DialFailure::Network,
+                Endpoint::Gateway(_) => DialFailure::NotAdmitted,
+            },
+            error,
+        };
         let prepared = target
             .map_err(|why| {
-                Error::new("the address of the control plane is invalid")
+                Error::new("the control plane named a gateway that cannot be used")
                     .why(why)
-                    .fix("correct pipeops.api_url")
+                    .fix("if this lasts, tell the support of the control plane: the agent asks for another one by itself")
             })
-            .and_then(|target| self.parts.registrar.allows(&target).map(|()| target));
+            .and_then(|target| self.parts.registrar.allows(&target).map(|()| target))
+            .map_err(unusable);
         match prepared {
             Ok(target) => {
                 self.parts.shared_state.link.borrow_mut().address = Some(target.origin());
-                let caller = Rc::clone(&self.parts.caller);
+                let caller = (self.parts.caller)();
                 let (read, last) = ((self.parts.token)(), Rc::clone(&self.last_token));
                 self.dial = Some(Box::pin(async move {
                     let token = read.await;
@@ -382,19 +400,10 @@ impl Uplink {
                         kind: DialFailure::Network,
                         error,
                     })?;
-                    caller.call(&target, &token, DIAL_DEADLINE).await
+                    caller.await.call(&target, &token, DIAL_DEADLINE).await
                 }));
             }
-            Err(error) => {
-                *self.last_token.borrow_mut() = None;
-                self.failed(
-                    Failure {
-                        kind: DialFailure::Network,
-                        error,
-                    },
-                    now,
-                );
-            }
+            Err(failure) => self.failed(failure, now),
         }
     }
 
@@ -609,11 +618,8 @@ impl Uplink {
             .as_ref()
             .is_none_or(|old| old.state != standing.state || old.why != standing.why);
         let is_lost_again = self.link.losses() > view.outages;
-        let was_ready = view
-            .standing
-            .as_ref()
-            .is_some_and(|old| old.state == LinkState::Ready);
-        let is_back = standing.state == LinkState::Ready && !was_ready;
+        let is_back = self.link.recoveries() > self.recoveries;
+        self.recoveries = self.link.recoveries();
         view.outages = self.link.losses();
         view.last_outage_why = outages
             .back()

@@ -160,7 +160,11 @@ fn understand(envelope: &Envelope<'_>) -> Inbound {
         "ping" => Inbound::Ping { request_id },
         "pong" => Inbound::Pong,
         "error" => Inbound::Error {
-            text: fields.word(Field::Error).unwrap_or_default(),
+            text: fields
+                .text(Field::Error, ERROR_BYTES_MAX)
+                .ok()
+                .flatten()
+                .map_or_else(String::new, |text| cut(&text, 4096)),
             request_id,
         },
         kind => proxied::understand(kind, &envelope.request_id, fields).map_or_else(
@@ -186,6 +190,9 @@ fn gateway_hello(fields: &Fields<'_>) -> GatewayHello {
         connection_timeout_s: positive(Field::ConnectionTimeoutSeconds),
     }
 }
+
+/// Longest text of an error that is looked at.
+const ERROR_BYTES_MAX: usize = 256 * 1024;
 
 fn cut(text: &str, bytes_max: usize) -> String {
     text.get(..text.floor_char_boundary(bytes_max))

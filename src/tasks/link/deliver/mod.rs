@@ -122,6 +122,17 @@ impl Shared {
         self.state.clear(IGNORED);
         let mut in_vain = self.in_vain.borrow_mut();
         in_vain.remove(&stream);
+        self.clear_unless(&in_vain);
+    }
+
+    /// Forgets streams that are not wanted any more.
+    fn asked_for(&self, streams: &[Stream]) {
+        let mut in_vain = self.in_vain.borrow_mut();
+        in_vain.retain(|stream, _| streams.contains(stream));
+        self.clear_unless(&in_vain);
+    }
+
+    fn clear_unless(&self, in_vain: &LiteMap<Stream, u32>) {
         if in_vain.values().all(|count| *count <= IN_VAIN_MAX) {
             self.state.clear(IN_VAIN);
         }
@@ -190,6 +201,7 @@ impl Delivery {
     /// The control plane says what it takes. What it said before does not count any more.
     pub fn begin(&self, hello: &EdgeHello, outlet: &Outlet) {
         self.session_lost();
+        self.shared.asked_for(&hello.streams);
         let Some(bytes_max) = hello.batch_bytes_max.filter(|_| !hello.streams.is_empty()) else {
             return;
         };
