@@ -150,6 +150,11 @@ fn open(args: &Args, output: &mut Output) -> Result<Exit> {
     let token = new_token(args)?;
     let view = View::new(&token);
     let url = view.text("url");
+    if url.is_empty() {
+        return Err(Error::new("the dashboard has no address")
+            .why("dashboard.listen is off")
+            .fix("set dashboard.listen, for example to 127.0.0.1:7480, and restart the agent"));
+    }
     let way = around();
     if args.has("json") {
         let mut whole = token.clone();

@@ -21,7 +21,7 @@ use crate::{
     daemon,
     error::{Error, Exit, Result},
     host::clock,
-    tasks::machine::doctor,
+    tasks::{dashboard::status::SETTINGS_CONDITION, machine::doctor},
     wire::api::{Check, Doctor, Environment, PROBLEMS_PATH, STATUS_PATH},
 };
 
@@ -162,9 +162,7 @@ fn look(args: &Args, output: &mut Output) -> Result<Doctor> {
 fn waits_for_settings(sockets: &socket::Sockets) -> bool {
     let status = socket::ask(sockets, &Ask::Get(STATUS_PATH));
     let status = status.ok().and_then(|answer| answer.json().ok());
-    status.is_some_and(|status| {
-        View::new(&status).at("verdict").text("code") == daemon::SETTINGS_CONDITION
-    })
+    status.is_some_and(|status| View::new(&status).at("verdict").text("code") == SETTINGS_CONDITION)
 }
 
 fn own_look(args: &Args, loaded: Loaded) -> Doctor {

@@ -301,13 +301,20 @@ fn broken(error: &io::Error, socket: &Path, within: Duration) -> Error {
         let what = format!("the agent has not answered for {} s", within.as_secs());
         return Error::new(what).fix(service::log_line()).retry(Retry::Soon);
     }
-    Error::new(format!(
-        "the agent at {} sent an invalid answer",
-        socket.display()
-    ))
-    .because(error)
-    .fix(service::log_line())
-    .retry(Retry::Soon)
+    let is_over = matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    );
+    let place = socket.display();
+    let what = if is_over {
+        format!("the agent at {place} stopped in the middle of an answer")
+    } else {
+        format!("the agent at {place} sent an invalid answer")
+    };
+    Error::new(what)
+        .because(error)
+        .fix(service::log_line())
+        .retry(Retry::Soon)
 }
 
 fn connect(sockets: &Sockets) -> std::result::Result<(UnixStream, &PathBuf), Silence> {

@@ -476,6 +476,6 @@ fn no_such_role() -> Reply {
 
 fn parsed<T: DeserializeOwned>(request: &ApiRequest, fix: &str) -> std::result::Result<T, Reply> {
     // What serde says may repeat what was sent, which is a secret here.
-    serde_json::from_slice(&request.body)
+    super::object(&request.body)
         .map_err(|_error| Reply::bad_request("the body is not valid for this request", Some(fix)))
 }

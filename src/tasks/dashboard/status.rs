@@ -19,6 +19,9 @@ use crate::{
     },
 };
 
+/// Condition of settings that cannot be used.
+pub const SETTINGS_CONDITION: &str = "agent.settings";
+
 /// Everything that is known right now.
 pub fn status(
     shared_state: &SharedState,
@@ -74,18 +77,23 @@ fn with_k3s(mut status: Status, shared_state: &SharedState) -> Status {
     status
 }
 
-/// Status while the agent starts: how it is, and nothing about this machine. Its databases are not
-/// open yet.
+/// Status while the agent starts, or cannot because of its settings: how it is, and nothing about
+/// this machine. Its databases are not open.
 pub fn of_start(shared_state: &SharedState, version: &str) -> Status {
     let verdict = verdict(shared_state);
     let link = shared_state.link.borrow();
     let mut readiness = shared_state.with_conditions(|list| readiness(list, &verdict, &link));
     readiness.ready = false;
+    let is_unusable = shared_state.with_conditions(|list| list.get(SETTINGS_CONDITION).is_some());
     let databases = |part: &&mut PartStatus| matches!(part.id.as_str(), "store" | "telemetry");
     for part in readiness.parts.iter_mut().filter(databases) {
         part.ready = false;
-        let sentence = || "it is not open yet, because the agent is starting".to_owned();
-        part.sentence.get_or_insert_with(sentence);
+        let why = if is_unusable {
+            "it is not open, because the settings cannot be used"
+        } else {
+            "it is not open yet, because the agent is starting"
+        };
+        part.sentence.get_or_insert_with(|| why.to_owned());
     }
     let uptime = shared_state.now().mono.since(shared_state.started().mono);
     with_rows(Status {

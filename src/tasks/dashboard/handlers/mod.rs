@@ -263,7 +263,7 @@ impl Local {
 /// The level in a body.
 fn wanted(body: &[u8]) -> Result<Level, Reply> {
     let fix = Some(r#"{"level":"read-only"}; the levels are full, managed, read-only and off"#);
-    let wanted: AccessRequest = serde_json::from_slice(body).map_err(|error| {
+    let wanted: AccessRequest = super::object(body).map_err(|error| {
         Reply::bad_request(format!("the body does not name a level: {error}"), fix)
     })?;
     Level::from_word(&wanted.level).ok_or_else(|| Reply::bad_request("there is no such level", fix))

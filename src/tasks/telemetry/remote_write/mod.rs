@@ -236,6 +236,10 @@ impl<'a> Delivery<'a> {
             let verdict = self.ask(requests.body(&piece), authorization).await?;
             bisection.answered(verdict);
         }
+        // What takes nothing of a batch may no longer be a receiver.
+        if bisection.taken() == 0 {
+            self.ask_nothing(authorization).await?;
+        }
         self.is_past = bisection.is_past();
         let counts = &mut self.counts;
         counts.taken_now = counts.taken_now.saturating_add(bisection.taken());

@@ -529,6 +529,23 @@ fn what_somebody_must_change_is_told_with_what_to_do() {
 }
 
 #[test]
+fn a_receiver_that_becomes_another_server_keeps_what_waits() {
+    let agent = Agent::new(300);
+    let is_first = std::sync::atomic::AtomicBool::new(true);
+    let server = Server::start(move |_, _| {
+        if is_first.swap(false, std::sync::atomic::Ordering::Relaxed) {
+            TAKEN
+        } else {
+            Reply::Answer("400 Bad Request", "sent to HTTPS port")
+        }
+    });
+    let (error, _) = agent.deliver_to(&server).unwrap_err();
+    assert!(error.contains("does not accept remote write"), "{error}");
+    let (taken, backlog) = (server.taken().len(), agent.backlog());
+    assert!(taken > 0 && backlog > 100, "{taken} {backlog}");
+}
+
+#[test]
 fn a_broken_receiver_costs_neither_time_nor_memory_nor_samples() {
     let agent = Agent::new(2);
     for (reply, reason) in [
