@@ -3,12 +3,7 @@
 
 use std::fmt::Write;
 
-use percent_encoding::percent_decode_str;
-
-use crate::core::{
-    order::OrderExt as _,
-    url::{Security, Url, authority},
-};
+use crate::core::url::{Security, Url, authority};
 
 /// Endpoint to dial, and the path to request.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,16 +42,10 @@ impl DialTarget {
         Self::of(api_url, path_and_query, ChosenBy::Owner)
     }
 
-    /// The gateway's endpoint. The query of the URL is merged with what a gateway needs, which
-    /// wins; a fragment is dropped. The error says what is wrong with the URL.
+    /// The gateway's endpoint. A query and a fragment of the URL are dropped: the control plane
+    /// chose them, and gateways need none. The error says what is wrong with the URL.
     pub fn gateway(url: &str, cluster_uuid: &str, agent_version: &str) -> Result<Self, String> {
-        let whole = url.trim().split('#').next().unwrap_or_default();
-        let (base, own) = whole.split_once('?').unwrap_or((whole, ""));
-        if own.len() > OWN_QUERY_BYTES_MAX {
-            return Err(format!(
-                "its query is longer than {OWN_QUERY_BYTES_MAX} bytes"
-            ));
-        }
+        let base = url.trim().split(['?', '#']).next().unwrap_or_default();
         let url = Url::parse_exact(base)?;
         // Only a URL without any path gets the usual one: `/` stays `/`.
         let path = match url.path.as_str() {
@@ -73,20 +62,8 @@ impl DialTarget {
             ("supports_websocket", "true"),
             ("supports_yamux", "true"),
         ];
-        let own = own.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decoded(name), decoded(value))
-        });
-        let mut all: Vec<(String, String)> = own
-            .filter(|(name, _)| query.iter().all(|(ours, _)| name != ours))
-            .collect();
-        all.extend(query.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        all.order_by(|(one, _), (other, _)| one.cmp(other));
-        let all: Vec<String> = all
-            .iter()
-            .map(|(name, value)| format!("{}={}", encoded(name), encoded(value)))
-            .collect();
-        let path_and_query = format!("{path}?{}", all.join("&"));
+        let query = query.map(|(name, value)| format!("{name}={}", encoded(value)));
+        let path_and_query = format!("{path}?{}", query.join("&"));
         Ok(Self::of(&url, path_and_query, ChosenBy::ControlPlane))
     }
 
@@ -113,15 +90,6 @@ impl DialTarget {
     pub fn host_header(&self) -> String {
         authority(&self.host, self.port, self.security)
     }
-}
-
-/// Longest query of a gateway's URL.
-const OWN_QUERY_BYTES_MAX: usize = 2048;
-
-/// A name or value of a query, without its form encoding.
-fn decoded(text: &str) -> String {
-    let text = text.replace('+', " ");
-    percent_decode_str(&text).decode_utf8_lossy().into_owned()
 }
 
 /// Form encoding of a query value.
@@ -192,11 +160,12 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_query_has_all_parameters_sorted_and_the_urls_own() {
+    fn the_gateway_query_has_all_parameters_sorted_and_nothing_of_the_urls_own() {
         for url in [
             "wss://gw.example.com",
-            "wss://gw.example.com?supports_yamux=maybe&&",
-            "wss://gw.example.com#/x?b=2",
+            "wss://gw.example.com?b=2&supports_yamux=maybe",
+            "wss://gw.example.com?b=/2",
+            "wss://gw.example.com#/x",
         ] {
             let target = DialTarget::gateway(url, "c 1", "1.0").unwrap();
             assert_eq!(
@@ -210,15 +179,11 @@ mod tests {
         for (url, path) in [
             ("https://gw/", "/?agent_version"),
             ("https://gw/x/y", "/x/y?agent_version"),
-            (
-                "https://gw/x/y?a=1+2&really=%2Fyes&a=\r\n#z",
-                "/x/y?a=1%202&a=%0D%0A&agent_version",
-            ),
+            ("https://gw/x/y?really=yes#z", "/x/y?agent_version"),
         ] {
             let target = DialTarget::gateway(url, "c", "1").unwrap();
             assert!(target.path_and_query.starts_with(path), "{url}");
-            let has_own = target.path_and_query.contains("&really=%2Fyes&supports");
-            assert_eq!(has_own, url.contains("really"));
+            assert!(!target.path_and_query.contains("really"));
         }
     }
 

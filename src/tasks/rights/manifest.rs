@@ -208,8 +208,8 @@ async fn look(delegate: &Delegate, shared_state: &SharedState, rules: &dyn Fn() 
     shared_state.show_all(&CONDITIONS, conditions);
 }
 
-/// Asks whether the account reaches Secrets; the API server learns of a binding that was just removed
-/// within a second or so.
+/// Asks whether the account reaches Secrets; the API server learns of a binding that was just
+/// removed within a second or so.
 async fn reaches_secrets(delegate: &Delegate) -> Option<bool> {
     let reaches = delegate.reaches_secrets().await?;
     if !reaches {
