@@ -265,7 +265,15 @@ impl Plan {
             lines.retain(|(known, _)| known != key);
             lines.push(((*key).to_owned(), value));
         }
-        let mut text = "# Written by pipeops-agent (up, dashboard expose), which overwrites it. All settings: pipeops-agent config example\n".to_owned();
+        // A file of settings is never written again: later runs have a drop-in of their own.
+        let again = if path.ends_with(DROP_IN) {
+            ", which overwrites it"
+        } else {
+            ""
+        };
+        let mut text = format!(
+            "# Written by pipeops-agent (up, dashboard expose){again}. All settings: pipeops-agent config example\n"
+        );
         for (key, value) in lines {
             text.push_str(&key);
             text.push_str(" = ");
