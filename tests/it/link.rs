@@ -219,7 +219,14 @@ fn a_refused_token_keeps_the_identity_and_a_new_one_is_picked_up_without_a_resta
         condition["fix"].as_str().unwrap().contains("token"),
         "{condition}"
     );
+    // A control plane that is away refuses nothing.
+    plane.stop();
     agent.set_token("another-token");
+    agent.until("nothing is refused any more", SOON, |status| {
+        let refused = |id: &String| id.contains("link.refused");
+        (!wrong(status).iter().any(refused)).then_some(())
+    });
+    plane.start_again().unwrap();
     let after = agent.until_linked();
     assert_eq!(after["cluster_id"], before["cluster_id"]);
     assert_eq!(after["agent_id"], before["agent_id"]);

@@ -677,8 +677,10 @@ impl Uplink {
         if standing.is_refused {
             shared_state.clear("link.down");
             let sentence = sentences::link_refused(&standing.why);
-            shared_state.report("link.refused", Severity::Critical, sentence, fix);
-        } else if standing.is_about_gateway {
+            return shared_state.report("link.refused", Severity::Critical, sentence, fix);
+        }
+        shared_state.clear("link.refused");
+        if standing.is_about_gateway {
             // Nothing of the failure itself: a condition becomes an event that is delivered, and
             // the control plane chose the address. Status and log have it, and so has a fix, which
             // is not part of an event.
