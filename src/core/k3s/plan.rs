@@ -789,10 +789,11 @@ fn reset(wanted: &Restore) -> [Step; 3] {
     let data_dir = &wanted.data_dir;
     let snapshot = format!("{}/{SNAPSHOT}", unpacked(data_dir));
     // An adopted k3s may have its data directory, and what its member of etcd is called and reached
-    // at, from its command line only.
+    // at, from its command line only. With a bucket in its settings it would look for the snapshot
+    // there.
     let command = [
         format!(
-            "{BINARY} server --data-dir={data_dir} --cluster-reset --cluster-reset-restore-path={snapshot}"
+            "{BINARY} server --data-dir={data_dir} --cluster-reset --cluster-reset-restore-path={snapshot} --etcd-s3=false"
         ),
         wanted.options.join(" "),
     ];
@@ -1132,6 +1133,8 @@ mod tests {
             ran("--cluster-reset-restore-path=/d/server/restoring/data/server/db/etcd-snapshot");
         assert!(aside < made && text < reset && made < reset && reset < ran("start"));
         assert_eq!(ran("--node-ip=10.0.0.2"), reset);
+        // The snapshot is a file, whatever bucket the settings name.
+        assert_eq!(ran("--etcd-s3=false"), reset);
     }
 
     #[test]

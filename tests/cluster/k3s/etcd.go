@@ -375,6 +375,10 @@ func (m *machine) reset() error {
 	if snapshot == "" {
 		return errors.New("this stand-in resets to a snapshot only")
 	}
+	// As k3s, which looks for the path in the bucket then.
+	if m.is("etcd-s3") {
+		return errors.New("this stand-in has no bucket to take the snapshot from")
+	}
 	if _, err := os.Stat(snapshot); err != nil {
 		return fmt.Errorf("etcd: snapshot path does not exist: %w", err)
 	}
