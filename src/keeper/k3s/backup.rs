@@ -258,8 +258,6 @@ impl Keeper {
         for name in ["etc/rancher/k3s", "etc/rancher/node"] {
             self.system.collect(&format!("/{name}"), name, &mut files)?;
         }
-        // The administrator's, which k3s writes itself.
-        files.retain(|(_, path)| path != k3s::KUBECONFIG);
         let volumes = self.system.volumes(&data_dir);
         Ok(Subject {
             version,
@@ -515,11 +513,27 @@ impl System {
         }
     }
 
-    /// Plain files at `path` or below it, under the names that they get.
+    /// Plain files at `path` or below it, under the names that they get. Settings may be links: k3s
+    /// reads what they lead to.
     fn collect(&self, top: &str, name: &str, files: &mut Vec<(String, String)>) -> Result<()> {
         let mut open = vec![(top.to_owned(), name.to_owned())];
+        let mut looked = 0_usize;
         while let Some((path, name)) = open.pop() {
-            let Ok(metadata) = std::fs::symlink_metadata(self.path(&path)) else {
+            let real = self.path(&path);
+            let is_followed = top.starts_with("/etc/rancher/") && real.is_symlink();
+            let found = if is_followed {
+                std::fs::metadata(&real)
+            } else {
+                std::fs::symlink_metadata(&real)
+            };
+            looked += 1;
+            // The administrator's, which k3s writes itself.
+            let Some(metadata) = found.ok().filter(|_| path != k3s::KUBECONFIG) else {
+                if is_followed && path != k3s::KUBECONFIG {
+                    return Err(Error::new("k3s cannot be backed up")
+                        .why(format!("{path} is a link that leads nowhere"))
+                        .fix("put the file there that it leads to, or remove the link"));
+                }
                 continue;
             };
             if metadata.is_file() {
@@ -542,7 +556,7 @@ impl System {
                 });
                 open.extend(parts);
             }
-            if files.len() > FILES_MAX {
+            if looked > FILES_MAX {
                 return Err(
                     Error::new(format!("there are more than {FILES_MAX} files in {top}"))
                         .fix("look at what is there: it is not of k3s"),

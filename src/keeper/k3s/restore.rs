@@ -282,9 +282,6 @@ impl Keeper {
     ) -> Result<Vec<SettingsFile>> {
         let aside = data::settings_aside(&target.note.data_dir);
         for SettingsFile { path, content } in &mut settings {
-            let Content::Checked { before, .. } = content else {
-                continue;
-            };
             let real = self.system.path(path);
             let Ok(metadata) = std::fs::symlink_metadata(&real) else {
                 continue;
@@ -294,6 +291,9 @@ impl Keeper {
                     .why("there is something else in its place, which is not a regular file")
                     .fix(format!("look at it, and move it away: ls -ld {path}")));
             }
+            let Content::Checked { before, .. } = content else {
+                continue;
+            };
             let copy = format!("{aside}{path}");
             let kept = self.system.path(&copy);
             files::create_directory(&self.system.path(&aside))?;

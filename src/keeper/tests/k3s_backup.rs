@@ -220,6 +220,49 @@ fn settings_that_no_backup_takes_are_a_refusal() {
 }
 
 #[test]
+fn settings_that_are_links_are_in_a_backup_with_what_they_lead_to() {
+    let tree = cluster(good());
+    let config = tree.root().join("etc/rancher/k3s/config.yaml");
+    let folder = tree.root().join("etc/rancher/k3s/config.yaml.d");
+    let link = |to: &str, at: &Path| {
+        drop(std::fs::remove_file(at));
+        std::os::unix::fs::symlink(to, at).unwrap();
+    };
+    tree.put("srv/k3s/config.yaml", "tls-san: [linked.lan]\n", 0o600);
+    tree.put("srv/k3s/more/a.yaml", "node-label: a=b\n", 0o600);
+    link("../../../srv/k3s/config.yaml", &config);
+    link("../../../../srv/k3s/more", &folder.join("more"));
+    // k3s makes such a one by itself.
+    let kubeconfig = tree.root().join("etc/rancher/k3s/k3s.yaml");
+    link("/nowhere", &kubeconfig);
+    let file = backup(&tree);
+    // What is there is not replaced.
+    let refused = restore(&tree, &file).unwrap_err();
+    assert!(refused.sentence().contains("config.yaml"), "{refused:?}");
+    assert!(config.is_symlink());
+    std::fs::remove_file(&config).unwrap();
+    std::fs::remove_file(folder.join("more")).unwrap();
+    assert_eq!(restore(&tree, &file).unwrap().outcome, "done");
+    for (path, text) in [
+        ("etc/rancher/k3s/config.yaml", "tls-san: [linked.lan]\n"),
+        (
+            "etc/rancher/k3s/config.yaml.d/more/a.yaml",
+            "node-label: a=b\n",
+        ),
+    ] {
+        assert_eq!(tree.read(path).as_deref(), Some(text));
+    }
+    link("../../../srv/k3s/gone.yaml", &config);
+    let refused = tree.keeper().k3s_backup(&wanted()).unwrap_err();
+    assert!(
+        refused
+            .sentence()
+            .contains("config.yaml is a link that leads nowhere"),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn only_the_last_restore_can_be_undone() {
     let tree = cluster(good());
     let file = backup(&tree);
