@@ -284,7 +284,7 @@ impl Facts {
         let found = texts
             .iter()
             .rev()
-            .find_map(|text| yaml::parse(text).ok()?.get(key).cloned());
+            .find_map(|text| yaml::parse_settings(text).ok()?.get(key).cloned());
         found.as_ref().map(yaml::words).unwrap_or_default()
     }
 }

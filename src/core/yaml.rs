@@ -29,6 +29,13 @@ enum Rest {
     Refused,
 }
 
+/// Keys that are there twice.
+#[derive(Clone, Copy, PartialEq)]
+enum Twice {
+    Refused,
+    LastCounts,
+}
+
 /// A map or list that is not closed yet.
 enum Open {
     List(Vec<Value>),
@@ -41,7 +48,15 @@ enum Open {
 /// # Errors
 /// What is not allowed, with its line.
 pub fn parse(text: &str) -> Result<Value, String> {
-    document(text, (Scalars::Text, Rest::Left), 0)
+    document(text, (Scalars::Text, Rest::Left, Twice::Refused), 0)
+}
+
+/// As [`parse`], for the settings of k3s, which takes the last of two that have the same key.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_settings(text: &str) -> Result<Value, String> {
+    document(text, (Scalars::Text, Rest::Left, Twice::LastCounts), 0)
 }
 
 /// Reads the first document of a manifest, with numbers. Whoever sends the result on as JSON leaves
@@ -51,7 +66,7 @@ pub fn parse(text: &str) -> Result<Value, String> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_manifest(text: &str) -> Result<Value, String> {
-    document(text, (Scalars::Typed, Rest::Left), 0)
+    document(text, (Scalars::Typed, Rest::Left, Twice::Refused), 0)
 }
 
 /// As [`parse_manifest`], for the only document of a text that has so many lines of its file before
@@ -60,11 +75,18 @@ pub fn parse_manifest(text: &str) -> Result<Value, String> {
 /// # Errors
 /// As [`parse`], with lines of the file.
 pub fn parse_manifest_below(text: &str, lines_before: usize) -> Result<Value, String> {
-    document(text, (Scalars::Typed, Rest::Refused), lines_before)
+    document(
+        text,
+        (Scalars::Typed, Rest::Refused, Twice::Refused),
+        lines_before,
+    )
 }
 
-fn document(text: &str, how: (Scalars, Rest), lines_before: usize) -> Result<Value, String> {
-    let (scalars, rest) = how;
+fn document(
+    text: &str,
+    (scalars, rest, twice): (Scalars, Rest, Twice),
+    lines_before: usize,
+) -> Result<Value, String> {
     let mut open: Vec<Open> = Vec::new();
     let mut nodes = 0_usize;
     let mut parser = Parser::new_from_str(text);
@@ -125,16 +147,22 @@ fn document(text: &str, how: (Scalars, Rest), lines_before: usize) -> Result<Val
             None => return nothing_more(parser, lines_before).map(|()| done),
             Some(Open::List(list)) => list.push(done),
             Some(Open::Map(map, key)) => {
-                insert(map, key.take(), done).map_err(|why| format!("line {line}: {why}"))?;
+                insert(map, key.take(), done, twice)
+                    .map_err(|why| format!("line {line}: {why}"))?;
             }
         }
     }
     Ok(Value::Null)
 }
 
-fn insert(map: &mut Map<String, Value>, key: Option<String>, value: Value) -> Result<(), String> {
+fn insert(
+    map: &mut Map<String, Value>,
+    key: Option<String>,
+    value: Value,
+    twice: Twice,
+) -> Result<(), String> {
     let key = key.ok_or("a key that is not text")?;
-    if map.contains_key(&key) {
+    if twice == Twice::Refused && map.contains_key(&key) {
         return Err(format!("{key:?} is there twice"));
     }
     map.insert(key, value);
@@ -310,6 +338,9 @@ mod tests {
         ] {
             assert!(parse(text).is_err(), "{text}");
         }
+        let twice = parse_settings("a: 1\nb: 2\na: 3").unwrap();
+        assert_eq!(twice, json!({"a": "3", "b": "2"}));
+        assert!(parse_settings("a: &x 1\nb: *x").is_err());
         let wide = "- a\n".repeat(NODES_MAX);
         assert!(parse(&wide).is_err());
     }

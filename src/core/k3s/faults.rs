@@ -179,6 +179,8 @@ pub struct K3sState {
     pub has_route: bool,
     /// True if the settings fix the address of the node.
     pub has_fixed_address: bool,
+    /// The name that k3s takes for the node at its next start, where it is another one.
+    pub renamed: Option<String>,
     /// Seconds by which the wall clock was set since the last look.
     pub jumped_s: i64,
     /// Bytes of the datastore, and of its write-ahead log; `None`: this machine has no file of it.
@@ -229,6 +231,8 @@ impl K3sState {
             Component::Service | Component::Datastore => true,
             Component::Firewall => self.duplicates.is_some(),
             Component::Images => self.archives.is_some(),
+            // A worker of another name may not ask for the node of before.
+            Component::Node if self.renamed.is_some() => true,
             Component::Api | Component::Node | Component::Certificates | Component::Dns => {
                 self.api.is_some()
             }
@@ -647,10 +651,13 @@ pub const FAULTS: &[Fault] = &[
                 &[
                     "failed to find interface with specified node ip",
                     "unable to select an ip from node-ip",
+                    "invalid ip format",
+                    "no such network interface",
                 ],
             )
         },
-        fix: "no interface has the node-ip of /etc/rancher/k3s/config.yaml: correct it, or remove it, or reserve the address in the router; then: sudo systemctl restart k3s",
+        fix: "no interface has the node-ip of /etc/rancher/k3s/config.yaml, or that of flannel-iface is missing: bring the interface up (a VPN: wg-quick up, tailscale up), \
+            or correct the setting, or reserve the address in the router; then: sudo systemctl restart k3s",
         ..LOOP
     },
     Fault {
@@ -777,6 +784,25 @@ pub const FAULTS: &[Fault] = &[
         grace_s: 0,
         repair: Some(Repair::Restart),
         fix: "sudo systemctl restart k3s; delete Pods that report tokens which are not valid yet",
+    },
+    // No repair: each start makes a node of the new name, and none of the one that is managed.
+    Fault {
+        id: "k3s.renamed",
+        part: Component::Node,
+        severity: Warning,
+        confidence: Confidence::Certain,
+        from: "the name of this machine, or node-name in its settings, is another one than when k3s came under management, so that k3s \
+            registers as another node when it starts",
+        detect: |state| {
+            let name = state.renamed.as_ref()?;
+            Some(format!(
+                "this machine has another name now: k3s registers it as the node {name}, and not as the one that is managed"
+            ))
+        },
+        grace_s: 60,
+        repair: None,
+        fix: "to stay the node that it was, with its volumes: node-name: OLD in /etc/rancher/k3s/config.yaml, then: sudo systemctl restart k3s; \
+            to go on as the new one: sudo systemctl restart k3s; sudo pipeops-agent k3s adopt; then, on a server: sudo pipeops-agent node leave OLD",
     },
     Fault {
         id: "k3s.node-gone",

@@ -351,7 +351,10 @@ pub fn is_sha256(text: &str) -> bool {
 /// has it, and what `key+` appends. A list has commas between its values, which k3s takes as well.
 pub fn setting(files: &[String], key: &str) -> Option<String> {
     let mut found = String::new();
-    for settings in files.iter().filter_map(|text| yaml::parse(text).ok()) {
+    for settings in files
+        .iter()
+        .filter_map(|text| yaml::parse_settings(text).ok())
+    {
         if let Some(value) = settings.get(key) {
             found = yaml::words(value).join(",");
         }
@@ -371,7 +374,7 @@ pub fn setting(files: &[String], key: &str) -> Option<String> {
 
 /// Returns whether a file of k3s' settings leaves the ingress out.
 pub fn leaves_ingress_out(text: &str) -> bool {
-    let settings = yaml::parse(text).unwrap_or_default();
+    let settings = yaml::parse_settings(text).unwrap_or_default();
     let found = ["disable", "disable+"].map(|key| settings.get(key));
     let mut names = found.into_iter().flatten().flat_map(yaml::words);
     names.any(|name| INGRESS.contains(&name.as_str()))
@@ -380,7 +383,7 @@ pub fn leaves_ingress_out(text: &str) -> bool {
 /// Returns whether a switch of k3s' settings is on, by the last file that has it.
 pub fn is_on(files: &[String], key: &str) -> bool {
     let found = files.iter().rev().find_map(|text| {
-        let value = yaml::parse(text).ok()?;
+        let value = yaml::parse_settings(text).ok()?;
         let value = value.get(key)?;
         Some(value.as_bool() == Some(true) || value.as_str() == Some("true"))
     });
@@ -552,6 +555,14 @@ mod tests {
         assert_eq!(checksum(&list, "k3s-arm64"), Some(sum));
         assert_eq!(checksum(&list, "3s"), None);
         assert_eq!(checksum(&list, "other"), None);
+    }
+
+    #[test]
+    fn of_a_key_that_is_there_twice_the_last_counts() {
+        let files = ["data-dir: /x\ndisable: traefik\nb: true\ndisable: servicelb\n".to_owned()];
+        assert_eq!(setting(&files, "data-dir").as_deref(), Some("/x"));
+        assert_eq!(setting(&files, "disable").as_deref(), Some("servicelb"));
+        assert!(is_on(&files, "b") && leaves_ingress_out(&files[0]));
     }
 
     #[test]

@@ -249,7 +249,7 @@ pub fn server_doubts(shared: &Shared, user: &[String]) -> Vec<Doubt> {
     }
     for (key, _, _) in SHARED {
         let here = user.iter().rev().find_map(|text| {
-            let value = yaml::parse(text).ok()?;
+            let value = yaml::parse_settings(text).ok()?;
             Some(match value.get(key)? {
                 Value::String(text) => text.clone(),
                 Value::Array(all) => {

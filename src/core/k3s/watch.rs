@@ -1124,6 +1124,14 @@ mod tests {
                 "k3s.no-route",
             ),
             (
+                "level=fatal msg=\"Error: invalid node-ip: invalid ip format ''\"",
+                "k3s.node-ip",
+            ),
+            (
+                "level=fatal msg=\"unable to find interface tailscale0: route ip+net: no such network interface\"",
+                "k3s.node-ip",
+            ),
+            (
                 "level=fatal msg=\"listen tcp :6443: bind: address already in use\"",
                 "k3s.port-taken",
             ),

@@ -26,6 +26,8 @@ use crate::{
 const CONTAINERS_MAX: usize = 200;
 const CONTAINER_BYTES_MAX: usize = 256 * 1024;
 const CHANGE: &str = "k3s.adopt";
+/// Change by which a node of another name takes the place of the one that is managed.
+const RENAMING: &str = "k3s.rename";
 /// Places that k3s shares with other programs: nobody knows who made them.
 const SHARED: [&str; 4] = [
     "/run/containerd",
@@ -37,6 +39,7 @@ const SHARED: [&str; 4] = [
 struct Prepared {
     plan: K3sPlan,
     steps: Vec<Step>,
+    change: &'static str,
 }
 
 impl Keeper {
@@ -54,7 +57,7 @@ impl Keeper {
         if let Some(error) = refuse("k3s cannot be adopted", &prepared.plan.refused) {
             return Err(error);
         }
-        let record = Record::new(CHANGE, who, now(), prepared.plan.does);
+        let record = Record::new(prepared.change, who, now(), prepared.plan.does);
         self.begin_steps(&journal, record, prepared.steps, Duration::ZERO)
     }
 
@@ -72,7 +75,14 @@ impl Keeper {
 
     /// Takes an adoption back: k3s is no longer managed, and goes on as it is.
     pub fn k3s_unadopt(&self, who: &str) -> Result<Done> {
-        self.undo(&self.adoption()?.id(), who)
+        let adoption = self.adoption()?.id();
+        // The note is as the adoption wrote it once these are taken back.
+        let records = Journal::open(&self.directory)?.records()?.into_iter().rev();
+        let is_done = |record: &Record| record.outcome.as_deref() == Some(Outcome::Done.as_str());
+        for record in records.filter(|it| it.check == RENAMING && is_done(it)) {
+            self.undo(&record.id(), who)?;
+        }
+        self.undo(&adoption, who)
     }
 
     /// The adoption that is in force.
@@ -90,9 +100,9 @@ impl Keeper {
     }
 
     fn prepare_adoption(&self, ignored: &[String], program: &str) -> Result<Prepared> {
+        self.system.check_settings()?;
         if let Some(note) = self.managed()? {
-            return Err(Error::new(format!("k3s is managed already: {}", note.how))
-                .fix("nothing needs to be done"));
+            return self.prepare_renaming(ignored, note);
         }
         let others = self.system.other_distributions();
         let init = self.system.init()?;
@@ -111,14 +121,7 @@ impl Keeper {
         })?;
         let mut refused: Vec<_> = service.refusal().into_iter().map(finding).collect();
         refused.extend(self.system.unreadable(&service, &settings));
-        // The watch would take it for one that was deleted, and restart k3s.
-        refused.extend(self.system.is_unknown(&node).then(|| {
-            finding((
-                "adopt.no-node",
-                format!("the API answers, and has no node {node}"),
-                "see which it has: sudo k3s kubectl get nodes; name it in /etc/rancher/k3s/config.yaml: node-name: NAME; a server without a node (disable-agent) cannot be managed".to_owned(),
-            ))
-        }));
+        refused.extend(self.system.lacks_node(&node));
         refused.retain(|finding| !ignored.contains(&finding.id));
         let shared = SHARED.into_iter().filter(|path| self.system.is_there(path));
         let managed = Managed {
@@ -153,7 +156,46 @@ impl Keeper {
             undo: "sudo pipeops-agent k3s adopt --undo".to_owned(),
             ..K3sPlan::default()
         };
-        Ok(Prepared { plan, steps })
+        let change = CHANGE;
+        Ok(Prepared {
+            plan,
+            steps,
+            change,
+        })
+    }
+
+    /// The plan to go on with a node that has another name now.
+    fn prepare_renaming(&self, ignored: &[String], managed: Managed) -> Result<Prepared> {
+        let node = self.node_name(None)?;
+        if node == managed.node {
+            return Err(
+                Error::new(format!("k3s is managed already: {}", managed.how))
+                    .fix("nothing needs to be done"),
+            );
+        }
+        let refused = self.system.lacks_node(&node).into_iter();
+        let plan = K3sPlan {
+            does: format!("manage the node {node} in place of {}", managed.node),
+            refused: refused
+                .filter(|finding| !ignored.contains(&finding.id))
+                .collect(),
+            manages: vec![format!("the node {node}, as {} before", managed.node)],
+            undo: "sudo pipeops-agent undo ID".to_owned(),
+            ..K3sPlan::default()
+        };
+        let steps = vec![Step::File {
+            path: self.own(NOTE),
+            content: note_text(&Managed { node, ..managed })?,
+            mode: files::PRIVATE,
+        }];
+        Ok(Prepared {
+            plan: K3sPlan {
+                steps: describe::steps(&steps),
+                ..plan
+            },
+            steps,
+            change: RENAMING,
+        })
     }
 
     /// Findings that its owner should know; they hold nothing up.
@@ -276,6 +318,7 @@ fn nothing_to_adopt(others: &[Other], named: &[String]) -> Result<Prepared> {
     Ok(Prepared {
         plan,
         steps: Vec::new(),
+        change: CHANGE,
     })
 }
 
@@ -379,6 +422,18 @@ impl System {
             name.starts_with("k3s-") && !is_usual && runs_k3s()
         };
         all.filter(is_named).collect()
+    }
+
+    /// Finding that the API has no such node: the watch would take it for one that was deleted, and
+    /// restart k3s.
+    fn lacks_node(&self, node: &str) -> Option<Finding> {
+        self.is_unknown(node).then(|| {
+            finding((
+                "adopt.no-node",
+                format!("the API answers, and has no node {node}"),
+                "see which it has: sudo k3s kubectl get nodes; name it in /etc/rancher/k3s/config.yaml: node-name: NAME; a server without a node (disable-agent) cannot be managed".to_owned(),
+            ))
+        })
     }
 
     /// Findings about a service whose settings are elsewhere than they are read here, or that has

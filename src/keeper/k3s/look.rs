@@ -19,7 +19,9 @@ use crate::{
             texts::{self, DropIn, Init, InstallOptions},
         },
         time::Wall,
+        yaml,
     },
+    error::{Error, Result},
     files,
     host::{
         clock,
@@ -71,6 +73,15 @@ pub(super) enum Ingress {
     /// The server of this worker may have it.
     OfServer,
 }
+
+/// Settings that fix the address of the node, with their variables: an address, or the interface
+/// that has it, which may be away for a while.
+const FIXED_ADDRESS: [(&str, &str); 4] = [
+    ("node-ip", ""),
+    ("flannel-iface", ""),
+    ("vpn-auth", "K3S_VPN_AUTH"),
+    ("vpn-auth-file", "K3S_VPN_AUTH_FILE"),
+];
 
 /// Directory entries that are counted at most.
 const ENTRIES_MAX: u32 = 200_000;
@@ -220,6 +231,32 @@ impl System {
     pub(super) fn k3s_settings(&self) -> Vec<String> {
         let files = self.settings_files().into_iter();
         files.filter_map(|path| self.text(&path)).collect()
+    }
+
+    /// Refuses settings of k3s that cannot be read here.
+    pub(super) fn check_settings(&self) -> Result<()> {
+        for path in self.settings_files() {
+            let text = self.text(&path).unwrap_or_default();
+            if let Err(why) = yaml::parse_settings(&text) {
+                return Err(Error::new(format!("cannot understand {path}"))
+                    .why(why)
+                    .fix(
+                        "correct that line; where an anchor or an alias is, write the value itself",
+                    ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the node gets its address from a setting, and not from the default route;
+    /// also where the settings cannot be read, which nobody can say then.
+    pub(super) fn has_fixed_address(&self) -> bool {
+        let role = self.role();
+        let texts = [role.unit(), role.service()].map(|path| self.text(path).unwrap_or_default());
+        let is_set = |(flag, variable): (&str, &str)| {
+            self.k3s_value(flag, variable).is_some() || texts.iter().any(|text| text.contains(flag))
+        };
+        self.check_settings().is_err() || FIXED_ADDRESS.into_iter().any(is_set)
     }
 
     /// The files that k3s reads its settings from, in its order.

@@ -349,6 +349,26 @@ impl Keeper {
             .fix("choose one: --node-name NAME"))
     }
 
+    /// The name that k3s takes for its node now, where it is another one than that of the note: the
+    /// machine was renamed, or its settings were changed.
+    fn renamed(&self, note: &Managed) -> Option<String> {
+        // Of settings that cannot be read nobody knows what they name.
+        self.system.check_settings().ok()?;
+        let now = self.node_name(None).ok()?;
+        (now != note.node).then_some(now)
+    }
+
+    /// The options of an installation with a name that outlives that of the machine.
+    fn pinned(&self, options: &InstallOptions, node: &str) -> InstallOptions {
+        let user = self.system.user_settings();
+        let is_named = k3s::setting(&user, "node-name").is_some() || k3s::is_on(&user, NODE_ID);
+        let node = (!is_named).then(|| node.to_owned());
+        InstallOptions {
+            node_name: options.node_name.clone().or(node),
+            ..options.clone()
+        }
+    }
+
     /// The name that the node gets of this one: with `with-node-id` k3s adds what it makes up once.
     fn with_id(&self, name: String) -> Result<String> {
         let init = self.system.init().ok();
@@ -368,6 +388,7 @@ impl Keeper {
     /// The data directory of an installation, where nothing is in its way.
     fn place(&self, wanted: &Install) -> Result<String> {
         check_words(&wanted.options)?;
+        self.system.check_settings()?;
         let services = Role::ALL.map(|role| [role.unit(), role.service()]);
         let mut services = services.iter().flatten();
         if self.system.is_there(BINARY) || services.any(|path| self.system.is_there(path)) {
@@ -409,7 +430,8 @@ impl Keeper {
         };
         let memory =
             facts::memory(self.system.root()).map_or(u64::MAX, |memory| memory.total_bytes);
-        let drop_in = texts::drop_in(&wanted.options, &self.system.user_settings(), memory);
+        let options = self.pinned(&wanted.options, &node);
+        let drop_in = texts::drop_in(&options, &self.system.user_settings(), memory);
         if !drop_in.left_out.is_empty() {
             look.warned.push(look::small_memory(memory, &drop_in));
         }

@@ -185,8 +185,6 @@ impl Keeper {
                 .map_err(|error| error.within("k3s cannot be upgraded"))?;
             counted = self.system.servers();
         }
-        let is_uncounted = datastore == Datastore::Etcd && counted.is_none();
-        let servers = counted.unwrap_or_default();
         let from = self.k3s_version().ok_or_else(|| {
             cannot()
                 .why("the k3s on this machine does not say its version")
@@ -214,8 +212,8 @@ impl Keeper {
         look.warned.clear();
         look.refused
             .extend(self.system.refuses(to, &note.data_dir, &wanted.ignored));
-        let (mut cluster, lease) = self.cluster_doubts(&note.node, &servers, to)?;
-        cluster.extend(is_uncounted.then(uncounted));
+        let (mut cluster, lease) =
+            self.cluster_doubts(&note, (datastore, counted.as_deref()), to)?;
         cluster.retain(|finding| !wanted.ignored.contains(&finding.id));
         look.refused.extend(cluster);
         let (drain, warned) =
@@ -232,7 +230,7 @@ impl Keeper {
             kind,
             binary,
             datastore,
-            servers: servers.len(),
+            servers: counted.map_or(0, |servers| servers.len()),
             lease,
             drain,
             look,
@@ -243,11 +241,15 @@ impl Keeper {
     /// servers.
     fn cluster_doubts(
         &self,
-        node: &str,
-        servers: &[ServerNode],
+        managed: &Managed,
+        (datastore, counted): (Datastore, Option<&[ServerNode]>),
         to: Version,
     ) -> Result<(Vec<Finding>, Option<String>)> {
+        let (node, servers) = (&managed.node, counted.unwrap_or_default());
         let mut found = self.system.cluster_refuses(node);
+        found.extend((datastore == Datastore::Etcd && counted.is_none()).then(uncounted));
+        let renamed = self.renamed(managed);
+        found.extend(renamed.map(|name| another_name(node, &name)));
         if self.system.role() == Role::Worker {
             found.extend(self.newer_than_server(to)?);
         }
@@ -320,6 +322,20 @@ fn uncounted() -> Finding {
         id: "upgrade.servers".to_owned(),
         what: "the API does not say how many servers the cluster has, and several are upgraded one at a time".to_owned(),
         fix: "see that it answers: sudo k3s kubectl get nodes; if this is the only server, nothing is in the way".to_owned(),
+    }
+}
+
+/// Finding that k3s would start as another node than the one that is waited for.
+fn another_name(node: &str, name: &str) -> Finding {
+    Finding {
+        id: "upgrade.renamed".to_owned(),
+        what: format!(
+            "k3s would start as the node {name}, and not as {node}: the machine has another name now"
+        ),
+        fix: format!(
+            "keep the name: node-name: {node} in {}; or go on with the new one: sudo systemctl restart k3s; sudo pipeops-agent k3s adopt",
+            k3s::CONFIG
+        ),
     }
 }
 

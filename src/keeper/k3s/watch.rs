@@ -23,7 +23,7 @@ use crate::{
     core::{
         journal::{Next, Outcome},
         k3s::{
-            self, Role, backup,
+            Role, backup,
             clock::{ClockFacts, is_tracked},
             connect, consumer,
             faults::{
@@ -327,15 +327,8 @@ impl Keeper {
             state.certificate = self.system.certificate(&note.data_dir, now, watch_state);
             state.addresses = network::all_addresses(self.system.root()).unwrap_or_default();
             state.has_route = network::has_default_route(self.system.root());
-            let is_set = k3s::setting(&self.system.k3s_settings(), "node-ip").is_some();
-            let role = self.system.role();
-            let mut texts = [role.unit(), role.service()].into_iter();
-            let names_it = |path| {
-                self.system
-                    .text(path)
-                    .is_some_and(|text| text.contains("node-ip"))
-            };
-            state.has_fixed_address = is_set || texts.any(names_it);
+            state.has_fixed_address = self.system.has_fixed_address();
+            state.renamed = self.renamed(note);
         }
         if let Some(Api::Node(node)) = &state.api
             && node.is_ready()
@@ -880,7 +873,10 @@ pub(super) const SERVERS: &str = "node-role.kubernetes.io/control-plane";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::time::{Mono, Now};
+    use crate::core::{
+        k3s,
+        time::{Mono, Now},
+    };
 
     #[test]
     fn a_member_of_etcd_that_cannot_count_the_others_does_not_restart_for_certificates() {
@@ -1079,6 +1075,39 @@ mod tests {
             assert!(matches!(done.unwrap(), Attempt::HeldUp));
             // Here nothing says that the clock is synchronized, which is what holds it up then.
             assert_eq!(watch_state.escalated().is_empty(), waits, "{window}");
+        }
+    }
+
+    #[test]
+    fn an_interface_of_a_vpn_fixes_the_address_as_an_address_does() {
+        let unit = "etc/systemd/system/k3s.service";
+        let config = "etc/rancher/k3s/config.yaml";
+        for (path, text, is_fixed) in [
+            (config, "node-label: a=b\n", false),
+            (config, "node-ip: 192.0.2.7\n", true),
+            (config, "flannel-iface: tailscale0\n", true),
+            (config, "vpn-auth-file: /root/vpn\n", true),
+            ("etc/default/k3s", "K3S_VPN_AUTH=name=tailscale\n", true),
+            ("etc/default/k3s", "K3S_TOKEN=x\n", false),
+            (
+                unit,
+                "[Service]\nExecStart=/usr/local/bin/k3s server --flannel-iface wg0\n",
+                true,
+            ),
+            // Nobody can say.
+            (config, "data-dir: &data /srv\nnode-ip: *data\n", true),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let put = |path: &str, text: &str| {
+                let path = root.path().join(path);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                files::replace(&path, text.as_bytes(), 0o600).unwrap();
+            };
+            put("run/systemd/system/x", "");
+            put(unit, "[Service]\nExecStart=/usr/local/bin/k3s server\n");
+            put(path, text);
+            let system = System::new(root.path());
+            assert_eq!(system.has_fixed_address(), is_fixed, "{path} {text}");
         }
     }
 }

@@ -297,3 +297,44 @@ fn a_node_that_the_api_does_not_know_is_not_adopted() {
     let plan = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap();
     assert_eq!(ids(&plan.refused), ["adopt.no-node"]);
 }
+
+#[test]
+fn settings_that_cannot_be_read_are_adopted_by_nobody() {
+    let tree = official("server");
+    let config = "etc/rancher/k3s/config.yaml";
+    tree.put(config, "data-dir: &data /srv\nnode-name: box\n", 0o600);
+    let refused = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap_err();
+    let sentence = refused.sentence();
+    assert!(
+        sentence.contains("config.yaml") && sentence.contains("line 1"),
+        "{refused:?}"
+    );
+    // k3s reads these.
+    tree.put(
+        config,
+        "disable: traefik\nnode-name: box\ndisable: servicelb\ndata-dir: /srv\n",
+        0o600,
+    );
+    let plan = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap();
+    let mut manages = plan.manages.iter();
+    assert!(manages.any(|line| line.starts_with("/srv: ")), "{plan:?}");
+}
+
+#[test]
+fn a_node_that_was_renamed_goes_on_under_its_new_name_and_the_adoption_is_still_taken_back() {
+    let tree = official("server");
+    let before = tree.snapshot();
+    tree.keeper().k3s_adopt(&[], PROGRAM, "root").unwrap();
+    tree.put("etc/rancher/k3s/config.yaml", "node-name: garage\n", 0o600);
+    let node = || tree.keeper().k3s_status(None).unwrap().node;
+    assert_eq!(node().as_deref(), Some("box"));
+    let plan = tree.keeper().k3s_adopt_plan(&[], PROGRAM).unwrap();
+    assert!(plan.does.contains("garage in place of box"), "{plan:?}");
+    let done = tree.keeper().k3s_adopt(&[], PROGRAM, "root").unwrap();
+    assert_eq!(done.outcome, "done", "{done:?}");
+    assert_eq!(node().as_deref(), Some("garage"));
+    assert!(tree.keeper().k3s_adopt(&[], PROGRAM, "root").is_err());
+    assert_eq!(tree.keeper().k3s_unadopt("root").unwrap().outcome, "undone");
+    tree.put("etc/rancher/k3s/config.yaml", "node-name: box\n", 0o600);
+    assert_same(&tree.snapshot(), &before, "taken back");
+}

@@ -780,3 +780,17 @@ fn a_data_directory_of_the_settings_is_refused_as_that_of_the_options_is() {
     tree.put(file, "data-dir: /mnt/disk/k3s/\n", 0o600);
     install(&tree).unwrap();
 }
+
+#[test]
+fn settings_that_cannot_be_read_are_refused_with_their_line() {
+    let tree = good();
+    let text = "node-label: a=b\ndata-dir: &data /srv/k3s\ndefault-local-storage-path: *data\n";
+    tree.put("etc/rancher/k3s/config.yaml.d/a.yaml", text, 0o600);
+    let refused = install(&tree).unwrap_err();
+    let sentence = refused.sentence();
+    assert!(
+        sentence.contains("config.yaml.d/a.yaml") && sentence.contains("line 2"),
+        "{refused:?}"
+    );
+    assert!(refused.fix.is_some());
+}

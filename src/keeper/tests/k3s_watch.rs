@@ -670,3 +670,38 @@ fn a_k3s_that_is_bound_to_one_address_is_asked_past_it_on_the_loopback_interface
         assert!(line.contains("--server=https://127.0.0.1:6444 "), "{line}");
     }
 }
+
+#[test]
+fn a_machine_that_was_renamed_is_reported_and_not_restarted() {
+    let tree = machine(HEALTHY);
+    let drop_in = "etc/rancher/k3s/config.yaml.d/50-pipeops-agent.yaml";
+    let text = tree.read(drop_in).unwrap();
+    assert!(text.contains("node-name: \"box\""), "{text}");
+    tree.put(
+        "etc/rancher/k3s/config.yaml.d/60-own.yaml",
+        "node-name: garage\n",
+        0o600,
+    );
+    tree.put("mended", "", 0o644);
+    for answer in [
+        "printf 'condition|Ready|Unknown|x\\naddress|InternalIP|192.0.2.7\\n'",
+        "echo 'Error from server (NotFound): nodes \"box\" not found' >&2; exit 1",
+    ] {
+        let k3s = format!(
+            "#!/bin/sh\n[ \"$1\" != --version ] || {{ echo 'k3s version {VERSION} (x)'; exit; }}\n\
+             case \"$*\" in *plans*) exit 1;; esac\n{answer}\n"
+        );
+        tree.put("usr/sbin/k3s", &k3s, 0o755);
+        for _ in 0..2 {
+            assert!(look(&tree, true).is_none());
+            age_faults(&tree);
+        }
+        assert!(look(&tree, true).is_none());
+        let found = left(&tree).faults;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].id, "k3s.renamed");
+        assert!(found[0].what.contains("the node garage"), "{found:?}");
+    }
+    let calls = tree.calls();
+    assert!(!calls.contains("restart"), "{calls}");
+}
