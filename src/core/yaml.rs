@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 /// Nodes of a document. The largest kubeconfig seen (400 clusters) has 8,000.
 const NODES_MAX: usize = 100_000;
 
-/// A kubeconfig nests five levels, a CronJob with a projected volume sixteen.
-const DEPTH_MAX: usize = 32;
+/// A kubeconfig nests five levels, a CronJob with a projected volume sixteen, the CRD of a
+/// ClusterIssuer 38. `serde_json` reads 128.
+const DEPTH_MAX: usize = 64;
 
 /// Types of plain scalars.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -323,6 +324,14 @@ mod tests {
         for merge in ["a:\n  <<: {b: c}", "{\"<<\": {\"b\": 1}}", "? <<\n: {b: c}"] {
             assert!(parse_manifest(merge).is_err(), "{merge}");
         }
+    }
+
+    #[test]
+    fn a_definition_of_custom_resources_may_nest_as_deep_as_those_of_cert_manager() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(parse_manifest(&nested(38)).is_ok());
+        let why = parse_manifest(&nested(65)).unwrap_err();
+        assert_eq!(why, "line 1: nested deeper than 64");
     }
 
     #[test]
