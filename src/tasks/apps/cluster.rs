@@ -240,9 +240,9 @@ impl Cluster<'_> {
                 continue;
             }
             let mut object = manifest.object.clone();
-            if is_recreated(manifest) {
+            if let Some((field, _)) = without_rolling(manifest) {
                 // What stands in its way goes before it is written.
-                place(&mut object, &["spec", "strategy"], json!({}));
+                place(&mut object, &["spec", field], json!({}));
             }
             let tried = self.call(async |identity| {
                 let path = format!("{}&dryRun=All", applied(manifest));
@@ -469,27 +469,28 @@ impl Cluster<'_> {
         Err(busy(manifest))
     }
 
-    /// Takes `rollingUpdate` from a Deployment that is to have the strategy `Recreate`. The API
-    /// server has set it, nobody owns it, so applying leaves it there, and both are refused.
-    /// Returns the version of the object then.
+    /// Takes `rollingUpdate` from a workload that is to have a strategy without it. The API server
+    /// has set it, nobody owns it, so applying leaves it there, and both are refused. Returns the
+    /// version of the object then.
     async fn clear_strategy(
         &self,
         manifest: &Manifest,
         (uid, version): (&str, String),
     ) -> Result<String, Failed> {
-        if !is_recreated(manifest) {
+        let Some((field, strategy)) = without_rolling(manifest) else {
             return Ok(version);
-        }
+        };
         let path = manifest.path();
         let live = self.call(async |identity| self.client.get_as::<Value>(identity, &path).await);
         let live = live.await?;
-        if live.pointer("/spec/strategy/rollingUpdate").is_none() {
+        let rolling = format!("/spec/{field}/rollingUpdate");
+        if live.pointer(&rolling).is_none() {
             return Ok(version);
         }
         let path = format!("{path}?fieldManager={MANAGER}");
         let strategy = json!({
             "metadata": {"uid": uid, "resourceVersion": version},
-            "spec": {"strategy": {"type": RECREATE, "rollingUpdate": null}},
+            "spec": {field: {"type": strategy, "rollingUpdate": null}},
         });
         let cleared = self
             .write_call(async |identity| {
@@ -861,13 +862,15 @@ fn is_for_ever(message: &str) -> bool {
 const REPLACED: &str =
     "it was created, changed or replaced by something else meanwhile: look at it, and deploy again";
 
-/// Strategy of a Deployment whose Pods are all gone before there are new ones.
-const RECREATE: &str = "Recreate";
-
-/// Returns whether an object is a Deployment of that strategy.
-fn is_recreated(manifest: &Manifest) -> bool {
-    let strategy = manifest.object.pointer("/spec/strategy/type");
-    manifest.kind.name == "Deployment" && strategy.and_then(Value::as_str) == Some(RECREATE)
+/// Field and name of the strategy of an object, where it is one that has no `rollingUpdate`.
+fn without_rolling(manifest: &Manifest) -> Option<(&'static str, &'static str)> {
+    let (field, strategy) = match &*manifest.kind.name {
+        "Deployment" => ("strategy", "Recreate"),
+        "StatefulSet" => ("updateStrategy", "OnDelete"),
+        _ => return None,
+    };
+    let wanted = manifest.object.pointer(&format!("/spec/{field}/type"));
+    (wanted.and_then(Value::as_str) == Some(strategy)).then_some((field, strategy))
 }
 
 /// Path under which an object is applied.
