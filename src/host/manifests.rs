@@ -1,6 +1,9 @@
-//! Manifests in a file, or in the files of a folder.
+//! Manifests in a file, in the files of a folder, or on standard input.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use crate::{
     core::{
@@ -16,7 +19,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// Files of one folder.
 const FILES_MAX: usize = 200;
 
-/// The manifests in a file, or in all .yaml, .yml and .json files of a folder.
+/// The manifests in a file, in all .yaml, .yml and .json files of a folder, or of `-`.
 ///
 /// # Errors
 /// They cannot be read, or are too many.
@@ -31,7 +34,13 @@ pub fn manifests(place: &Path) -> Result<String> {
     }
     let (mut texts, mut bytes) = (Vec::new(), 0_usize);
     for path in paths {
-        let content = files::read(&path, BYTES_MAX)?;
+        let content = if path == Path::new("-") {
+            let read = files::at_most(io::stdin(), BYTES_MAX);
+            let read = read.map_err(|error| cannot().because(&error))?;
+            read.ok_or_else(|| cannot().why(format!("it is longer than {BYTES_MAX} bytes")))?
+        } else {
+            files::read(&path, BYTES_MAX)?
+        };
         let text = String::from_utf8(content).map_err(|error| {
             Error::new(format!("cannot read {}", path.display())).because(&error.utf8_error())
         })?;

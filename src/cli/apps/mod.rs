@@ -64,7 +64,7 @@ const FILE: Opt = Opt::value(
     "file",
     Takes::File,
     "FILE",
-    "File or folder of manifests, YAML or JSON",
+    "File or folder of manifests, YAML or JSON, or - for standard input",
 )
 .short('f');
 /// Namespace of manifests.

@@ -1,5 +1,7 @@
 //! Promises of a deployment before it writes, and of a rollback about what it leaves alone.
 
+use std::{io::Write as _, process::Stdio};
+
 use serde_json::json;
 
 use super::{Bench, SOON, deployment, drift::LOOK, job};
@@ -66,6 +68,50 @@ fn a_deployment_becomes_recreate_and_rolls_again() {
         bench.until_verdict("web", "soaking");
         let fields = "{.spec.strategy.type} {.spec.strategy.rollingUpdate.maxSurge}";
         assert_eq!(bench.get("deployment/web", fields), strategy);
+    }
+}
+
+#[test]
+fn manifests_come_from_standard_input() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let words = ["apps", "apply", "-f", "-", "--app", "web", "--namespace"];
+    let mut child = bench
+        .agent
+        .command(&[&words[..], &[&bench.namespace]].concat())
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(map("one").as_bytes()).unwrap();
+    drop(input);
+    assert!(child.wait().unwrap().success());
+    bench.until_verdict("web", "soaking");
+    assert_eq!(bench.get("configmap/page", "{.data.text}"), "one");
+}
+
+#[test]
+fn a_stateful_set_becomes_on_delete_and_rolls_again() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let rolling = deployment("web", "")
+        .replace("kind: Deployment", "kind: StatefulSet")
+        .replace("spec:\n  selector", "spec:\n  serviceName: web\n  selector");
+    let by_hand = rolling.replace(
+        "spec:\n  serviceName",
+        "spec:\n  updateStrategy: {type: OnDelete}\n  serviceName",
+    );
+    for (manifests, strategy) in [
+        (&rolling, "RollingUpdate 0"),
+        (&by_hand, "OnDelete "),
+        (&by_hand, "OnDelete "),
+        (&rolling, "RollingUpdate 0"),
+    ] {
+        let (code, said) = bench.apply("web", manifests);
+        assert_eq!(code, 0, "{said}");
+        bench.until_verdict("web", "soaking");
+        let fields = "{.spec.updateStrategy.type} {.spec.updateStrategy.rollingUpdate.partition}";
+        assert_eq!(bench.get("statefulset/web", fields), strategy);
     }
 }
 
