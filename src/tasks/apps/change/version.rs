@@ -253,13 +253,14 @@ impl Work {
 }
 
 /// Returns whether an object may have to stay as it is on the way back: a Secret of today, or what
-/// the API server does not change again.
+/// the API server or a webhook does not change again.
 fn may_stay(manifest: &Manifest, is_same: bool, owner: Owner) -> bool {
     match &*manifest.kind.name {
         // Nobody puts back what is changed of the other apps.
         "Secret" if is_same => owner == Owner::Machine,
         "Secret" | "ConfigMap" | "PersistentVolumeClaim" => !is_same,
-        _ => false,
+        // Its controller may refuse it, such as a volume that shrinks.
+        _ => manifest.kind.is_custom() && !is_same,
     }
 }
 
@@ -275,7 +276,7 @@ fn open_jobs<'a>(app: &App, number: u64, manifests: &'a [Manifest]) -> Vec<&'a M
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::apps::parse;
+    use crate::core::apps::{Kind, parse};
 
     #[test]
     fn a_job_that_succeeded_is_not_asked_after_again() {
@@ -370,12 +371,16 @@ mod tests {
              apiVersion: v1\nkind: ConfigMap\nmetadata: {name: map}\n---\n\
              apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n---\n\
              apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n";
-        let all = parse(text, Some("shop")).unwrap();
+        let mut all = parse(text, Some("shop")).unwrap();
+        let mut custom = all[3].clone();
+        let (version, name) = ("postgresql.cnpg.io/v1", "clusters.postgresql.cnpg.io");
+        custom.kind = Kind::custom(version, name).unwrap();
+        all.push(custom);
         let asked = |is_same: bool, owner: Owner| {
             let asked = all.iter().filter(|it| may_stay(it, is_same, owner));
             asked.map(|it| &*it.kind.name).collect::<Vec<_>>()
         };
-        let changed = ["Secret", "ConfigMap", "PersistentVolumeClaim"];
+        let changed = ["Secret", "ConfigMap", "PersistentVolumeClaim", name];
         assert_eq!(asked(false, Owner::Machine), changed);
         assert_eq!(asked(false, Owner::ControlPlane), changed);
         assert_eq!(asked(true, Owner::Machine), ["Secret"]);
