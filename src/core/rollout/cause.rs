@@ -53,6 +53,8 @@ causes! {
     ImageUnauthorized = "image.unauthorized", App, 60;
     /// The image is not built for this processor.
     ImagePlatform = "image.platform", App, 10;
+    /// The image has a format that the container runtime does not read any more.
+    ImageFormat = "image.format", App, 10;
     /// The name of the image cannot be read.
     ImageInvalid = "image.invalid-name", App, 5;
     /// The image is not on the node and may not be pulled.

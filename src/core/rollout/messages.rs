@@ -77,6 +77,8 @@ pub(super) fn pull(message: &str) -> Option<Cause> {
         "does not match the specified platform",
     ]) {
         Cause::ImagePlatform
+    } else if has(&["docker.distribution.manifest.v1+"]) {
+        Cause::ImageFormat
     } else if has(&["no space left on device"]) {
         Cause::ImageDisk
     } else if has(&["x509: ", "tls: failed to verify certificate"]) {
@@ -89,23 +91,7 @@ pub(super) fn pull(message: &str) -> Option<Cause> {
         }
     } else if has(&["http response to https"]) {
         Cause::ImagePlainHttp
-    } else if has(&[
-        "dial tcp",
-        "i/o timeout",
-        "no such host",
-        "connection refused",
-        "connection reset",
-        "tls handshake",
-        "deadline exceeded",
-        "network is unreachable",
-        "server misbehaving",
-        "unexpected eof",
-        "500 internal",
-        "502 bad",
-        "503 service",
-        "504 gateway",
-        "temporary failure",
-    ]) {
+    } else if is_unanswered(&lower) {
         Cause::ImageUnreachable
     } else if has(&[
         "unauthorized",
@@ -126,6 +112,36 @@ pub(super) fn pull(message: &str) -> Option<Cause> {
         return None;
     };
     Some(cause)
+}
+
+/// Returns whether a pull failed because no registry, and no server of its tokens, has answered:
+/// the network did, or something between.
+fn is_unanswered(lower: &str) -> bool {
+    const WORDS: [&str; 18] = [
+        "dial tcp",
+        "i/o timeout",
+        "no such host",
+        "connection refused",
+        "connection reset",
+        "tls handshake",
+        "deadline exceeded",
+        "network is unreachable",
+        "server misbehaving",
+        "unexpected eof",
+        "500 internal",
+        "502 bad",
+        "503 service",
+        "504 gateway",
+        "temporary failure",
+        // Before the words of Go's client, whatever they are.
+        "failed to do request: ",
+        "token: get \"",
+        "token: post \"",
+    ];
+    WORDS.iter().any(|word| lower.contains(word))
+        // A web page, such as that of a hotel, and statuses of a proxy such as 522.
+        || lower.contains("media type text/html")
+        || (lower.contains("unexpected status") && lower.contains(": 52"))
 }
 
 /// The platform for which an image is built, where the message of another one says so.
@@ -167,6 +183,13 @@ pub(super) fn start(message: &str) -> Option<Explained> {
             Cause::ContainerStart,
             "a volume cannot be mounted where the manifest wants it",
             "correct mountPath or subPath: a file goes where a file is, and nothing into a volume that is read-only",
+        ));
+    }
+    if has(&["failed to mkdir \"/"]) && has(&["read-only file system"]) {
+        return Some((
+            Cause::ContainerStart,
+            "a path of the node that it mounts is not there, and cannot be made in a read-only file system",
+            "correct hostPath.path in the manifest, or create on the node what the evidence names",
         ));
     }
     if let Some(trouble) = of_node(&lower) {
@@ -381,10 +404,10 @@ fn refusal(target: &Object, message: &str) -> (Cause, String, String) {
 /// Returns whether the API server has looked at an object and refuses it. The words of a policy or
 /// webhook stand behind these, and may be any.
 fn has_decided(message: &str) -> bool {
-    // A quota that was made a moment ago is not counted yet.
-    let is_counted = !message.contains("status unknown for quota");
+    // Of a namespace or quota that was made a moment ago.
+    let is_early = message.contains("status unknown for quota") || message.contains(NO_ACCOUNT);
     let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    is_counted
+    !is_early
         && has(&[
             "is forbidden: ",
             "\" is invalid: ",
@@ -392,6 +415,9 @@ fn has_decided(message: &str) -> bool {
             "denied request",
         ])
 }
+
+/// The account that Kubernetes makes in each namespace by itself.
+const NO_ACCOUNT: &str = "serviceaccount \"default\" not found";
 
 /// The part of the API that did not answer for a Pod, or did so with another one.
 fn unanswered(message: &str) -> Option<&'static str> {
@@ -403,6 +429,7 @@ fn unanswered(message: &str) -> Option<&'static str> {
         (
             &[
                 "status unknown for quota",
+                NO_ACCOUNT,
                 "object has been modified",
                 "already exists",
                 "being deleted",
@@ -438,10 +465,13 @@ fn unanswered(message: &str) -> Option<&'static str> {
         .map(|(_, who)| *who)
 }
 
-/// Taints that Kubernetes and cloud providers put on a node in trouble. Whoever deploys an app sets
-/// none of these.
-pub(super) const NODE_TAINTS: [&str; 2] =
-    ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
+/// Taints that Kubernetes, cloud providers and Cilium put on a node in trouble. Whoever deploys an
+/// app sets none of these.
+const NODE_TAINTS: [&str; 3] = [
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "node.cilium.io/",
+];
 
 /// Trouble of nodes for which a Pod may have to wait, by the words of the scheduler.
 pub(super) fn node_trouble(message: &str) -> Option<(Cause, &'static str)> {
@@ -732,6 +762,8 @@ mod tests {
             "{RUNC}unable to apply cgroup configuration: mkdir /sys/fs/cgroup/kubepods: no such file or directory: unknown"
         );
         assert_eq!(cause(&message), Some(Cause::NodeRuntime));
+        let absent = "failed to generate container \"ab\" spec: failed to generate spec: failed to mkdir \"/mnt/media\": mkdir /mnt/media: read-only file system";
+        assert_eq!(cause(absent), Some(Cause::ContainerStart));
         for message in [
             "failed to create containerd container: write /var/lib/rancher/k3s: no space left on device",
             "failed to create containerd container: open /run/x: too many open files",
@@ -759,6 +791,7 @@ mod tests {
             "Error creating: Post \"https://127.0.0.1:6444/api/v1/namespaces/shop/pods\": dial tcp 127.0.0.1:6444: connect: connection refused",
             "Error creating: Timeout: request did not complete within requested timeout - context deadline exceeded",
             "Error creating: pods \"web-1\" is forbidden: status unknown for quota: one, resources: pods",
+            "Error creating: pods \"web-1-\" is forbidden: error looking up service account shop/default: serviceaccount \"default\" not found",
             "create Pod db-0 in StatefulSet db failed error: pods \"db-0\" already exists",
             "Error creating: Operation cannot be fulfilled on resourcequotas \"one\": the object has been modified; please apply your changes to the latest version and try again",
         ] {
@@ -774,6 +807,12 @@ mod tests {
         assert_eq!(
             found("Error creating: pods \"timeout-1\" is forbidden: exceeded quota: one"),
             (Cause::Quota, true)
+        );
+        assert_eq!(
+            found(
+                "Error creating: pods \"web-1-\" is forbidden: error looking up service account shop/web: serviceaccount \"web\" not found"
+            ),
+            (Cause::ConfigMissing, true)
         );
         assert_eq!(
             found("Error creating: something new"),
@@ -793,6 +832,10 @@ mod tests {
             ),
             (
                 taint("node.cloudprovider.kubernetes.io/uninitialized"),
+                Cause::NodeNotReady,
+            ),
+            (
+                taint("node.cilium.io/agent-not-ready"),
                 Cause::NodeNotReady,
             ),
             (taint("node.kubernetes.io/disk-pressure"), Cause::NodePressure),
@@ -926,6 +969,10 @@ mod tests {
                 Cause::ImagePlatform,
             ),
             (
+                "failed to unpack image on snapshotter overlayfs: not implemented: media type \"application/vnd.docker.distribution.manifest.v1+prettyjws\" is no longer supported since containerd v2.1, please rebuild the image as \"application/vnd.docker.distribution.manifest.v2+json\" or \"application/vnd.oci.image.manifest.v1+json\"",
+                Cause::ImageFormat,
+            ),
+            (
                 "no matching manifest for linux/arm64/v8 in the manifest list entries",
                 Cause::ImagePlatform,
             ),
@@ -958,6 +1005,39 @@ mod tests {
         let other = "image with reference a:1 was found but its platform (linux/amd64) does not match the specified platform (linux/arm64/v8)";
         assert_eq!(pull(other), Some(Cause::ImagePlatform));
         assert_eq!(platform_of(other), Some("linux/amd64"));
+    }
+
+    #[test]
+    fn a_token_server_that_does_not_answer_refuses_nothing() {
+        let token = "failed to resolve reference \"docker.io/library/nginx:1.27\": failed to authorize: failed to fetch anonymous token: ";
+        let url = "https://auth.docker.io/token?scope=repository%3Alibrary%2Fnginx%3Apull&service=registry.docker.io";
+        let gets = format!("{token}Get \"{url}\": ");
+        let status = format!("{token}unexpected status from GET request to {url}: ");
+        for message in [
+            format!("{gets}EOF"),
+            format!(
+                "{gets}read tcp 192.168.1.5:40122->98.85.153.80:443: read: connection timed out"
+            ),
+            format!("{gets}remote error: tls: internal error"),
+            format!("{gets}http2: client connection lost"),
+            format!("{status}503 Service Unavailable"),
+            format!("{status}522 "),
+            "failed to authorize: failed to fetch oauth token: Post \"https://ghcr.io/token\": EOF"
+                .to_owned(),
+            "failed to do request: Head \"https://registry.example/v2/a/manifests/1\": EOF".to_owned(),
+            "failed to unpack image on snapshotter overlayfs: unexpected media type text/html for sha256:aa: not found".to_owned(),
+        ] {
+            assert_eq!(pull(&message), Some(Cause::ImageUnreachable), "{message}");
+        }
+        for message in [
+            format!("{status}401 Unauthorized"),
+            format!("{status}403 Forbidden"),
+            format!("{status}404 Not Found"),
+            "Error response from daemon: Head \"https://ghcr.io/v2/a/manifests/1\": denied"
+                .to_owned(),
+        ] {
+            assert_eq!(pull(&message), Some(Cause::ImageUnauthorized), "{message}");
+        }
     }
 
     #[test]

@@ -165,7 +165,9 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
 }
 
 fn first_not_ready(target: &Object, wanted: u64, seen: &Observation) -> Option<String> {
-    let mut names = (0..wanted.min(1000)).map(|number| format!("{}-{number}", target.name()));
+    let first = target.count("/spec/ordinals/start");
+    let numbers = (0..wanted.min(1000)).map(|number| first.saturating_add(number));
+    let mut names = numbers.map(|number| format!("{}-{number}", target.name()));
     names.find(|name| {
         let found = owned(target, seen).find(|pod| pod.name() == name);
         !found.is_some_and(is_ready)

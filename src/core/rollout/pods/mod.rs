@@ -12,6 +12,7 @@ use super::{
         exit_code, is_beside_others, newest, node_trouble, platform_of, pull, start, unschedulable,
     },
     object::{list, text},
+    state::has_failed,
 };
 use crate::core::time::Wall;
 
@@ -91,6 +92,24 @@ fn evicted(pod: &Object) -> Option<Finding> {
     })
 }
 
+/// A Pod of which the kubelet of its node has made no container, because it did not take it. One in
+/// its place that starts says how it is.
+pub(super) fn rejected(pod: &Object, seen: &Observation) -> Option<Finding> {
+    let reason = pod.text("/status/reason");
+    let is_rejected = has_failed(pod) && reason != "Evicted" && statuses(pod).next().is_none();
+    let starts = |other: &Object| !has_failed(other) && !is_ready(other) && is_of_same(pod, other);
+    if !is_rejected || reason.is_empty() || seen.of_kind("Pod").any(starts) {
+        return None;
+    }
+    let sentence = format!("{} was rejected by its node", pod.in_words());
+    let evidence = evidence(reason, pod.text("/status/message"));
+    let fix = "read the evidence; kubectl describe the node shows what it has; the controller makes another Pod by itself";
+    Some(Finding {
+        is_definite: false,
+        ..definite(pod, Cause::Schedule, (sentence, evidence, fix))
+    })
+}
+
 fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
     let condition = pod.condition("PodScheduled");
     let refused = condition.filter(|condition| text(condition, "/status") == "False");
@@ -152,13 +171,45 @@ fn of_claims(pod: &Object, seen: &Observation) -> Option<Finding> {
     claims.flat_map(|claim| claim_findings(claim, seen)).next()
 }
 
-/// Returns whether a Pod that ends may still keep the port, the volume or the node that another one
-/// waits for.
+/// Returns whether a Pod that ends, or is about to, may still keep the port, the volume or the node
+/// that another one waits for.
 fn gets_room(pod: &Object, (cause, message): (Cause, &str), seen: &Observation) -> bool {
     let is_held = cause == Cause::SchedulePorts
         || is_beside_others(message)
         || message.contains(VOLUME_IN_USE);
-    is_held && leaving(pod, seen).next().is_some()
+    is_held && (leaving(pod, seen).next().is_some() || is_replacing(pod, seen))
+}
+
+/// Returns whether Pods of the version before end once others of the version of this one are
+/// available, which have their place and start.
+fn is_replacing(pod: &Object, seen: &Observation) -> bool {
+    let Some(set) = set_of(pod, seen) else {
+        return false;
+    };
+    let is_placed = |other: &&Object| {
+        other.is_owned_by(set.uid())
+            && other.uid() != pod.uid()
+            && !other.text("/spec/nodeName").is_empty()
+            && !has_failed(other)
+    };
+    let placed = seen.of_kind("Pod").filter(is_placed).count();
+    let is_before = |other: &Object| {
+        other.uid() != set.uid() && other.count("/status/replicas") > 0 && is_of_same(set, other)
+    };
+    u64::try_from(placed).is_ok_and(|placed| placed > set.count("/status/availableReplicas"))
+        && seen.of_kind("ReplicaSet").any(is_before)
+}
+
+/// The set of a Pod of a Deployment.
+fn set_of<'a>(pod: &Object, seen: &'a Observation) -> Option<&'a Object> {
+    let mut sets = seen.of_kind("ReplicaSet");
+    sets.find(|set| pod.is_owned_by(set.uid()))
+}
+
+/// Returns whether two objects have the same owner.
+fn is_of_same(one: &Object, other: &Object) -> bool {
+    let mut owners = one.list("/metadata/ownerReferences");
+    owners.any(|owner| other.is_owned_by(text(owner, "/uid")))
 }
 
 /// Pods of the namespace of an object that are being deleted.
@@ -408,6 +459,15 @@ fn container(
         | "ImagePullBackOff"
         | "RegistryUnavailable"
         | "SignatureValidationFailed" => Some(image(pod, status, seen)),
+        "ImageInspectError" => found(
+            Cause::NodeRuntime,
+            format!(
+                "the container runtime of the node cannot read the image {} that it has",
+                text(status, "/image")
+            ),
+            evidence(reason, message),
+            RUNTIME_FIX,
+        ),
         "InvalidImageName" => found(
             Cause::ImageInvalid,
             format!(
@@ -571,7 +631,7 @@ fn pulls_for_long(pod: &Object, seen: &Observation) -> bool {
 
 /// Sentence and fix of a pull that fails.
 fn image_words(cause: Cause) -> (&'static str, &'static str) {
-    const WORDS: [(Cause, &str, &str); 9] = [
+    const WORDS: [(Cause, &str, &str); 10] = [
         (
             Cause::ImageNotFound,
             "the image IMAGE does not exist in its registry",
@@ -586,6 +646,11 @@ fn image_words(cause: Cause) -> (&'static str, &'static str) {
             Cause::ImagePlatform,
             "the image IMAGE is not built for the processor of this node",
             "build the image for this node's processor: kubectl get nodes -L kubernetes.io/arch",
+        ),
+        (
+            Cause::ImageFormat,
+            "the image IMAGE has a format that the container runtime of this node does not read any more",
+            "build and push the image again with a current docker or podman",
         ),
         (
             Cause::ImageRateLimited,
@@ -659,6 +724,15 @@ fn end<'a>(pod: &Object, status: &'a Value, part: ContainerRole) -> Option<Conta
     Some(ContainerEnd {
         terminated,
         is_previous: now.is_none(),
+    })
+}
+
+/// Returns whether a container that was to go on, or to succeed, has ended since the change was
+/// first seen.
+pub(super) fn has_ended(pod: &Object, earlier: &Earlier) -> bool {
+    statuses(pod).any(|(status, part)| {
+        let before = earlier.ends(pod, text(status, "/name"));
+        ends_of(status) > before && end(pod, status, part).is_some()
     })
 }
 
@@ -956,12 +1030,9 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
     let is_config =
         is_named && message.contains("not found") || message.contains("references non-existent");
     let is_path = message.contains("hostPath type check failed");
+    let is_kept = reason == "FailedAttachVolume" && is_kept_by_another(pod, message, seen);
     let (cause, sentence, fix) = match reason {
-        "FailedCreatePodSandBox" => (
-            Cause::NodeSandbox,
-            format!("the node cannot set up the network of {object}"),
-            "sudo pipeops-agent doctor; journalctl -u k3s -n 50 (with OpenRC: tail -n 50 /var/log/k3s.log)",
-        ),
+        "FailedCreatePodSandBox" => sandbox(&object, message),
         "FailedMount" if is_config => (
             Cause::ConfigMissing,
             format!(
@@ -980,6 +1051,18 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
         _ if statuses(pod).any(|(status, _)| status.pointer("/state/waiting").is_none()) => {
             return None;
         }
+        _ if is_kept => (
+            Cause::StorageUnbound,
+            format!(
+                "{object} cannot start: another Pod of its Deployment uses its volume on another node"
+            ),
+            "set strategy.type: Recreate and replicas: 1, so that the Pod before ends first; or use a volume that several nodes can mount (ReadWriteMany)",
+        ),
+        _ if message.contains("helper program") => (
+            Cause::StorageUnavailable,
+            format!("{object} cannot start: its node lacks the program that mounts a volume"),
+            "install it on the node, with apt: sudo apt install nfs-common (NFS) or cifs-utils (SMB); it goes on by itself",
+        ),
         _ => (
             Cause::StorageUnavailable,
             format!("{object} cannot start: a volume cannot be mounted on its node now"),
@@ -987,9 +1070,62 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
         ),
     };
     Some(Finding {
-        is_definite: cause == Cause::ConfigMissing,
+        is_definite: is_kept || (is_config && cause == Cause::ConfigMissing),
         ..definite(pod, cause, (sentence, evidence(reason, message), fix))
     })
+}
+
+/// Cause, sentence and fix of a Pod whose sandbox is not made.
+fn sandbox(object: &str, message: &str) -> (Cause, String, &'static str) {
+    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if has(&["no runtime for \""]) {
+        (
+            Cause::ConfigMissing,
+            format!("{object} cannot start: its node has no runtime for its RuntimeClass"),
+            "install the runtime that the evidence names on the node and restart k3s, or correct runtimeClassName in the manifest",
+        )
+    } else if has(&["failed to get sandbox image"]) {
+        (
+            Cause::NodeSandbox,
+            format!("the node cannot pull the image that every Pod needs first, for {object}"),
+            "check network and DNS of the machine: sudo pipeops-agent doctor; without a network, put the images of k3s into /var/lib/rancher/k3s/agent/images; it goes on by itself",
+        )
+    } else if has(&["network", "cni", "CNI"]) {
+        (
+            Cause::NodeSandbox,
+            format!("the node cannot set up the network of {object}"),
+            "sudo pipeops-agent doctor; journalctl -u k3s -n 50 (with OpenRC: tail -n 50 /var/log/k3s.log)",
+        )
+    } else {
+        (
+            Cause::NodeSandbox,
+            format!("the container runtime of the node cannot make the sandbox of {object}"),
+            RUNTIME_FIX,
+        )
+    }
+}
+
+/// Returns whether a Pod of the same Deployment keeps the volume of a Pod on another node, and
+/// nothing ends it.
+fn is_kept_by_another(pod: &Object, message: &str, seen: &Observation) -> bool {
+    let Some((_, names)) = message.split_once("used by pod(s) ") else {
+        return false;
+    };
+    let namespace = pod.text("/metadata/namespace");
+    let is_deployed = |other: &Object| {
+        let set = set_of(pod, seen).zip(set_of(other, seen));
+        set.is_some_and(|(one, other)| is_of_same(one, other))
+    };
+    let mut others = seen.of_kind("Pod").filter(|other| {
+        let mut names = names.split([',', ' ']);
+        other.text("/metadata/namespace") == namespace && names.any(|name| name == other.name())
+    });
+    let stays = |other: &Object| {
+        other.text("/metadata/deletionTimestamp").is_empty()
+            && on_lost_node(other, seen).is_none()
+            && is_deployed(other)
+    };
+    !is_replacing(pod, seen) && others.any(stays)
 }
 
 /// Reasons why a claim is not bound.

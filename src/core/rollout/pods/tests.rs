@@ -280,6 +280,131 @@ fn a_volume_that_is_away_is_waited_for_and_one_that_is_named_wrongly_is_not() {
     }
 }
 
+#[test]
+fn a_node_that_lacks_the_program_for_a_volume_is_told_which_one_it_is() {
+    let message = "MountVolume.SetUp failed for volume \"media\" : mount failed: exit status 32\nMounting command: mount\nMounting arguments: -t nfs nas.lan:/media /var/lib/kubelet/pods/x/volumes/kubernetes.io~nfs/media\nOutput: mount: /var/lib/kubelet/pods/x/volumes/kubernetes.io~nfs/media: bad option; for several filesystems (e.g. nfs, cifs) you might need a /sbin/mount.<type> helper program.";
+    let status =
+        json!({"containerStatuses": [{"name": "web", "state": {"waiting": {"reason": "x"}}}]});
+    let pod = pod(&json!({}), &status);
+    let seen = events(&[("FailedMount", message, 5)]);
+    let found = findings(&pod, &seen, &Earlier::default()).remove(0);
+    assert_eq!(found.cause, Cause::StorageUnavailable);
+    assert!(found.fix.contains("nfs-common"), "{}", found.fix);
+}
+
+/// The Pod of [`pod`] that cannot attach a volume which another Pod of this set uses on a node that
+/// is ready or not.
+fn unattached(set: &str, (is_ready, is_leaving): (&str, bool)) -> Vec<Finding> {
+    let message =
+        "Multi-Attach error for volume \"pvc-1\" Volume is already used by pod(s) web-0-a";
+    let mut seen = events(&[("FailedAttachVolume", message, 5)]);
+    let mut add = |kind: &str, whole: Value| seen.add(Object::reduced(kind, &whole));
+    for (name, owner) in [("web-0", "d"), ("web-1", "d"), ("other-0", "e")] {
+        let metadata = json!({"name": name, "namespace": "shop", "uid": name, "ownerReferences": [{"uid": owner}]});
+        add(
+            "ReplicaSet",
+            json!({"metadata": metadata, "status": {"replicas": 1, "availableReplicas": 1}}),
+        );
+    }
+    let conditions = json!([{"type": "Ready", "status": is_ready}]);
+    add(
+        "Node",
+        json!({"metadata": {"name": "n1"}, "status": {"conditions": conditions}}),
+    );
+    let metadata = |name: &str, set: &str| json!({"name": name, "namespace": "shop", "uid": name, "ownerReferences": [{"uid": set}]});
+    let mut other = json!({"metadata": metadata("web-0-a", set), "spec": {"nodeName": "n1"}});
+    if is_leaving {
+        other["metadata"]["deletionTimestamp"] = json!("2026-01-01T10:00:00Z");
+    }
+    add("Pod", other);
+    let waiting = json!([{"name": "web", "state": {"waiting": {"reason": "ContainerCreating"}}}]);
+    let whole = json!({"metadata": metadata("p", "web-1"), "spec": {"nodeName": "n2"},
+        "status": {"containerStatuses": waiting}});
+    let pod = Object::reduced("Pod", &whole);
+    seen.add(pod.clone());
+    findings(&pod, &seen, &Earlier::default())
+}
+
+#[test]
+fn a_volume_that_another_pod_of_the_deployment_keeps_never_becomes_free() {
+    let found = |set, other| {
+        let found = unattached(set, other).remove(0);
+        (found.cause, found.is_definite)
+    };
+    for set in ["web-0", "web-1"] {
+        let kept = (Cause::StorageUnbound, true);
+        assert_eq!(found(set, ("True", false)), kept, "{set}");
+    }
+    let away = (Cause::StorageUnavailable, false);
+    assert_eq!(found("other-0", ("True", false)), away);
+    assert_eq!(found("web-0", ("True", true)), away);
+    assert_eq!(found("web-0", ("Unknown", false)), away);
+}
+
+#[test]
+fn a_sandbox_that_is_not_made_is_blamed_on_what_its_node_names() {
+    let begun = "Failed to create pod sandbox: rpc error: code = Unknown desc = ";
+    for (message, cause, word) in [
+        (
+            "failed to setup network for sandbox \"ab\": plugin type=\"flannel\" failed (add): open /run/flannel/subnet.env: no such file or directory",
+            Cause::NodeSandbox,
+            "set up the network",
+        ),
+        (
+            "failed to start sandbox \"ab\": failed to get sandbox image \"rancher/mirrored-pause:3.6\": failed to pull image \"rancher/mirrored-pause:3.6\": dial tcp: lookup registry-1.docker.io: Try again",
+            Cause::NodeSandbox,
+            "the image that every Pod needs first",
+        ),
+        (
+            "failed to get sandbox runtime: no runtime for \"nvidia\" is configured",
+            Cause::ConfigMissing,
+            "RuntimeClass",
+        ),
+        (
+            "failed to reserve sandbox name \"web_shop_u_0\": name \"web_shop_u_0\" is reserved for \"ab\"",
+            Cause::NodeSandbox,
+            "cannot make the sandbox",
+        ),
+    ] {
+        let seen = events(&[("FailedCreatePodSandBox", &format!("{begun}{message}"), 5)]);
+        let found = findings(&pod(&json!({}), &json!({})), &seen, &Earlier::default()).remove(0);
+        assert_eq!(
+            (found.cause, found.is_definite),
+            (cause, false),
+            "{message}"
+        );
+        assert!(found.sentence.contains(word), "{}", found.sentence);
+    }
+}
+
+#[test]
+fn a_pod_that_its_node_rejects_says_why_unless_another_one_starts_in_its_place() {
+    let message = "Pod was rejected: Allocate failed due to can't allocate unhealthy devices squat.ai/video, which is unexpected";
+    let rejected =
+        json!({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message});
+    let found = |beside: Option<&Value>| {
+        let mut seen = Observation::default();
+        let mut of_set = |name: &str, status: &Value| {
+            let metadata = json!({"name": name, "namespace": "shop", "uid": name, "ownerReferences": [{"uid": "r"}]});
+            let whole = json!({"metadata": metadata, "status": status});
+            let pod = Object::reduced("Pod", &whole);
+            seen.add(pod.clone());
+            pod
+        };
+        let pod = of_set("p", &rejected);
+        if let Some(beside) = beside {
+            of_set("q", beside);
+        }
+        let found = super::rejected(&pod, &seen);
+        found.map(|found| (found.cause, found.evidence, found.is_definite))
+    };
+    let evidence = format!("UnexpectedAdmissionError: {message}");
+    let told = Some((Cause::Schedule, evidence, false));
+    assert_eq!(found(None), told);
+    assert_eq!(found(Some(&rejected)), told);
+    assert_eq!(found(Some(&json!({"phase": "Pending"}))), None);
+}
+
 /// A claim in this phase, and an event about it with this reason.
 fn claimed(phase: &str, reason: &str) -> Observation {
     let mut seen = Observation::default();
@@ -480,6 +605,22 @@ fn a_container_that_was_killed_before_ends_by_itself_now() {
     };
     assert_eq!(found("2026-01-01T09:59:00Z"), (Cause::ProbeLiveness, 0));
     assert_eq!(found("2026-01-01T10:03:00Z"), (Cause::CrashLoop, 1));
+}
+
+#[test]
+fn an_image_that_its_node_cannot_read_is_not_late() {
+    let message = "Failed to inspect image \"a:1\": rpc error: code = Unknown desc = failed to get image: content digest sha256:aa: not found";
+    let waiting = json!({"waiting": {"reason": "ImageInspectError", "message": message}});
+    let status = json!({"name": "web", "image": "a:1", "state": waiting});
+    let pod = pod(&json!({}), &json!({"containerStatuses": [status]}));
+    let found = findings(&pod, &Observation::default(), &Earlier::default()).remove(0);
+    assert_eq!(
+        (found.cause, found.sentence.as_str()),
+        (
+            Cause::NodeRuntime,
+            "the container runtime of the node cannot read the image a:1 that it has"
+        )
+    );
 }
 
 #[test]
