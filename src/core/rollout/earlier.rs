@@ -58,6 +58,11 @@ impl Earlier {
         }
     }
 
+    /// Takes what has ended by now for something of before.
+    pub(super) fn forgive(&mut self, seen: &Observation) {
+        self.ends = Self::of(seen).ends;
+    }
+
     /// Returns whether a Pod had failed before the change.
     pub(super) fn has_failed(&self, pod: &Object) -> bool {
         self.failed.contains(pod.uid())

@@ -3,9 +3,9 @@
 use std::mem;
 
 use super::{
-    Cause, Finding, Key, Observation, Scope,
+    Blame, Cause, Finding, Key, Object, Observation, Scope,
     earlier::Earlier,
-    object::is_custom,
+    object::may_make,
     pods, routes,
     state::{ObjectState, Readiness},
     workloads,
@@ -24,8 +24,8 @@ pub struct RolloutProgress {
     pub open_jobs: u64,
     /// Number of Pods and Jobs of the version that are ready or done.
     pub ready: u64,
-    /// Finding about a program that may still need one of the app whose image the node is pulling:
-    /// it is not held against it.
+    /// Finding about a program that may still need another one of the app, which is on its way: it
+    /// is not held against it.
     pub excused: Option<Finding>,
     /// Restarts of the version's containers.
     pub restarts: u64,
@@ -51,28 +51,82 @@ impl RolloutProgress {
         for pod in state.heard() {
             self.restarts = self.restarts.saturating_add(pods::restarts(pod));
             self.findings.extend(pods::findings(pod, seen, earlier));
+            // One of before stays where others work in its place.
+            if !state.is_complete {
+                self.findings.extend(pods::rejected(pod, seen));
+            }
         }
     }
 
     /// Takes the findings of all targets. A program may need another one of its app, such as a
-    /// database: what it does before the image of that one has come is not held against it.
-    fn gather(&mut self, mut parts: Vec<Vec<Finding>>) {
-        let pulls = |found: &Finding| found.cause == Cause::ImagePulling;
-        let count = parts.iter().filter(|part| part.iter().any(pulls)).count();
-        let is_held = |part: &&mut Vec<Finding>| count > usize::from(part.iter().any(pulls));
-        let excused: Vec<_> = parts
-            .iter_mut()
-            .filter(is_held)
-            .flat_map(|part| part.extract_if(.., |found| may_need_another(found.cause)))
-            .collect();
+    /// database: what it does before that one has come is not held against it. What keeps the other
+    /// one outside the app stops deadlines; its own start does not.
+    fn gather(&mut self, mut parts: Vec<Part>) {
+        let waiting = parts.iter().filter(|part| part.waits()).count();
+        let coming = parts.iter().filter(|part| part.is_coming).count();
+        let mut excused = Vec::new();
+        for part in &mut parts {
+            if waiting > usize::from(part.waits()) {
+                excused.extend(
+                    part.findings
+                        .extract_if(.., |found| may_need_another(found)),
+                );
+            } else if coming > usize::from(part.is_coming) {
+                let held = part.findings.iter_mut();
+                for found in held.filter(|found| may_need_another(found)) {
+                    found.is_definite = false;
+                    excused.push(found.clone());
+                }
+            }
+        }
         self.excused = excused.into_iter().next();
-        self.findings = parts.into_iter().flatten().collect();
+        self.findings = parts.into_iter().flat_map(|part| part.findings).collect();
         if let Some(excused) = &self.excused {
-            for found in self.findings.iter_mut().filter(|found| pulls(found)) {
+            for found in self.findings.iter_mut().filter(|found| is_outside(found)) {
                 found.sentence = format!("{}; meanwhile {}", found.sentence, excused.sentence);
             }
         }
     }
+}
+
+/// Findings of one target.
+struct Part {
+    findings: Vec<Finding>,
+    /// True if nothing of it is ready yet, and nothing of it has failed.
+    is_coming: bool,
+}
+
+impl Part {
+    fn of(
+        target: &Object,
+        (state, findings): (&ObjectState<'_>, Vec<Finding>),
+        earlier: &Earlier,
+    ) -> Self {
+        let is_wrong = |found: &Finding| found.is_definite && !is_outside(found);
+        let is_ready = ["/status/readyReplicas", "/status/numberReady"]
+            .iter()
+            .any(|field| target.count(field) > 0);
+        let is_coming = !state.is_complete
+            && !is_ready
+            && !findings.iter().any(is_wrong)
+            && !state.heard().any(|pod| pods::has_ended(pod, earlier));
+        Self {
+            findings,
+            is_coming,
+        }
+    }
+
+    /// Returns whether it waits for something outside the app.
+    fn waits(&self) -> bool {
+        let pulls = |found: &Finding| found.cause == Cause::ImagePulling;
+        self.findings
+            .iter()
+            .any(|found| pulls(found) || (self.is_coming && is_outside(found)))
+    }
+}
+
+fn is_outside(found: &Finding) -> bool {
+    found.cause.blame() == Blame::Outside
 }
 
 /// Judges an observation. When a container that runs was restarted, nobody knows: it may have been
@@ -89,6 +143,7 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
         ..RolloutProgress::default()
     };
     let (mut wanted, mut unknown, mut parts) = (0_u64, Vec::new(), Vec::new());
+    let mut is_made = scope.targets.keys().any(|key| may_make(&key.kind));
     for (key, generation) in &scope.targets {
         let Some(target) = seen.get(key) else {
             if workloads::is_watched(&key.kind) {
@@ -112,6 +167,8 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
         look.open_jobs = look.open_jobs.saturating_add(state.open_jobs);
         look.is_seen &= state.is_seen;
         if !state.is_complete {
+            // A Job may make a Secret as well.
+            is_made |= target.kind() == "Job";
             look.is_complete = false;
             look.behind = target.in_words();
             look.missing = mem::take(&mut state.missing);
@@ -120,25 +177,24 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
         if state.is_seen {
             look.findings.append(&mut state.findings);
             look.hear(&state, (seen, earlier));
-            parts.push(mem::take(&mut look.findings));
+            let findings = mem::take(&mut look.findings);
+            parts.push(Part::of(target, (&state, findings), earlier));
         }
     }
-    look.gather(parts);
-    if scope.targets.keys().any(|key| may_make(&key.kind)) {
+    if is_made {
         let missing = |found: &&mut Finding| found.cause == Cause::ConfigMissing;
-        for found in look.findings.iter_mut().filter(missing) {
+        let all = parts.iter_mut().flat_map(|part| &mut part.findings);
+        for found in all.filter(missing) {
             found.is_definite = false;
         }
     }
+    look.gather(parts);
     if look.is_complete {
         // Routes say nothing while Pods are still missing.
         look.findings.extend(routes::findings(scope, seen));
-        let definite: Vec<_> = look
-            .findings
-            .iter()
-            .filter(|found| found.is_definite)
-            .collect();
-        if let Some(first) = definite.first() {
+        let is_open =
+            |found: &&Finding| found.is_definite || found.cause == Cause::IngressNoBackend;
+        if let Some(first) = look.findings.iter().find(is_open) {
             look.is_complete = false;
             look.behind.clone_from(&first.object);
             look.missing.clone_from(&first.sentence);
@@ -173,26 +229,21 @@ fn complete(ready: u64, wanted: u64, unknown: &[&Key]) -> String {
     format!("{said}; {applied}, readiness unknown")
 }
 
-/// Returns whether a program may be so because it does not reach another one of its app.
-const fn may_need_another(cause: Cause) -> bool {
+/// Returns whether a program may be so because it does not reach another one of its app, or because
+/// that one has not made yet what it reads.
+const fn may_need_another(found: &Finding) -> bool {
     matches!(
-        cause,
+        found.cause,
         Cause::CrashLoop
             | Cause::InitCrash
             | Cause::ProbeStartup
             | Cause::ProbeLiveness
             | Cause::ProbeReadiness
-    )
+    ) || (matches!(found.cause, Cause::ConfigMissing) && !found.is_definite)
 }
 
 /// Returns whether this is a route of the Gateway API. Each Gateway says of it what it thinks, and
 /// one that no Gateway takes has nobody who would say so.
 fn is_route(kind: &str) -> bool {
     kind.ends_with("Route")
-}
-
-/// Returns whether an object of this kind may make a Secret or a ConfigMap that others of its app
-/// read: a certificate, a secret from elsewhere, a chart. That may take longer than their Pods.
-fn may_make(kind: &str) -> bool {
-    is_custom(kind) || kind == "HelmChart"
 }

@@ -49,6 +49,10 @@ pub const DEADLINE: Duration = Duration::from_secs(600);
 /// for half a minute: it waits twice as long each time.
 const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 
+/// Time within which the kubelet looks again for a Secret that a Job has made meanwhile: it waits
+/// twice as long each time, two minutes at most.
+const MOUNTED_WITHIN: Duration = Duration::from_secs(130);
+
 /// Time between two looks after which the machine slept, or this process was stopped: nobody knows
 /// what happened meanwhile, and what is seen may be of before. A look that asks for the last lines
 /// of some containers takes 5 s for each at most.
@@ -255,8 +259,7 @@ impl Rollout {
                 note_done(&mut self.done, &mut self.scope, seen);
                 let look = look_since(&self.scope, seen, earlier);
                 if look.excused.is_some() {
-                    // What ends by then counts as before.
-                    self.earlier = None;
+                    earlier.forgive(seen);
                 }
                 self.judge(look, now)
             }
@@ -408,6 +411,13 @@ impl Rollout {
         let has_left = self
             .left
             .is_some_and(|left| now.since(left) < RETRIED_WITHIN);
+        let hold = |cause: Cause| {
+            if cause == Cause::ConfigMissing && !self.done.is_empty() {
+                MOUNTED_WITHIN
+            } else {
+                cause.hold()
+            }
+        };
         let is_held = |found: &&Finding| {
             found.is_definite
                 && !(has_left && found.cause == Cause::Quota)
@@ -415,7 +425,7 @@ impl Rollout {
                 && self
                     .held
                     .get(&found.cause)
-                    .is_some_and(|since| now.since(*since) >= found.cause.hold())
+                    .is_some_and(|since| now.since(*since) >= hold(found.cause))
         };
         look.findings
             .iter()

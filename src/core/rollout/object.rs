@@ -107,6 +107,12 @@ pub(super) fn is_custom(kind: &str) -> bool {
     kind.contains('.')
 }
 
+/// Returns whether an object of this kind may make others that its app needs: the Secret of a
+/// certificate, what an operator or a chart consists of. That may take longer than Pods.
+pub(super) fn may_make(kind: &str) -> bool {
+    is_custom(kind) || kind == "HelmChart"
+}
+
 /// Fields that are kept of one kind.
 fn of_kind(kind: &str) -> &'static [&'static str] {
     match kind.as_bytes() {

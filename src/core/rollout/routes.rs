@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{
     Cause, Finding, Key, Object, Observation, Scope,
     messages::evidence,
-    object::{is_custom, list, text},
+    object::{list, may_make, text},
     pods::{declared_ports, named_ports},
     workloads,
 };
@@ -16,8 +16,8 @@ use super::{
 /// Reasons why nobody is reached.
 pub(super) fn findings(scope: &Scope, seen: &Observation) -> Vec<Finding> {
     let mut found = Vec::new();
-    // Those of a CronJob come at their time, and what the controllers of others make nobody knows.
-    let makes_pods = |key: &Key| key.kind == "CronJob" || is_custom(&key.kind);
+    // Pods of a CronJob come at their time, and what the controllers of others make nobody knows.
+    let makes_pods = |key: &Key| key.kind == "CronJob" || may_make(&key.kind);
     let may_come = scope.targets.keys().any(makes_pods);
     let is_meant = |found: &Finding| !(may_come && found.cause == Cause::ServiceNoEndpoints);
     for key in scope.targets.keys() {
@@ -26,7 +26,7 @@ pub(super) fn findings(scope: &Scope, seen: &Observation) -> Vec<Finding> {
         };
         match target.kind() {
             "Service" => found.extend(service(target, seen).filter(is_meant)),
-            "Ingress" => found.extend(ingress(target, seen)),
+            "Ingress" => found.extend(ingress(target, (scope, seen))),
             _ => {}
         }
     }
@@ -177,18 +177,22 @@ fn service(target: &Object, seen: &Observation) -> Option<Finding> {
     None
 }
 
-fn ingress(target: &Object, seen: &Observation) -> Option<Finding> {
+fn ingress(target: &Object, context: (&Scope, &Observation)) -> Option<Finding> {
     let paths = target
         .list("/spec/rules")
         .flat_map(|rule| list(rule, "/http/paths"));
     let backends = paths.filter_map(|path| path.pointer("/backend/service"));
     let default = target.value().pointer("/spec/defaultBackend/service");
     let mut backends = backends.chain(default);
-    backends.find_map(|backend| no_backend(target, backend, seen))
+    backends.find_map(|backend| no_backend(target, backend, context))
 }
 
 /// The reason why an Ingress reaches nobody through one of its Services.
-fn no_backend(target: &Object, backend: &Value, seen: &Observation) -> Option<Finding> {
+fn no_backend(
+    target: &Object,
+    backend: &Value,
+    (scope, seen): (&Scope, &Observation),
+) -> Option<Finding> {
     let (namespace, name) = (target.text("/metadata/namespace"), text(backend, "/name"));
     if name.is_empty() {
         return None;
@@ -208,11 +212,16 @@ fn no_backend(target: &Object, backend: &Value, seen: &Observation) -> Option<Fi
         name: name.to_owned(),
     };
     let Some(service) = seen.get(&key) else {
-        return Some(finding(
+        let found = finding(
             format!("{object} has no backend: there is no Service {name} in namespace {namespace}"),
             evidence("backend", name),
             "correct the name of the Service in the Ingress, or create the Service",
-        ));
+        );
+        return Some(Finding {
+            // An operator or a chart may make it in its own time: the deadline decides.
+            is_definite: !scope.targets.keys().any(|key| may_make(&key.kind)),
+            ..found
+        });
     };
     let (named, number) = (
         text(backend, "/port/name"),

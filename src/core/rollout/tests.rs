@@ -1012,6 +1012,54 @@ fn a_pod_that_waits_for_the_place_of_one_that_ends_is_not_bad() {
 }
 
 #[test]
+fn a_pod_that_waits_for_the_place_of_one_that_is_replaced_next_is_not_bad() {
+    let ports =
+        "0/4 nodes are available: 4 node(s) didn't have free ports for the requested pod ports.";
+    let unplaced = |available: u64, before: u64| {
+        let mut seen = seen(false, 0, &json!({}));
+        let mut add = |kind: &str, whole: Value| seen.add(Object::reduced(kind, &whole));
+        let pod = |name: &str, node: &str, conditions: Value| {
+            json!({"metadata": {"name": name, "namespace": "shop", "uid": name,
+                    "ownerReferences": [{"uid": "r"}]},
+                "spec": {"nodeName": node}, "status": {"conditions": conditions}})
+        };
+        let refused = json!([{"type": "PodScheduled", "status": "False", "message": ports}]);
+        add("Pod", pod("web-1-b", "", refused));
+        let owners = json!([{"kind": "Deployment", "uid": "d"}]);
+        for (name, revision, status) in [
+            ("web-0", "0", json!({"replicas": before})),
+            (
+                "web-1",
+                "1",
+                json!({"replicas": 2, "availableReplicas": available}),
+            ),
+        ] {
+            let uid = if name == "web-1" { "r" } else { "o" };
+            let annotations = json!({"deployment.kubernetes.io/revision": revision});
+            let metadata = json!({"name": name, "namespace": "shop", "uid": uid,
+                "annotations": annotations, "ownerReferences": owners});
+            add(
+                "ReplicaSet",
+                json!({"metadata": metadata, "status": status}),
+            );
+        }
+        seen
+    };
+    for (available, before, is_held) in [(0, 3, true), (1, 3, false), (0, 0, false)] {
+        let mut rollout = rollout();
+        let seen = unplaced(available, before);
+        let times = [0, 20, 599, 600].map(|second| (second, Some(seen.clone())));
+        let wanted = if is_held {
+            [Progressing, Progressing, Progressing, Bad]
+        } else {
+            [Progressing, Bad, Bad, Bad]
+        };
+        let case = format!("{available} {before}");
+        assert_eq!(verdicts(&mut rollout, &times), wanted, "{case}");
+    }
+}
+
+#[test]
 fn a_quota_that_a_pod_which_ends_still_uses_is_not_exceeded_for_good() {
     let refused = |kind: &str| {
         let mut seen = Observation::default();
@@ -1093,6 +1141,30 @@ fn a_pod_that_was_evicted_before_a_change_says_nothing_about_it() {
 }
 
 #[test]
+fn a_pod_that_its_node_rejects_is_the_reason_at_the_deadline() {
+    let rejected = |mut seen: Observation| {
+        let mut pod = seen.get(&key("Pod", "web-1-a")).unwrap().value().clone();
+        pod["metadata"]["uid"] = json!("rejected");
+        pod["metadata"]["name"] = json!("web-1-b");
+        pod["status"] = json!({"phase": "Failed", "reason": "OutOfcpu", "message": "m"});
+        seen.add(Object::recorded(&pod));
+        seen
+    };
+    let mut alone = rejected(starting());
+    alone.remove(&key("Pod", "web-1-a"));
+    let mut rollout = rollout();
+    let times = [(0, Some(alone.clone())), (599, Some(alone.clone()))];
+    assert_eq!(verdicts(&mut rollout, &times), [Progressing; 2]);
+    let late = rollout.observe(ClusterView::Seen(&alone), at(600));
+    assert_eq!(
+        (late.verdict, late.finding.unwrap().cause),
+        (Bad, Cause::Schedule)
+    );
+    let complete = look(&scope_of("Deployment", "web"), &rejected(ready()));
+    assert_eq!((complete.is_complete, complete.findings), (true, vec![]));
+}
+
+#[test]
 fn a_secret_that_a_custom_resource_of_the_app_may_make_is_waited_for() {
     let message = "secret \"web-tls\" not found";
     let state = json!({"waiting": {"reason": "CreateContainerConfigError", "message": message}});
@@ -1113,6 +1185,62 @@ fn a_secret_that_a_custom_resource_of_the_app_may_make_is_waited_for() {
     }
     for kind in ["certificates.cert-manager.io", "HelmChart"] {
         let late = (vec![Progressing, Progressing, Bad], missing);
+        assert_eq!(judged(Some(kind)), late, "{kind}");
+    }
+}
+
+#[test]
+fn a_secret_that_a_job_of_the_app_may_make_is_waited_for() {
+    let mut scope = scope_of("Deployment", "web");
+    scope.targets.insert(key("Job", "migrate"), 0);
+    let message = "secret \"web-tls\" not found";
+    let state = json!({"waiting": {"reason": "CreateContainerConfigError", "message": message}});
+    let lacking = |conditions: Value| {
+        let mut seen = seen(false, 0, &state);
+        let metadata = json!({"name": "migrate", "namespace": "shop", "uid": "j"});
+        let job = json!({"metadata": metadata, "status": {"conditions": conditions}});
+        seen.add(Object::reduced("Job", &job));
+        Some(seen)
+    };
+    let open = || lacking(json!([]));
+    let mut late = Rollout::new(scope.clone(), at(0));
+    let times = [(0, open()), (599, open()), (600, open())];
+    assert_eq!(verdicts(&mut late, &times), [Progressing, Progressing, Bad]);
+    // The kubelet looks again within two minutes.
+    let done = || lacking(json!([{"type": "Complete", "status": "True"}]));
+    let mut rollout = Rollout::new(scope, at(0));
+    let times = [(0, open()), (100, done()), (229, done()), (230, done())];
+    assert_eq!(
+        verdicts(&mut rollout, &times),
+        [Progressing, Progressing, Progressing, Bad]
+    );
+}
+
+#[test]
+fn an_ingress_waits_for_a_service_that_an_operator_or_a_chart_of_the_app_may_make() {
+    let judged = |kind: Option<&str>| {
+        let mut seen = ready();
+        let backend = json!({"service": {"name": "grafana-service", "port": {"number": 3000}}});
+        let metadata = json!({"name": "web", "namespace": "shop"});
+        let spec = json!({"defaultBackend": backend});
+        let ingress = json!({"metadata": metadata, "spec": spec});
+        seen.add(Object::reduced("Ingress", &ingress));
+        let mut scope = scope_of("Deployment", "web");
+        scope.targets.insert(key("Ingress", "web"), 0);
+        scope.targets.extend(kind.map(|kind| (key(kind, "web"), 0)));
+        if let Some(kind) = kind {
+            seen.add(Object::reduced(kind, &json!({"metadata": metadata})));
+        }
+        let mut rollout = Rollout::new(scope, at(0));
+        let times = [0, 20, 599, 600].map(|second| (second, Some(seen.clone())));
+        let verdicts = verdicts(&mut rollout, &times);
+        let last = rollout.observe(ClusterView::Seen(&seen), at(601));
+        (verdicts, last.finding.unwrap().cause)
+    };
+    let missing = Cause::IngressNoBackend;
+    assert_eq!(judged(None), (vec![Progressing, Bad, Bad, Bad], missing));
+    for kind in ["grafanas.grafana.integreatly.org", "HelmChart"] {
+        let late = (vec![Progressing, Progressing, Progressing, Bad], missing);
         assert_eq!(judged(Some(kind)), late, "{kind}");
     }
 }
@@ -1255,7 +1383,7 @@ fn a_program_that_crashes_until_its_database_is_pulled_is_not_bad() {
         (3601, 15, Progressing),
         (3602, 16, Bad),
     ] {
-        let seen = with_database(crashed(count), "Pulled");
+        let seen = with_database_that(crashed(count), true, &json!({}));
         let judged = rollout.observe(ClusterView::Seen(&seen), at(second));
         assert_eq!(judged.verdict, wanted, "{count}");
     }
@@ -1265,6 +1393,88 @@ fn a_program_that_crashes_until_its_database_is_pulled_is_not_bad() {
     rollout.observe(ClusterView::Seen(&alone(starting())), at(0));
     let judged = rollout.observe(ClusterView::Seen(&alone(crashed(3))), at(1));
     assert_eq!(judged.verdict, Bad);
+}
+
+/// Adds a database that is ready or not, and whose container says this as well.
+fn with_database_that(seen: Observation, is_ready: bool, says: &Value) -> Observation {
+    let mut seen = with_database(seen, "Started");
+    let mut set = seen.get(&key("StatefulSet", "db")).unwrap().value().clone();
+    set["status"]["updatedReplicas"] = json!(1);
+    set["status"]["readyReplicas"] = json!(u64::from(is_ready));
+    let mut pod = seen.get(&key("Pod", "db-0")).unwrap().value().clone();
+    let word = if is_ready { "True" } else { "False" };
+    pod["status"]["conditions"] = json!([{"type": "Ready", "status": word}]);
+    let container = &mut pod["status"]["containerStatuses"][0];
+    container["state"] = json!({"running": {}});
+    for (field, value) in says.as_object().unwrap() {
+        container[field] = value.clone();
+    }
+    seen.add(Object::recorded(&set));
+    seen.add(Object::recorded(&pod));
+    seen
+}
+
+#[test]
+fn a_program_that_crashes_until_its_database_is_up_is_bad_only_at_the_deadline() {
+    let mut scope = scope_of("Deployment", "web");
+    scope.targets.insert(key("StatefulSet", "db"), 1);
+    let crashed = |count| restarted(count, &backs_off(), ("Error", 1));
+    let judged = |is_ready: bool, says: &Value| {
+        let mut rollout = Rollout::new(scope.clone(), at(0));
+        let seen = |seen| with_database_that(seen, is_ready, says);
+        let first = with_database_that(starting(), false, &json!({}));
+        rollout.observe(ClusterView::Seen(&first), at(0));
+        let times = [
+            (1, Some(seen(crashed(3)))),
+            (599, Some(seen(crashed(9)))),
+            (600, Some(seen(crashed(9)))),
+        ];
+        let verdicts = verdicts(&mut rollout, &times);
+        let last = rollout.observe(ClusterView::Seen(&seen(crashed(9))), at(601));
+        (verdicts, last.finding.map(|found| found.cause))
+    };
+    let bad = (vec![Bad; 3], Some(Cause::CrashLoop));
+    assert_eq!(
+        judged(false, &json!({})),
+        (vec![Progressing, Progressing, Bad], Some(Cause::CrashLoop))
+    );
+    assert_eq!(judged(true, &json!({})), bad);
+    // A database that fails as well is not on its way.
+    let failed =
+        json!({"restartCount": 1, "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}});
+    assert_eq!(judged(false, &failed), bad);
+    let wrong = json!({"state": {"waiting": {"reason": "InvalidImageName"}}});
+    assert_eq!(judged(false, &wrong).0, [Bad; 3]);
+    // The deadline stops while its registry is away.
+    let message = "failed to do request: dial tcp 192.0.2.1:443: i/o timeout";
+    let away = json!({"state": {"waiting": {"reason": "ErrImagePull", "message": message}}});
+    assert_eq!(
+        judged(false, &away),
+        (vec![Waiting; 3], Some(Cause::ImageUnreachable))
+    );
+}
+
+#[test]
+fn restarts_from_before_its_database_is_up_do_not_count_and_a_lack_of_memory_does() {
+    let mut scope = scope_of("Deployment", "web");
+    scope.targets.insert(key("StatefulSet", "db"), 1);
+    let seen = |count, is_ready, end| {
+        let seen = restarted(count, &backs_off(), end);
+        with_database_that(seen, is_ready, &json!({}))
+    };
+    let judged = |end| {
+        let mut rollout = Rollout::new(scope.clone(), at(0));
+        let starts = with_database_that(starting(), false, &json!({}));
+        rollout.observe(ClusterView::Seen(&starts), at(0));
+        let times = [
+            (1, Some(seen(5, false, ("Error", 1)))),
+            (60, Some(seen(7, true, end))),
+            (90, Some(seen(9, true, end))),
+        ];
+        verdicts(&mut rollout, &times)
+    };
+    assert_eq!(judged(("Error", 1)), [Progressing, Progressing, Bad]);
+    assert_eq!(judged(("OOMKilled", 137)), [Progressing, Bad, Bad]);
 }
 
 /// A StatefulSet of three Pods whose newest version is `new`, and its last Pod: its number, its
@@ -1346,5 +1556,11 @@ fn a_stateful_set_that_waits_for_a_pod_of_before_says_how_to_replace_it() {
     assert_eq!(
         said("new"),
         "StatefulSet shop/db waits for Pod db-0; its Pods start one after the other"
+    );
+    let spec = json!({"ordinals": {"start": 5}});
+    let seen = replaced_set(&spec, (5, "new", &json!({"running": {}})));
+    assert_eq!(
+        look(&scope_of("StatefulSet", "db"), &seen).missing,
+        "StatefulSet shop/db waits for Pod db-5; its Pods start one after the other"
     );
 }
