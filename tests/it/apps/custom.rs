@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Bench, SOON};
+use super::{Bench, SOON, deployment};
 use crate::{
     agent::{Agent, put, until_every},
     cluster::{define, kubectl, leave_object, set_status},
@@ -294,6 +294,44 @@ fn is_kept_as_it_was_deployed(bench: &Bench, group: &Group) {
         repaired.contains("\"spec.size\"") && repaired.contains("\"person\""),
         "{repaired}"
     );
+}
+
+#[test]
+fn a_custom_resource_that_may_not_shrink_keeps_nothing_else_from_going_back() {
+    let group = Group::new("grows");
+    let allowed = group.0.clone();
+    let Some(bench) = Bench::prepared(|agent| {
+        agent
+            .with("PIPEOPS_APPS_GROUPS", allowed)
+            .with("PIPEOPS_TEST_SOAK_MS", "300")
+    }) else {
+        return;
+    };
+    bench.bind();
+    let name = format!("widgets.{}", group.0);
+    let mut definition = group.definition(("Widget", "widgets"), "Namespaced");
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] = json!({"spec": {
+        "type": "object", "properties": {"size": {"type": "integer"}},
+        "x-kubernetes-validations": [{"rule": "self.size >= oldSelf.size"}]}});
+    let file = bench.agent.folder().join("definition.json");
+    put(&file, &definition.to_string());
+    define(&file, &[&name]);
+    let version =
+        |size, more| group.object("Widget", "a", size) + "---\n" + &deployment("web", more);
+    let (_, fix) = bench.refused(&version(1, ""));
+    Bench::does(&fix);
+    for (revision, size, more, state) in [
+        (1, 1, "", "done"),
+        (2, 2, ", command: [/app/missing]", "undone"),
+    ] {
+        let (code, said) = bench.apply("shop", &version(size, more));
+        assert_eq!(code, 0, "{said}");
+        bench.until_ended("shop", revision, state);
+    }
+    let command = "{.spec.template.spec.containers[0].command}";
+    assert_eq!(bench.get("deployment/web", command), "");
+    assert_eq!(bench.get(&group.widget("a"), "{.spec.size}"), "2");
+    leave_object(&["crd", &name]);
 }
 
 #[test]

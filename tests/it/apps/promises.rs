@@ -91,7 +91,7 @@ fn manifests_come_from_standard_input() {
 }
 
 #[test]
-fn a_stateful_set_becomes_on_delete_and_rolls_again() {
+fn a_stateful_set_becomes_on_delete_also_after_it_rolled_again() {
     let Some(bench) = Bench::new() else { return };
     bench.bind();
     let rolling = deployment("web", "")
@@ -104,8 +104,8 @@ fn a_stateful_set_becomes_on_delete_and_rolls_again() {
     for (manifests, strategy) in [
         (&rolling, "RollingUpdate 0"),
         (&by_hand, "OnDelete "),
-        (&by_hand, "OnDelete "),
         (&rolling, "RollingUpdate 0"),
+        (&by_hand, "OnDelete "),
     ] {
         let (code, said) = bench.apply("web", manifests);
         assert_eq!(code, 0, "{said}");
