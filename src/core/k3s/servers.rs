@@ -105,6 +105,32 @@ pub fn upgrade_doubts(servers: &[ServerNode], own: &str, to: Version) -> Vec<Dou
     found
 }
 
+/// The first k3s with etcd 3.5.26 (k3s 13493), which repairs its lists of members for etcd 3.6:
+/// that comes with k3s 1.34, and with later patches of 1.33 (k3s 14183).
+const REPAIRS_MEMBERS: Version = Version {
+    major: 1,
+    minor: 33,
+    patch: 7,
+    release: 3,
+};
+
+/// Reason why an etcd is not upgraded yet, of any of its servers: in etcd 3.6 members that were
+/// removed under a version before 3.5.26 come back, and nothing else repairs that (k3s 13485).
+pub fn etcd_doubt(servers: &[ServerNode], own: (&str, Version), to: Version) -> Option<Doubt> {
+    let others = servers
+        .iter()
+        .filter_map(|it| Some((it.name.as_str(), it.version?)));
+    let mut all = others.filter(|(name, _)| *name != own.0).chain([own]);
+    let (name, version) = all.find(|(_, version)| *version < REPAIRS_MEMBERS)?;
+    (to > REPAIRS_MEMBERS).then(|| {
+        (
+            "upgrade.etcd",
+            format!("{name} has k3s {version}, whose etcd is older than 3.5.26: members that were removed from it once may come back with {to}, and the cluster stops"),
+            format!("take {REPAIRS_MEMBERS} on all servers first; where no server was ever replaced, nothing is in the way"),
+        )
+    })
+}
+
 /// Reason why a server cannot leave: those that stay would be no majority.
 pub fn leave_doubt(servers: &[ServerNode], leaving: &str) -> Option<Doubt> {
     let others = || servers.iter().filter(|server| server.name != leaving);
@@ -142,7 +168,7 @@ enum SettingKind {
 
 /// Settings that all servers share, with their fields in the answer to `/v1-k3s/config`: k3s ends
 /// where one differs.
-const SHARED: [(&str, &str, SettingKind); 14] = [
+const SHARED: [(&str, &str, SettingKind); 15] = [
     ("cluster-cidr", "ClusterIPRange", SettingKind::Networks),
     ("service-cidr", "ServiceIPRange", SettingKind::Networks),
     ("cluster-dns", "ClusterDNS", SettingKind::Text),
@@ -154,6 +180,11 @@ const SHARED: [(&str, &str, SettingKind); 14] = [
         SettingKind::Text,
     ),
     ("secrets-encryption", "EncryptSecrets", SettingKind::Switch),
+    (
+        "secrets-encryption-provider",
+        "EncryptProvider",
+        SettingKind::Text,
+    ),
     (
         "disable-helm-controller",
         "DisableHelmController",
@@ -244,7 +275,8 @@ pub fn server_doubts(shared: &Shared, user: &[String]) -> Vec<Doubt> {
         found.push((
             "join.datastore",
             "the first server keeps its data in SQLite or elsewhere, not in embedded etcd, so it accepts no further servers".to_owned(),
-            "on the first server, with its data on an SSD: sudo pipeops-agent k3s backup; add the line `cluster-init: true` to /etc/rancher/k3s/config.yaml; sudo systemctl restart k3s: k3s moves its data into etcd".to_owned(),
+            "SQLite (sudo pipeops-agent k3s status names it): on the first server, with its data on an SSD: sudo pipeops-agent k3s backup; add the line `cluster-init: true` to /etc/rancher/k3s/config.yaml; sudo systemctl restart k3s: k3s moves its data into etcd; \
+             with a datastore-endpoint nothing is moved: further servers are set up by k3s' own script, with the same endpoint".to_owned(),
         ));
     }
     for (key, _, _) in SHARED {
@@ -371,6 +403,30 @@ mod tests {
     }
 
     #[test]
+    fn an_etcd_takes_the_version_that_repairs_its_members_before_the_next_one() {
+        let doubt = |other: &str, from: &str, to: &str| {
+            let servers = [server("a", from, true), server("b", other, true)];
+            let found = etcd_doubt(&servers, ("a", from.parse().unwrap()), to.parse().unwrap());
+            found.map(|(_, what, _)| what.split(' ').next().unwrap().to_owned())
+        };
+        let (old, fine) = ("v1.33.7+k3s1", "v1.33.7+k3s3");
+        for (other, from, to, wanted) in [
+            (old, old, "v1.34.3+k3s1", Some("b")),
+            (fine, old, "v1.34.3+k3s1", Some("a")),
+            (old, fine, "v1.34.3+k3s1", Some("b")),
+            (fine, fine, "v1.34.3+k3s1", None),
+            // The newest of 1.33 have etcd 3.6, too.
+            (old, old, "v1.33.13+k3s1", Some("b")),
+            (old, old, fine, None),
+            (old, "v1.32.9+k3s1", old, None),
+            ("v1.34.3+k3s1", "v1.34.3+k3s1", "v1.35.1+k3s1", None),
+        ] {
+            let found = doubt(other, from, to);
+            assert_eq!(found.as_deref(), wanted, "{other} {from} {to}");
+        }
+    }
+
+    #[test]
     fn a_server_leaves_only_where_a_majority_stays() {
         let version = "v1.34.4+k3s1";
         let [a, b] = ["a", "b"].map(|name| server(name, version, true));
@@ -403,7 +459,7 @@ mod tests {
     const CONFIG: &str = r#"{"ClusterIPRange":{"IP":"10.42.0.0","Mask":"//8AAA=="},
         "ClusterIPRanges":[{"IP":"10.42.0.0","Mask":"//8AAA=="},{"IP":"2001:db8::","Mask":"////////AAAAAAAAAAAAAA=="}],
         "ServiceIPRange":{"IP":"10.43.0.0","Mask":"//8AAA=="},"ClusterDNS":"10.43.0.10","ClusterDomain":"cluster.local",
-        "FlannelBackend":"host-gw","EncryptSecrets":true,"DisableNPC":false,"Disables":{"traefik":true,"coredns":false},
+        "FlannelBackend":"host-gw","EncryptSecrets":true,"EncryptProvider":"secretbox","DisableNPC":false,"Disables":{"traefik":true,"coredns":false},
         "DisableServiceLB":true,"EgressSelectorMode":"agent\nx: y"}"#;
 
     #[test]
@@ -416,6 +472,7 @@ mod tests {
             ("cluster-domain", "cluster.local"),
             ("flannel-backend", "host-gw"),
             ("secrets-encryption", "true"),
+            ("secrets-encryption-provider", "secretbox"),
         ];
         assert_eq!(
             found.settings,
@@ -436,6 +493,11 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert!(ids(&there, "")[0].starts_with("join.datastore"));
+        let (.., fix) = server_doubts(&there, &[]).remove(0);
+        assert!(
+            fix.starts_with("SQLite") && fix.contains("with a datastore-endpoint nothing is moved"),
+            "{fix}"
+        );
         there.has_etcd = true;
         for fine in [
             "",
@@ -450,6 +512,7 @@ mod tests {
             "flannel-backend: vxlan\n",
             "secrets-encryption: false\n",
             "supervisor-metrics: true\n",
+            "secrets-encryption-provider: aescbc\n",
             "cluster-cidr: 10.0.0.0/16\n",
         ] {
             let found = ids(&there, wrong);

@@ -20,7 +20,7 @@ use crate::{
             self, BINARY, Change, Role, Version,
             drain::{self, Fate},
             join, plan,
-            servers::{Datastore, ServerNode, upgrade_doubts},
+            servers::{Datastore, ServerNode, etcd_doubt, upgrade_doubts},
             step::{Drain, Staged},
         },
         time::Wall,
@@ -213,7 +213,7 @@ impl Keeper {
         look.refused
             .extend(self.system.refuses(to, &note.data_dir, &wanted.ignored));
         let (mut cluster, lease) =
-            self.cluster_doubts(&note, (datastore, counted.as_deref()), to)?;
+            self.cluster_doubts(&note, (datastore, counted.as_deref()), (from, to))?;
         cluster.retain(|finding| !wanted.ignored.contains(&finding.id));
         look.refused.extend(cluster);
         let (drain, warned) =
@@ -243,11 +243,14 @@ impl Keeper {
         &self,
         managed: &Managed,
         (datastore, counted): (Datastore, Option<&[ServerNode]>),
-        to: Version,
+        (from, to): (Version, Version),
     ) -> Result<(Vec<Finding>, Option<String>)> {
         let (node, servers) = (&managed.node, counted.unwrap_or_default());
         let mut found = self.system.cluster_refuses(node);
-        found.extend((datastore == Datastore::Etcd && counted.is_none()).then(uncounted));
+        if datastore == Datastore::Etcd {
+            found.extend(counted.is_none().then(uncounted));
+            found.extend(etcd_doubt(servers, (node, from), to).map(finding));
+        }
         let renamed = self.renamed(managed);
         found.extend(renamed.map(|name| another_name(node, &name)));
         if self.system.role() == Role::Worker {
@@ -321,7 +324,7 @@ fn uncounted() -> Finding {
     Finding {
         id: "upgrade.servers".to_owned(),
         what: "the API does not say how many servers the cluster has, and several are upgraded one at a time".to_owned(),
-        fix: "see that it answers: sudo k3s kubectl get nodes; if this is the only server, nothing is in the way".to_owned(),
+        fix: "see that it answers: sudo /usr/local/bin/k3s kubectl get nodes; if this is the only server, nothing is in the way".to_owned(),
     }
 }
 

@@ -251,4 +251,7 @@ fn an_etcd_whose_servers_cannot_be_counted_is_not_upgraded_without_a_word() {
     let mut forced = wanted(&tree);
     forced.ignored.push("upgrade.servers".to_owned());
     assert!(ids(&forced).is_empty());
+    // Before the etcd that repairs its members.
+    tree.put("usr/local/bin/k3s", "v1.33.6+k3s1", 0o755);
+    assert_eq!(ids(&forced), ["upgrade.etcd"]);
 }
