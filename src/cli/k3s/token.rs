@@ -32,7 +32,7 @@ pub(super) static COMMAND: Command = Command {
             "address",
             Takes::Text,
             "ADDRESS",
-            "Address at which the new machine reaches this server (default: that of its node)",
+            "Address, or ADDRESS:PORT, at which the new machine reaches this server (default: that of its node)",
         ),
         Opt::flag(
             "server-role",

@@ -156,7 +156,7 @@ pub fn supervisor(bind: Option<&str>, port: Option<&str>) -> Option<String> {
 }
 
 /// Default port of k3s.
-const PORT: u16 = 6443;
+pub const PORT: u16 = 6443;
 
 #[cfg(test)]
 mod tests {

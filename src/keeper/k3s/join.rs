@@ -48,7 +48,8 @@ impl Join {
 pub struct Invite {
     /// Lifetime of its token, as k3s takes it: `1h`.
     pub lifetime: String,
-    /// Address that the new machine reaches this server at; `None`: that of its node.
+    /// Address that the new machine reaches this server at, with or without a port; `None`: that of
+    /// its node.
     pub address: Option<String>,
     /// Role of the new machine: the token of servers is that of the cluster, which does not end.
     pub role: Role,
@@ -167,7 +168,7 @@ impl Keeper {
                 does: format!("run {}", creation(wanted).join(" ")),
                 undo: "it expires on its own".to_owned(),
             }],
-            undo: "sudo k3s token list shows its id; sudo k3s token delete ID".to_owned(),
+            undo: "sudo /usr/local/bin/k3s token list shows its id; sudo /usr/local/bin/k3s token delete ID".to_owned(),
             ..K3sPlan::default()
         })
     }
@@ -185,8 +186,7 @@ impl Keeper {
             Some(address) => address.clone(),
             None => self.node_address()?,
         };
-        let url = join::server(&format!("https://{}", crate::core::url::bracketed(&host)));
-        let url = url.map_err(|why| {
+        let url = join::server(&self.system.server_at(&host)).map_err(|why| {
             cannot()
                 .why(format!("{host}: {why}"))
                 .fix("name the address of this server: --address ADDRESS")

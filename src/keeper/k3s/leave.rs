@@ -21,7 +21,6 @@ use crate::{
             servers::{Datastore, ServerNode, leave_doubt},
             step::{Drain, Step},
         },
-        url::bracketed,
     },
     error::{Error, Result},
     wire::keeper::{Done, Finding, K3sPlan, Record},
@@ -153,7 +152,7 @@ impl Keeper {
             }
             (Role::Server, Some(worker)) if is_node_name(worker) => Ok(Side::Server(worker)),
             (Role::Server, Some(worker)) => Err(Error::new(format!("{worker:?} is not a valid node name"))
-                .fix("list them: sudo k3s kubectl get nodes")),
+                .fix("list them: sudo /usr/local/bin/k3s kubectl get nodes")),
             (Role::Server, None) if self.has_etcd()? => match self.system.servers() {
                 None => Err(Error::new("this server cannot leave")
                     .why("its API does not answer, so that the others cannot be told")
@@ -199,9 +198,9 @@ impl Keeper {
         let other = other.ok_or_else(|| {
             Error::new("this server cannot leave")
                 .why("no other server is Ready")
-                .fix("sudo k3s kubectl get nodes")
+                .fix("sudo /usr/local/bin/k3s kubectl get nodes")
         })?;
-        let api = format!("https://{}:6443", bracketed(&other.address));
+        let api = self.system.server_at(&other.address);
         let (steps, refused, warned) = self.farewell(wanted, &own, Some(api))?;
         Ok((own, steps, refused, warned))
     }
@@ -291,7 +290,7 @@ impl Keeper {
             Some(servers) => Ok(servers),
             None if self.has_etcd()? => Err(Error::new(format!("{leaving} cannot leave"))
                 .why("the API does not say which nodes are servers, so that nobody knows whether a majority stays")
-                .fix("sudo k3s kubectl get nodes; then try again")),
+                .fix("sudo /usr/local/bin/k3s kubectl get nodes; then try again")),
             None => Ok(Vec::new()),
         }
     }

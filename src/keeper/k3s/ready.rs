@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{Read as _, Seek as _, SeekFrom},
+    net::Ipv6Addr,
     time::Duration,
 };
 
@@ -11,6 +12,7 @@ use crate::{
     core::{
         k3s::{self, BINARY, Role, adopt::Service, join, ready},
         time::{Wall, in_words},
+        url::{Authority, bracketed},
     },
     error::{Error, Result},
     host::{
@@ -145,6 +147,19 @@ impl System {
     pub(super) fn supervisor(&self) -> Option<String> {
         let (bind, port) = self.bound();
         ready::supervisor(bind.as_deref(), port.as_deref())
+    }
+
+    /// Address at which others reach k3s on a machine, with its port where the address names one:
+    /// all servers of a cluster have the same.
+    pub(in super::super) fn server_at(&self, address: &str) -> String {
+        let (_, port) = self.bound();
+        let port = port.unwrap_or_else(|| ready::PORT.to_string());
+        let is_bare = address.parse::<Ipv6Addr>().is_ok();
+        let found = Authority::parse(address).ok();
+        if !is_bare && found.is_some_and(|found| found.port.is_some()) {
+            return format!("https://{address}");
+        }
+        format!("https://{}:{}", bracketed(address), port.trim())
     }
 
     /// The settings `bind-address` and `https-listen-port`.

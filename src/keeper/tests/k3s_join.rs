@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use super::{
-    super::k3s::{Install, Join, Leave},
+    super::k3s::{Install, Invite, Join, Leave},
     k3s_life::{VERSION, assert_same, cut_everywhere, good, install, wanted},
     *,
 };
 use crate::core::{
     k3s::{
+        Role,
         join::{Server, Token},
         texts::InstallOptions,
     },
@@ -170,4 +171,37 @@ fn a_worker_sends_to_its_server_what_only_a_server_can_do() {
     assert!(error.sentence().contains(SERVER), "{error:?}");
     let status = tree.keeper().k3s_status(None).unwrap();
     assert_eq!(status.server.as_deref(), Some(SERVER));
+}
+
+#[test]
+fn a_port_of_the_settings_is_the_one_that_others_are_told() {
+    let tree = good();
+    install(&tree).unwrap();
+    let server = |address: &str| {
+        let wanted = Invite {
+            lifetime: "1h".to_owned(),
+            address: Some(address.to_owned()),
+            role: Role::Worker,
+        };
+        let plan = tree.keeper().k3s_invite_plan(&wanted).unwrap();
+        let (_, server) = plan.does.split_once("joins ").unwrap();
+        server.split(',').next().unwrap().to_owned()
+    };
+    assert_eq!(server("192.0.2.10"), "https://192.0.2.10:6443");
+    tree.put(
+        "etc/rancher/k3s/config.yaml",
+        "https-listen-port: 7443\n",
+        0o600,
+    );
+    for (address, wanted) in [
+        ("192.0.2.10", "https://192.0.2.10:7443"),
+        ("192.0.2.10:8443", "https://192.0.2.10:8443"),
+        ("2001:db8::1", "https://[2001:db8::1]:7443"),
+        ("[2001:db8::1]:8443", "https://[2001:db8::1]:8443"),
+        ("box.lan", "https://box.lan:7443"),
+    ] {
+        assert_eq!(server(address), wanted);
+        // As another server is asked to forget this one.
+        assert_eq!(tree.keeper().system.server_at(address), wanted);
+    }
 }
