@@ -12,6 +12,8 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
+use serde_json::Value;
+
 use crate::core::{
     order::GatherExt as _,
     procfs::{
@@ -264,28 +266,30 @@ impl Facts {
         })
     }
 
-    /// A value of the configuration of k3s, as far as it is one word on one line.
-    pub fn k3s_setting(&self, key: &str) -> Option<&str> {
-        let lines = self.text("/etc/rancher/k3s/config.yaml")?.lines();
-        let mut values = lines.filter_map(|line| {
-            let value = line.strip_prefix(key)?.strip_prefix(':')?;
-            Some(value.trim().trim_matches(['"', '\'']))
-        });
-        values.next().filter(|value| !value.is_empty())
+    /// A value of the configuration of k3s and the files beside it, of the last one that has it; a
+    /// switch as `true` or `false`.
+    pub fn k3s_setting(&self, key: &str) -> Option<String> {
+        let value = self.k3s_value(key)?;
+        let text = value
+            .as_bool()
+            .map_or_else(|| yaml::words(&value).join(","), |is_on| is_on.to_string());
+        Some(text).filter(|text| !text.is_empty())
     }
 
     /// Values of a key in the configuration of k3s and the files beside it, of the last one that
     /// has it: those of a list, or of a text with commas.
     pub fn k3s_values(&self, key: &str) -> Vec<String> {
+        let found = self.k3s_value(key);
+        found.as_ref().map(yaml::words).unwrap_or_default()
+    }
+
+    fn k3s_value(&self, key: &str) -> Option<Value> {
         const CONFIG: &str = "/etc/rancher/k3s/config.yaml";
         let files = self.found.range(CONFIG.to_owned()..);
         let files = files.take_while(|(name, _)| name.starts_with(CONFIG));
         let texts: Vec<_> = files.filter_map(|(name, _)| self.text(name)).collect();
-        let found = texts
-            .iter()
-            .rev()
-            .find_map(|text| yaml::parse_settings(text).ok()?.get(key).cloned());
-        found.as_ref().map(yaml::words).unwrap_or_default()
+        let mut texts = texts.iter().rev();
+        texts.find_map(|text| yaml::parse_settings(text).ok()?.get(key).cloned())
     }
 }
 
@@ -295,4 +299,32 @@ pub fn version(text: &str) -> Option<(u64, u64)> {
         .trim_start_matches(|sign: char| !sign.is_ascii_digit())
         .split(|sign: char| !sign.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_of_k3s_is_read_from_the_files_beside_its_configuration_too() {
+        let mut facts = Facts::default();
+        for (path, text) in [
+            ("config.yaml", "flannel-backend: vxlan\nselinux: true\n"),
+            (
+                "config.yaml.d/50-pipeops-agent.yaml",
+                "prefer-bundled-bin: \"true\"\nflannel-backend: host-gw\n",
+            ),
+        ] {
+            let path = format!("/etc/rancher/k3s/{path}");
+            facts.found.insert(path, Fact::Text(text.to_owned()));
+        }
+        for (key, wanted) in [
+            ("prefer-bundled-bin", Some("true")),
+            ("selinux", Some("true")),
+            ("flannel-backend", Some("host-gw")),
+            ("node-name", None),
+        ] {
+            assert_eq!(facts.k3s_setting(key).as_deref(), wanted, "{key}");
+        }
+    }
 }

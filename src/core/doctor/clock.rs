@@ -213,8 +213,11 @@ fn host_name(facts: &Facts, environment: &Environment) -> Judgement {
     let Some(name) = facts.word("/proc/sys/kernel/hostname") else {
         return unread(facts, "/proc/sys/kernel/hostname");
     };
-    if facts.k3s_setting("node-name").is_some() || facts.k3s_setting("with-node-id") == Some("true")
-    {
+    // An installation writes the name of the machine down, which is none of its own.
+    let is_own = facts
+        .k3s_setting("node-name")
+        .is_some_and(|own| own != name);
+    if is_own || facts.k3s_setting("with-node-id").as_deref() == Some("true") {
         return ok(format!("{name}; k3s has a name of its own"));
     }
     const OF_IMAGES: [&str; 11] = [

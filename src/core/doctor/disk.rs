@@ -270,7 +270,7 @@ fn space(facts: &Facts, _: &Environment) -> Judgement {
         fix: "free space on {about}: unused images (they are pulled again when needed), the journal, old packages",
         commands: &[
             "sudo du -xh {about} | sort -h | tail -n 20",
-            "sudo k3s crictl rmi --prune",
+            "sudo /usr/local/bin/k3s crictl rmi --prune",
             "sudo journalctl --vacuum-size=100M",
         ],
     };

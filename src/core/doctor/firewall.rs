@@ -156,8 +156,8 @@ fn cloud_setup(facts: &Facts, _: &Environment) -> Judgement {
 }
 
 /// The networks of Pods and services, as they are set.
-fn networks(facts: &Facts) -> [&str; 2] {
-    NETWORKS.map(|(key, usual)| facts.k3s_setting(key).unwrap_or(usual))
+fn networks(facts: &Facts) -> [String; 2] {
+    NETWORKS.map(|(key, usual)| facts.k3s_setting(key).unwrap_or_else(|| usual.to_owned()))
 }
 
 fn firewalld(facts: &Facts, _: &Environment) -> Judgement {
@@ -252,7 +252,7 @@ fn ufw(facts: &Facts, _: &Environment) -> Judgement {
 }
 
 fn iptables(facts: &Facts, environment: &Environment) -> Judgement {
-    if facts.k3s_setting("prefer-bundled-bin") == Some("true") {
+    if facts.k3s_setting("prefer-bundled-bin").as_deref() == Some("true") {
         return ok("k3s uses its bundled version");
     }
     const ADVICE: Advice = Advice {

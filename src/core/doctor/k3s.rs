@@ -256,7 +256,7 @@ fn empty(facts: &Facts, _: &Environment) -> Judgement {
         commands: &[
             "{stop k3s}",
             "sudo mv {about} {about}.empty",
-            "sudo k3s certificate rotate",
+            "sudo /usr/local/bin/k3s certificate rotate",
             "{start k3s}",
         ],
     };
@@ -292,7 +292,11 @@ fn certificates(facts: &Facts, _: &Environment) -> Judgement {
             if from > facts.now.millis() {
                 const EARLY: Advice = Advice {
                     fix: "they were created while the clock was wrong: rotate them now that it is right",
-                    commands: &["{stop k3s}", "sudo k3s certificate rotate", "{start k3s}"],
+                    commands: &[
+                        "{stop k3s}",
+                        "sudo /usr/local/bin/k3s certificate rotate",
+                        "{start k3s}",
+                    ],
                 };
                 return Problem::new(format!("{name}.crt is not valid yet"), &EARLY).into();
             }
@@ -311,8 +315,8 @@ const RENEW: Advice = Advice {
     fix: "restart k3s, which renews them; if that does not help, rotate all of them",
     commands: &[
         "{restart k3s}",
-        "sudo k3s certificate check --output table",
-        "sudo k3s certificate rotate && {restart k3s}",
+        "sudo /usr/local/bin/k3s certificate check --output table",
+        "sudo /usr/local/bin/k3s certificate rotate && {restart k3s}",
     ],
 };
 
@@ -350,7 +354,7 @@ fn service(facts: &Facts, environment: &Environment) -> Judgement {
     };
     const FOREIGN: Advice = Advice {
         fix: "start k3s with the init system of this machine",
-        commands: &["sudo k3s server"],
+        commands: &["sudo /usr/local/bin/k3s server"],
     };
     let advice = if environment.init == Init::Other {
         &FOREIGN

@@ -133,7 +133,7 @@ fn usb(facts: &Facts, _: &Environment) -> Judgement {
 fn unclean(facts: &Facts, _: &Environment) -> Judgement {
     const ADVICE: Advice = Advice {
         fix: "check that k3s recovered; a small UPS or a reliable power supply prevents this",
-        commands: &["{log k3s}", "sudo k3s kubectl get nodes"],
+        commands: &["{log k3s}", "sudo /usr/local/bin/k3s kubectl get nodes"],
     };
     in_log(
         facts,

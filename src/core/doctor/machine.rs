@@ -327,7 +327,7 @@ fn pressure(facts: &Facts, _: &Environment) -> Judgement {
         fix: "find what uses the memory, set a limit, or move it to another machine",
         commands: &[
             "ps -eo rss,comm --sort=-rss | head",
-            "sudo k3s kubectl top pods -A --sort-by=memory",
+            "sudo /usr/local/bin/k3s kubectl top pods -A --sort-by=memory",
         ],
     };
     Problem::new(seen, &ADVICE).into()
