@@ -44,7 +44,7 @@ pub(super) static COMMAND: Command = Command {
     ],
     notes: "It grants Kubernetes' role `view` in all namespaces: no Secrets, and no changes.\n\
             The account is kube-system/pipeops-viewer. Deleting it revokes all of these kubeconfigs:\n\
-            sudo k3s kubectl -n kube-system delete serviceaccount pipeops-viewer",
+            sudo /usr/local/bin/k3s kubectl -n kube-system delete serviceaccount pipeops-viewer",
     examples: &[
         "sudo pipeops-agent k3s kubeconfig > view.yaml",
         "sudo pipeops-agent k3s kubeconfig --hours 720 --server https://192.0.2.10:6443 > view.yaml",

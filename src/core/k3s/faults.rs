@@ -499,7 +499,9 @@ pub const FAULTS: &[Fault] = &[
     Fault {
         id: "k3s.no-route",
         detect: |state| says(state, &["no default routes found"]),
-        fix: "wait for the network, or give this machine a default route: sudo pipeops-agent doctor has the commands; a fixed node-ip in /etc/rancher/k3s/config.yaml does as well",
+        fix: "wait for the network, or give this machine a default route: sudo pipeops-agent doctor has the commands; where there is none, a dummy one will do (until the next boot): \
+            sudo ip link add dummy0 type dummy; sudo ip link set dummy0 up; sudo ip addr add 203.0.113.254/31 dev dummy0; \
+            sudo ip route add default via 203.0.113.255 dev dummy0 metric 1000",
         ..LOOP
     },
     Fault {
@@ -573,7 +575,8 @@ pub const FAULTS: &[Fault] = &[
                 ],
             )
         },
-        fix: "restore the token that this cluster was created with; a backup has it as server/token: sudo pipeops-agent k3s restore",
+        fix: "on a server: restore the token that this cluster was created with; a backup has it as server/token: sudo pipeops-agent k3s restore; \
+            on a worker: put a token of its server (sudo pipeops-agent k3s token, there) into /etc/rancher/k3s/join-token, then: sudo systemctl restart k3s",
         ..LOOP
     },
     Fault {
@@ -634,7 +637,7 @@ pub const FAULTS: &[Fault] = &[
                 ],
             )
         },
-        fix: "stop everything, and let containerd begin again with images from agent/images or the registry: sudo k3s-killall.sh; move agent/containerd in the data directory away; sudo systemctl start k3s",
+        fix: "stop everything, and let containerd begin again with images from agent/images or the registry: sudo /usr/local/bin/k3s-killall.sh; move agent/containerd in the data directory away; sudo systemctl start k3s",
         ..LOOP
     },
     Fault {
@@ -674,16 +677,28 @@ pub const FAULTS: &[Fault] = &[
         ..LOOP
     },
     Fault {
+        id: "k3s.registries",
+        detect: |state| {
+            says_so(state, &|line| {
+                line.contains("waiting to retrieve agent configuration") && line.contains("yaml: ")
+            })
+        },
+        fix: "correct /etc/rancher/k3s/registries.yaml, which k3s cannot read; then: sudo systemctl restart k3s",
+        ..LOOP
+    },
+    Fault {
         id: "k3s.settings",
         detect: |state| {
-            says(
-                state,
-                &[
-                    "flag provided but not defined",
-                    "yaml: ",
-                    "invalid value \"",
-                ],
-            )
+            // A manifest that cannot be read ends nothing.
+            let is_last = |line: &str| line.contains("fata") && !line.contains("manifests/");
+            let words = [
+                "flag provided but not defined",
+                "yaml: ",
+                "invalid value \"",
+            ];
+            says_so(state, &|line| {
+                is_last(line) && words.iter().any(|word| line.contains(word))
+            })
         },
         fix: "correct /etc/rancher/k3s/config.yaml; then: sudo systemctl restart k3s",
         ..LOOP
@@ -735,7 +750,7 @@ pub const FAULTS: &[Fault] = &[
         },
         grace_s: 0,
         repair: Some(Repair::Restart),
-        fix: "see that the clock is right: date; then: sudo systemctl stop k3s; sudo k3s certificate rotate; sudo systemctl start k3s",
+        fix: "see that the clock is right: date; then: sudo systemctl stop k3s; sudo /usr/local/bin/k3s certificate rotate, with --data-dir DIR where the data is not in /var/lib/rancher/k3s; sudo systemctl start k3s",
     },
     Fault {
         id: "k3s.api-silent",
@@ -930,7 +945,7 @@ pub const FAULTS: &[Fault] = &[
         },
         grace_s: 3600,
         repair: Some(Repair::Restart),
-        fix: "sudo systemctl restart k3s; if it still expires soon after that: sudo k3s certificate check --output table",
+        fix: "sudo systemctl restart k3s; if it still expires soon after that: sudo /usr/local/bin/k3s certificate check, with --data-dir DIR where the data is not in /var/lib/rancher/k3s",
     },
     // No repair: to compact it stops k3s for minutes and takes as much room again.
     Fault {
@@ -1026,7 +1041,7 @@ pub const FAULTS: &[Fault] = &[
         },
         grace_s: 240,
         repair: None,
-        fix: "sudo k3s kubectl -n kube-system describe pod -l k8s-app=kube-dns, and logs -l k8s-app=kube-dns, say why; an image that cannot \
+        fix: "sudo /usr/local/bin/k3s kubectl -n kube-system describe pod -l k8s-app=kube-dns, and logs -l k8s-app=kube-dns, say why; an image that cannot \
             be pulled needs the network, or the archive in agent/images; a loop: sudo pipeops-agent doctor names the server",
     },
 ];
@@ -1168,6 +1183,12 @@ fn pressure(state: &K3sState, kind: &str, what: &str) -> Option<String> {
 /// The last line that has one of these words, of the errors of a k3s that ends again and again, or
 /// that says it again and again while it starts.
 fn says(state: &K3sState, words: &[&str]) -> Option<String> {
+    let has_one = |line: &str| words.iter().any(|word| line.contains(&word.to_lowercase()));
+    says_so(state, &has_one)
+}
+
+/// As [`says`], for a line in small letters.
+fn says_so(state: &K3sState, is_it: &dyn Fn(&str) -> bool) -> Option<String> {
     let (does, times) = if is_looping(state) {
         ("keeps crashing", 1)
     } else if state.service.active == "activating" {
@@ -1176,10 +1197,7 @@ fn says(state: &K3sState, words: &[&str]) -> Option<String> {
         return None;
     };
     let lines = state.log.lines().rev().filter(|line| is_error(line));
-    let mut lines = lines.filter(|line| {
-        let line = line.to_lowercase();
-        words.iter().any(|word| line.contains(&word.to_lowercase()))
-    });
+    let mut lines = lines.filter(|line| is_it(&line.to_lowercase()));
     let last = ready::reason(lines.next()?)?;
     (lines.count() + 1 >= times).then(|| format!("k3s {does}, and says: {last}"))
 }

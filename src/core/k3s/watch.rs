@@ -888,6 +888,15 @@ mod tests {
                 "time=\"2026-11-28T05:00:00Z\" level=info msg=\"Waiting to retrieve agent configuration; server is not ready: /var/lib/rancher/k3s/agent/serving-kubelet.crt: Node password rejected, duplicate hostname or contents of '/etc/rancher/node/password' may not match server node-passwd entry, try enabling a unique node name with the --with-node-id flag\"\n",
                 Some("k3s.node-name"),
             ),
+            (
+                "time=\"2026-11-28T05:00:00Z\" level=info msg=\"Waiting to retrieve agent configuration; server is not ready: yaml: line 4: did not find expected key\"\n",
+                Some("k3s.registries"),
+            ),
+            // k3s goes on without a manifest that it cannot read.
+            (
+                "time=\"2026-11-28T05:00:00Z\" level=error msg=\"Failed to process config: failed to process /var/lib/rancher/k3s/server/manifests/mine.yaml: yaml: line 4: did not find expected key\"\n",
+                None,
+            ),
             // Its own API is not there yet.
             (
                 "time=\"2026-11-28T05:00:00Z\" level=info msg=\"Waiting to retrieve agent configuration; server is not ready: failed to retrieve configuration from server: https://127.0.0.1:6443/v1-k3s/config: 503 Service Unavailable\"\n",
@@ -904,6 +913,25 @@ mod tests {
             watch_state.look(&state, at(1000), true);
             assert_eq!(ids(&watch_state).first().copied(), id, "{line}");
         }
+    }
+
+    #[test]
+    fn a_fix_can_be_followed_where_the_fault_is() {
+        let fix = |id| faults::of(id).unwrap().fix;
+        for id in ["k3s.certificates-ended", "k3s.certificates-end"] {
+            assert!(
+                fix(id).contains("--data-dir DIR") && !fix(id).contains("--output"),
+                "{id}"
+            );
+        }
+        assert!(
+            fix("k3s.no-route").contains("dev dummy0") && !fix("k3s.no-route").contains("node-ip")
+        );
+        let worker = faults::fix(fix("k3s.token"), Init::Systemd, Role::Worker);
+        assert!(
+            worker.contains("join-token, then: sudo systemctl restart k3s-agent"),
+            "{worker}"
+        );
     }
 
     #[test]

@@ -410,18 +410,24 @@ impl System {
 
     /// Services of k3s that have another name than its own, which its script gives them where
     /// somebody sets `INSTALL_K3S_NAME`.
-    pub(super) fn named_services(&self) -> Vec<String> {
+    pub(in super::super) fn named_services(&self) -> Vec<String> {
         let units = self.list(UNITS, ".service").into_iter();
-        let all = units.chain(self.list(SCRIPTS, ""));
-        let is_named = |path: &String| {
+        let units = units.map(|path| (Init::Systemd, path));
+        let scripts = self.list(SCRIPTS, "").into_iter();
+        let all = units.chain(scripts.map(|path| (Init::OpenRc, path)));
+        let is_named = |(init, path): &(Init, String)| {
             let name = path.rsplit('/').next().unwrap_or_default();
             let is_usual = Role::ALL
                 .iter()
                 .any(|role| path == role.unit() || path == role.service());
-            let runs_k3s = || self.text(path).is_some_and(|text| text.contains(BINARY));
-            name.starts_with("k3s-") && !is_usual && runs_k3s()
+            // One of somebody's own that calls k3s once in a while is none.
+            let runs_k3s = || {
+                let service = Service::read(*init, &self.text(path)?, "")?;
+                (service.program == BINARY).then_some(())
+            };
+            name.starts_with("k3s-") && !is_usual && runs_k3s().is_some()
         };
-        all.filter(is_named).collect()
+        all.filter(is_named).map(|(_, path)| path).collect()
     }
 
     /// Finding that the API has no such node: the watch would take it for one that was deleted, and
@@ -431,7 +437,7 @@ impl System {
             finding((
                 "adopt.no-node",
                 format!("the API answers, and has no node {node}"),
-                "see which it has: sudo k3s kubectl get nodes; name it in /etc/rancher/k3s/config.yaml: node-name: NAME; a server without a node (disable-agent) cannot be managed".to_owned(),
+                "see which it has: sudo /usr/local/bin/k3s kubectl get nodes; name it in /etc/rancher/k3s/config.yaml: node-name: NAME; a server without a node (disable-agent) cannot be managed".to_owned(),
             ))
         })
     }
@@ -452,18 +458,19 @@ impl System {
         let folder = format!("{UNITS}/{}.service.d", service.role.name());
         let overrides = |path: &String| {
             let text = self.text(path).unwrap_or_default();
-            let begins = |line: &str| {
-                ["ExecStart=", "Environment"]
-                    .iter()
-                    .any(|it| line.trim_start().starts_with(it))
+            let moves_it = |line: &str| {
+                let line = line.trim_start();
+                // A proxy, for one, changes nothing of what is read here.
+                let is_ours = line.starts_with("Environment=") && line.contains("K3S_");
+                is_ours || line.starts_with("ExecStart=") || line.starts_with("EnvironmentFile=")
             };
-            text.lines().any(begins)
+            text.lines().any(moves_it)
         };
         if let Some(path) = self.list(&folder, ".conf").into_iter().find(overrides) {
             add(
                 "adopt.drop-in",
                 format!("{path} changes the command or the environment of its service"),
-                "move what it sets to /etc/rancher/k3s/config.yaml",
+                "move what it sets to /etc/rancher/k3s/config.yaml, and a file of its environment to /etc/systemd/system/k3s.service.env",
             );
         }
         let worker = Role::Worker;

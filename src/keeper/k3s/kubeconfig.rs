@@ -79,7 +79,7 @@ impl Keeper {
                 ),
             ],
             undo: format!(
-                "sudo k3s kubectl -n {NAMESPACE} delete serviceaccount {ACCOUNT}: ends all of these kubeconfigs"
+                "sudo /usr/local/bin/k3s kubectl -n {NAMESPACE} delete serviceaccount {ACCOUNT}: ends all of these kubeconfigs"
             ),
             ..K3sPlan::default()
         })

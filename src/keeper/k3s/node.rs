@@ -266,6 +266,6 @@ impl System {
                 held.join(", "),
                 in_words(within)
             ))
-            .fix("give the app more replicas, or change its budget: sudo k3s kubectl get poddisruptionbudgets -A"))
+            .fix("give the app more replicas, or change its budget: sudo /usr/local/bin/k3s kubectl get poddisruptionbudgets -A"))
     }
 }

@@ -91,9 +91,9 @@ impl System {
             argv.extend(["--etcd-server", supervisor]);
         }
         self.run(&argv).map_err(|error| {
-            error
-                .within("cannot make a snapshot of etcd")
-                .fix("sudo pipeops-agent k3s status; then: sudo k3s etcd-snapshot save")
+            error.within("cannot make a snapshot of etcd").fix(
+                "sudo pipeops-agent k3s status; then: sudo /usr/local/bin/k3s etcd-snapshot save",
+            )
         })?;
         let made = self.list(&folder, "").into_iter();
         let mut made = made.filter(|path| {
@@ -124,7 +124,7 @@ impl Keeper {
                 "the server {holder} is upgraded now: it has the Lease {LEASE} in kube-system until {} at the latest",
                 until.rfc3339()
             ),
-            fix: format!("wait until it is Ready with the new version: sudo k3s kubectl get nodes; if it is gone for good: sudo k3s kubectl -n kube-system delete lease {LEASE}"),
+            fix: format!("wait until it is Ready with the new version: sudo /usr/local/bin/k3s kubectl get nodes; if it is gone for good: sudo /usr/local/bin/k3s kubectl -n kube-system delete lease {LEASE}"),
         });
         Ok((answer, held))
     }

@@ -233,6 +233,10 @@ fn a_k3s_whose_settings_are_elsewhere_is_not_adopted() {
         ),
         (drop_in("[Service]\nMemoryMin=1G\n"), &[]),
         (
+            drop_in("[Service]\nEnvironment=\"HTTP_PROXY=http://proxy:3128\"\n"),
+            &[],
+        ),
+        (
             drop_in("[Service]\nEnvironment=K3S_DATA_DIR=/srv\n"),
             &["adopt.drop-in"],
         ),
@@ -265,6 +269,16 @@ fn a_service_with_a_name_of_its_own_is_named_and_outlives_no_removal() {
         keeps_data: false,
         program: PROGRAM.to_owned(),
     };
+    // Of somebody's own.
+    tree.put(
+        "etc/systemd/system/k3s-cleanup.service",
+        "[Service]\nType=oneshot\nExecStart=/usr/local/bin/k3s crictl rmi --prune\n",
+        0o644,
+    );
+    assert_eq!(
+        tree.keeper().system.named_services(),
+        ["/etc/systemd/system/k3s-edge.service"]
+    );
     let before = tree.snapshot();
     let refused = tree.keeper().k3s_uninstall(&wanted, "root").unwrap_err();
     assert!(

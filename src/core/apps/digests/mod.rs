@@ -315,7 +315,7 @@ fn need(container: &Value, image: &str, secret: Option<&Value>) -> Option<(Strin
                     text(secret, "name")
                 ),
                 format!(
-                    "keep a copy, on k3s: sudo k3s ctr images export /var/lib/rancher/k3s/agent/images/COPY.tar {}",
+                    "keep a copy, on k3s: sudo /usr/local/bin/k3s ctr images export /var/lib/rancher/k3s/agent/images/COPY.tar {}",
                     image.split('@').next().unwrap_or_default()
                 ),
             )
