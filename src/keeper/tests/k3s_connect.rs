@@ -7,13 +7,17 @@ use nix::unistd::getgid;
 use super::{super::k3s::Connect, *};
 use crate::core::k3s::connect::{DIRECTORY, KUBECONFIG, TIMER, UNIT};
 
+/// Answer of a k3s that knows the account.
+const KNOWN: &str = "echo serviceaccount/pipeops-agent";
+const ACCOUNT: &str = "kind: ServiceAccount\nmetadata:\n  name: pipeops-agent\n";
+
 /// A machine with a k3s that runs and knows, or does not know, the agent's account.
 fn machine(knows_account: &str) -> Tree {
     let k3s = format!(
         "case \"$*\" in\n\
          *readyz*) [ ! -e k3s-is-down ];;\n\
          *'get serviceaccount'*) {knows_account};;\n\
-         *'apply -f'*) for file; do :; done; cp \"$file\" applied;;\n\
+         *'apply -f'*) for file; do :; done; cat \"$file\" >> applied; echo ... >> applied;;\n\
          *'config view'*) echo 'https://127.0.0.1:6443 Q0E=';;\n\
          *'create token'*) echo \"token-$*\" | tr -d ' ';;\n\
          *) exit 1;;\n\
@@ -30,7 +34,7 @@ fn machine(knows_account: &str) -> Tree {
 fn wanted() -> Connect {
     Connect {
         namespace: "pipeops-system".to_owned(),
-        manifest: "kind: Namespace\n".to_owned(),
+        manifest: format!("{ACCOUNT}\n---\nkind: Namespace\n"),
         group: getgid().as_raw(),
         program: "/usr/bin/pipeops-agent".to_owned(),
     }
@@ -38,12 +42,13 @@ fn wanted() -> Connect {
 
 #[test]
 fn the_agent_gets_a_token_of_its_own_that_nobody_else_can_read() {
-    let tree = machine("exit 1");
+    let tree = machine(":");
     let before = tree.snapshot();
     let done = tree.keeper().k3s_connect(&wanted(), "root").unwrap();
     assert_eq!(done.outcome, "done", "{done:?}");
-    // The rights come first, where the account is missing.
-    assert_eq!(tree.read("applied").unwrap(), "kind: Namespace\n");
+    // The rights come first, where the account is missing: it says that they are there.
+    let both = format!("kind: Namespace\n...\n{ACCOUNT}...\n");
+    assert_eq!(tree.read("applied").unwrap(), both);
     let text = tree.read(KUBECONFIG.trim_start_matches('/')).unwrap();
     assert!(
         text.contains("createtokenpipeops-agent--duration=168h"),
@@ -78,7 +83,7 @@ fn the_agent_gets_a_token_of_its_own_that_nobody_else_can_read() {
 
 #[test]
 fn rights_that_are_there_are_left_alone() {
-    let tree = machine(":");
+    let tree = machine(KNOWN);
     tree.keeper().k3s_renew(&wanted()).unwrap();
     assert_eq!(tree.read("applied"), None);
     assert!(tree.read(KUBECONFIG.trim_start_matches('/')).is_some());
@@ -87,7 +92,7 @@ fn rights_that_are_there_are_left_alone() {
 
 #[test]
 fn a_k3s_that_does_not_answer_leaves_the_credential_of_before() {
-    let tree = machine(":");
+    let tree = machine(KNOWN);
     tree.keeper().k3s_renew(&wanted()).unwrap();
     let before = tree.snapshot();
     tree.put("k3s-is-down", "", 0o644);
@@ -101,7 +106,7 @@ fn a_k3s_that_does_not_answer_leaves_the_credential_of_before() {
 
 #[test]
 fn with_openrc_a_service_that_sleeps_renews_it() {
-    let tree = machine(":")
+    let tree = machine(KNOWN)
         .with("run/openrc/softlevel", "default")
         .with("etc/init.d/other", "")
         .with("etc/runlevels/default/other", "")
