@@ -157,6 +157,11 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         let keeper = keeper(&loaded, args)?;
         let _lock = keeper.lock_updates()?;
         if let Some(update) = keeper.continue_update()? {
+            if args.has("from") || args.text("to").is_some_and(|it| it != update.version) {
+                return Err(Error::new("an update is under way")
+                    .why(format!("to {}", update.version))
+                    .fix("wait for its end: sudo pipeops-agent update --check"));
+            }
             output.note(&format!("an update to {} is under way", update.version));
             let agent = Agent(socket::candidates_of(&loaded));
             return end_of(&update, (&keeper, &agent), args, output);

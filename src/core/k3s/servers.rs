@@ -106,12 +106,20 @@ pub fn upgrade_doubts(servers: &[ServerNode], own: &str, to: Version) -> Vec<Dou
 }
 
 /// The first k3s with etcd 3.5.26 (k3s 13493), which repairs its lists of members for etcd 3.6:
-/// that comes with k3s 1.34, and with later patches of 1.33 (k3s 14183).
+/// that comes with k3s 1.34, and with the last patches of 1.33.
 const REPAIRS_MEMBERS: Version = Version {
     major: 1,
     minor: 33,
     patch: 7,
     release: 3,
+};
+
+/// The first k3s 1.33 with etcd 3.6 (k3s 14183).
+const TRUSTS_MEMBERS: Version = Version {
+    major: 1,
+    minor: 33,
+    patch: 13,
+    release: 1,
 };
 
 /// Reason why an etcd is not upgraded yet, of any of its servers: in etcd 3.6 members that were
@@ -122,7 +130,7 @@ pub fn etcd_doubt(servers: &[ServerNode], own: (&str, Version), to: Version) -> 
         .filter_map(|it| Some((it.name.as_str(), it.version?)));
     let mut all = others.filter(|(name, _)| *name != own.0).chain([own]);
     let (name, version) = all.find(|(_, version)| *version < REPAIRS_MEMBERS)?;
-    (to > REPAIRS_MEMBERS).then(|| {
+    (to >= TRUSTS_MEMBERS).then(|| {
         (
             "upgrade.etcd",
             format!("{name} has k3s {version}, whose etcd is older than 3.5.26: members that were removed from it once may come back with {to}, and the cluster stops"),
@@ -418,6 +426,7 @@ mod tests {
             // The newest of 1.33 have etcd 3.6, too.
             (old, old, "v1.33.13+k3s1", Some("b")),
             (old, old, fine, None),
+            (old, old, "v1.33.9+k3s1", None),
             (old, "v1.32.9+k3s1", old, None),
             ("v1.34.3+k3s1", "v1.34.3+k3s1", "v1.35.1+k3s1", None),
         ] {

@@ -398,12 +398,14 @@ pub struct Link {
     unknown_types: BTreeSet<String>,
     outages: VecDeque<Outage>,
     losses: u64,
-    /// Losses after which the link was up again.
+    /// Outages that ended, with that of the start.
     recoveries: u64,
     /// Beginning of the outage, or of a registration in a session that goes on.
     paused_at: Mono,
     up_since: Wall,
     registrations: u32,
+    /// Time when a ready link was last told that it is not registered.
+    forgotten_at: Option<Mono>,
     /// Wishes that the controller hears a registration, and how many were granted.
     wished: u32,
     granted: u32,
@@ -444,6 +446,7 @@ impl Link {
             paused_at: now.mono,
             up_since: now.wall,
             registrations: 0,
+            forgotten_at: None,
             wished,
             granted: 0,
             outputs: VecDeque::new(),
@@ -479,7 +482,7 @@ impl Link {
         self.losses
     }
 
-    /// Number of losses after which the link was up again.
+    /// Number of outages that ended, with that of the start.
     pub const fn recoveries(&self) -> u64 {
         self.recoveries
     }
@@ -846,7 +849,8 @@ impl Link {
                 );
             }
             State::Ready(ready) if is_unknown_cluster => match ready.endpoint {
-                Endpoint::Controller if now.mono.since(ready.since) >= STABLE_AFTER => {
+                Endpoint::Controller if !self.was_just_forgotten(now) => {
+                    self.forgotten_at = Some(now.mono);
                     self.register(now, Freshness::Known);
                 }
                 Endpoint::Controller => {
@@ -866,6 +870,12 @@ impl Link {
             | State::Held
             | State::Closed => self.log(format!("link: the control plane says: {said}")),
         }
+    }
+
+    /// Returns whether the control plane forgot this cluster a moment ago as well.
+    fn was_just_forgotten(&self, now: Now) -> bool {
+        self.forgotten_at
+            .is_some_and(|at| now.mono.since(at) < STABLE_AFTER)
     }
 
     fn unknown(&mut self, message_type: String, request_id: Option<String>, now: Now) {
@@ -905,7 +915,7 @@ impl Link {
         {
             outage.length = Some(length);
             self.up_since = now.wall;
-            self.recoveries += u64::from(self.losses > self.recoveries);
+            self.recoveries += 1;
         }
         let ready = Ready {
             endpoint,

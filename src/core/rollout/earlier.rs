@@ -18,6 +18,8 @@ use crate::core::order::GatherExt as _;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Earlier {
     ends: BTreeMap<Key, PodBefore>,
+    /// Ends that are not held against their programs; empty where there are none.
+    forgiven: BTreeMap<Key, PodBefore>,
     /// UIDs of Pods that had failed as a whole: others run in their place.
     failed: BTreeSet<String>,
 }
@@ -54,13 +56,14 @@ impl Earlier {
         let failed = seen.of_kind("Pod").filter(|pod| has_failed(pod));
         Self {
             ends: seen.of_kind("Pod").filter_map(ended).gather(),
+            forgiven: BTreeMap::new(),
             failed: failed.map(|pod| pod.uid().to_owned()).gather(),
         }
     }
 
     /// Takes what has ended by now for something of before.
     pub(super) fn forgive(&mut self, seen: &Observation) {
-        self.ends = Self::of(seen).ends;
+        self.forgiven = Self::of(seen).ends;
     }
 
     /// Returns whether a Pod had failed before the change.
@@ -70,23 +73,34 @@ impl Earlier {
 
     /// Forgets Pods that are gone.
     pub(super) fn keep_those_of(&mut self, seen: &Observation) {
-        let is_there = |key: &Key, before: &mut PodBefore| {
+        let is_there = |key: &Key, before: &mut PodBefore| -> bool {
             let pod = seen.get(key);
             pod.is_some_and(|pod| pod.uid() == before.uid)
         };
         self.ends.retain(is_there);
+        self.forgiven.retain(is_there);
+    }
+
+    /// Ends of a container before the change, and those that were forgiven.
+    pub(super) fn ends(&self, pod: &Object, container: &str) -> u64 {
+        let forgiven = ends_among(&self.forgiven, pod, container);
+        forgiven.max(self.ends_before(pod, container))
     }
 
     /// Ends of a container before the change.
-    pub(super) fn ends(&self, pod: &Object, container: &str) -> u64 {
-        // The key of every Pod is not made where nothing is known of any.
-        if self.ends.is_empty() {
-            return 0;
-        }
-        let before = self.ends.get(&pod.key());
-        let before = before.filter(|before| before.uid == pod.uid());
-        let mut all = before.into_iter().flat_map(|before| &before.ends);
-        all.find(|(name, _)| name == container)
-            .map_or(0, |(_, ends)| *ends)
+    pub(super) fn ends_before(&self, pod: &Object, container: &str) -> u64 {
+        ends_among(&self.ends, pod, container)
     }
+}
+
+fn ends_among(known: &BTreeMap<Key, PodBefore>, pod: &Object, container: &str) -> u64 {
+    // The key of every Pod is not made where nothing is known of any.
+    if known.is_empty() {
+        return 0;
+    }
+    let before = known.get(&pod.key());
+    let before = before.filter(|before| before.uid == pod.uid());
+    let mut all = before.into_iter().flat_map(|before| &before.ends);
+    all.find(|(name, _)| name == container)
+        .map_or(0, |(_, ends)| *ends)
 }

@@ -59,14 +59,14 @@ impl RolloutProgress {
     }
 
     /// Takes the findings of all targets. A program may need another one of its app, such as a
-    /// database: what it does before that one has come is not held against it. What keeps the other
-    /// one outside the app stops deadlines; its own start does not.
+    /// database: what it does before that one has come is not held against it. A pull stops
+    /// deadlines; a start does not.
     fn gather(&mut self, mut parts: Vec<Part>) {
-        let waiting = parts.iter().filter(|part| part.waits()).count();
+        let waiting = parts.iter().filter(|part| part.pulls()).count();
         let coming = parts.iter().filter(|part| part.is_coming).count();
         let mut excused = Vec::new();
         for part in &mut parts {
-            if waiting > usize::from(part.waits()) {
+            if waiting > usize::from(part.pulls()) {
                 excused.extend(
                     part.findings
                         .extract_if(.., |found| may_need_another(found)),
@@ -74,15 +74,15 @@ impl RolloutProgress {
             } else if coming > usize::from(part.is_coming) {
                 let held = part.findings.iter_mut();
                 for found in held.filter(|found| may_need_another(found)) {
-                    found.is_definite = false;
                     excused.push(found.clone());
+                    found.is_definite = false;
                 }
             }
         }
-        self.excused = excused.into_iter().next();
+        self.excused = excused.into_iter().min_by_key(|found| !found.is_definite);
         self.findings = parts.into_iter().flat_map(|part| part.findings).collect();
         if let Some(excused) = &self.excused {
-            for found in self.findings.iter_mut().filter(|found| is_outside(found)) {
+            for found in self.findings.iter_mut().filter(|found| is_pull(found)) {
                 found.sentence = format!("{}; meanwhile {}", found.sentence, excused.sentence);
             }
         }
@@ -92,8 +92,9 @@ impl RolloutProgress {
 /// Findings of one target.
 struct Part {
     findings: Vec<Finding>,
-    /// True if nothing of it is ready yet, and nothing of it has failed.
+    /// True if nothing of it is ready yet, nothing of it has failed, and nothing keeps it.
     is_coming: bool,
+    is_job: bool,
 }
 
 impl Part {
@@ -102,31 +103,31 @@ impl Part {
         (state, findings): (&ObjectState<'_>, Vec<Finding>),
         earlier: &Earlier,
     ) -> Self {
-        let is_wrong = |found: &Finding| found.is_definite && !is_outside(found);
+        let is_kept = |found: &Finding| found.is_definite || found.cause.blame() == Blame::Outside;
+        let is_job = target.kind() == "Job";
         let is_ready = ["/status/readyReplicas", "/status/numberReady"]
             .iter()
             .any(|field| target.count(field) > 0);
+        // A Job is never ready, and may itself wait for the others.
         let is_coming = !state.is_complete
             && !is_ready
-            && !findings.iter().any(is_wrong)
+            && !is_job
+            && !findings.iter().any(is_kept)
             && !state.heard().any(|pod| pods::has_ended(pod, earlier));
         Self {
             findings,
             is_coming,
+            is_job,
         }
     }
 
-    /// Returns whether it waits for something outside the app.
-    fn waits(&self) -> bool {
-        let pulls = |found: &Finding| found.cause == Cause::ImagePulling;
-        self.findings
-            .iter()
-            .any(|found| pulls(found) || (self.is_coming && is_outside(found)))
+    fn pulls(&self) -> bool {
+        self.findings.iter().any(is_pull)
     }
 }
 
-fn is_outside(found: &Finding) -> bool {
-    found.cause.blame() == Blame::Outside
+fn is_pull(found: &Finding) -> bool {
+    found.cause == Cause::ImagePulling
 }
 
 /// Judges an observation. When a container that runs was restarted, nobody knows: it may have been
@@ -143,7 +144,8 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
         ..RolloutProgress::default()
     };
     let (mut wanted, mut unknown, mut parts) = (0_u64, Vec::new(), Vec::new());
-    let mut is_made = scope.targets.keys().any(|key| may_make(&key.kind));
+    let may_come = scope.targets.keys().any(|key| may_make(&key.kind));
+    let mut has_open_job = false;
     for (key, generation) in &scope.targets {
         let Some(target) = seen.get(key) else {
             if workloads::is_watched(&key.kind) {
@@ -168,7 +170,7 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
         look.is_seen &= state.is_seen;
         if !state.is_complete {
             // A Job may make a Secret as well.
-            is_made |= target.kind() == "Job";
+            has_open_job |= target.kind() == "Job";
             look.is_complete = false;
             look.behind = target.in_words();
             look.missing = mem::take(&mut state.missing);
@@ -181,10 +183,11 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
             parts.push(Part::of(target, (&state, findings), earlier));
         }
     }
-    if is_made {
-        let missing = |found: &&mut Finding| found.cause == Cause::ConfigMissing;
-        let all = parts.iter_mut().flat_map(|part| &mut part.findings);
-        for found in all.filter(missing) {
+    let missing = |found: &&mut Finding| found.cause == Cause::ConfigMissing;
+    // A Job does not make what it needs to start.
+    let waits_for_it = |part: &&mut Part| may_come || (has_open_job && !part.is_job);
+    for part in parts.iter_mut().filter(waits_for_it) {
+        for found in part.findings.iter_mut().filter(missing) {
             found.is_definite = false;
         }
     }

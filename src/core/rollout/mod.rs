@@ -189,6 +189,8 @@ pub struct Rollout {
     held: BTreeMap<Cause, Mono>,
     /// Jobs that were seen to be done. One with a TTL is deleted soon after.
     done: BTreeSet<Key>,
+    /// True if a Pod lacked something that a Job which ran beside it may have made.
+    has_lacked: bool,
     /// Ends of containers from before the first look, or the first one after blindness.
     earlier: Option<Earlier>,
     last: Option<JudgedRollout>,
@@ -217,6 +219,7 @@ impl Rollout {
             found: None,
             held: BTreeMap::new(),
             done: BTreeSet::new(),
+            has_lacked: false,
             earlier: None,
             last: None,
         }
@@ -401,6 +404,8 @@ impl Rollout {
                 .any(|found| found.cause == *cause && found.is_definite)
         };
         self.held.retain(|cause, _| seen(cause));
+        let lacks = |found: &Finding| found.cause == Cause::ConfigMissing && !found.is_definite;
+        self.has_lacked |= look.findings.iter().any(lacks);
         for found in look.findings.iter().filter(|found| found.is_definite) {
             self.held.entry(found.cause).or_insert(now);
         }
@@ -412,7 +417,7 @@ impl Rollout {
             .left
             .is_some_and(|left| now.since(left) < RETRIED_WITHIN);
         let hold = |cause: Cause| {
-            if cause == Cause::ConfigMissing && !self.done.is_empty() {
+            if cause == Cause::ConfigMissing && self.has_lacked {
                 MOUNTED_WITHIN
             } else {
                 cause.hold()
@@ -490,6 +495,16 @@ pub fn standing(scope: &Scope, view: ClusterView<'_>) -> (RolloutVerdict, String
     let look = look(scope, seen);
     if look.is_complete {
         return (RolloutVerdict::Good, look.missing, look.doubt);
+    }
+    // Of what runs nothing is on its way for ever.
+    let is_kept = |found: &Finding| found.cause.blame() == Blame::Outside;
+    let held = look.excused.as_ref().filter(|found| found.is_definite);
+    if let Some(found) = held.filter(|_| !look.findings.iter().any(is_kept)) {
+        return (
+            RolloutVerdict::Bad,
+            found.sentence.clone(),
+            Some(found.clone()),
+        );
     }
     let definite = look
         .findings

@@ -1445,13 +1445,44 @@ fn a_program_that_crashes_until_its_database_is_up_is_bad_only_at_the_deadline()
     assert_eq!(judged(false, &failed), bad);
     let wrong = json!({"state": {"waiting": {"reason": "InvalidImageName"}}});
     assert_eq!(judged(false, &wrong).0, [Bad; 3]);
-    // The deadline stops while its registry is away.
+    // Nor is one whose registry is away: nobody knows for how long.
     let message = "failed to do request: dial tcp 192.0.2.1:443: i/o timeout";
     let away = json!({"state": {"waiting": {"reason": "ErrImagePull", "message": message}}});
-    assert_eq!(
-        judged(false, &away),
-        (vec![Waiting; 3], Some(Cause::ImageUnreachable))
-    );
+    assert_eq!(judged(false, &away), bad);
+}
+
+#[test]
+fn a_job_that_runs_and_a_program_that_has_crashed_excuse_nothing() {
+    let crashed = |count| restarted(count, &backs_off(), ("Error", 1));
+    let mut scope = scope_of("Deployment", "web");
+    scope.targets.insert(key("Job", "seed"), 0);
+    let with_job = |mut seen: Observation| {
+        let metadata = json!({"name": "seed", "namespace": "shop", "uid": "j"});
+        let job = json!({"metadata": metadata, "status": {"active": 1, "ready": 1}});
+        seen.add(Object::reduced("Job", &job));
+        seen
+    };
+    let mut rollout = Rollout::new(scope, at(0));
+    rollout.observe(ClusterView::Seen(&with_job(starting())), at(0));
+    let times = [
+        (1, Some(with_job(crashed(1)))),
+        (60, Some(with_job(crashed(3)))),
+    ];
+    assert_eq!(verdicts(&mut rollout, &times)[1], Bad);
+
+    // Both crash in turn: the first one is not on its way any more when the other does.
+    let mut scope = scope_of("Deployment", "web");
+    scope.targets.insert(key("StatefulSet", "db"), 1);
+    let failed = |count: u64| json!({"restartCount": count, "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}});
+    let mut rollout = Rollout::new(scope, at(0));
+    let first = with_database_that(starting(), false, &json!({}));
+    rollout.observe(ClusterView::Seen(&first), at(0));
+    let times = [
+        (3, Some(with_database_that(crashed(1), false, &json!({})))),
+        (7, Some(with_database_that(crashed(1), false, &failed(1)))),
+        (60, Some(with_database_that(crashed(6), false, &failed(4)))),
+    ];
+    assert_eq!(verdicts(&mut rollout, &times)[2], Bad);
 }
 
 #[test]

@@ -513,14 +513,14 @@ impl System {
         }
     }
 
-    /// Plain files at `path` or below it, under the names that they get. Settings may be links: k3s
-    /// reads what they lead to.
+    /// Plain files at `path` or below it, under the names that they get. Settings that k3s reads may
+    /// be links.
     fn collect(&self, top: &str, name: &str, files: &mut Vec<(String, String)>) -> Result<()> {
         let mut open = vec![(top.to_owned(), name.to_owned())];
         let mut looked = 0_usize;
         while let Some((path, name)) = open.pop() {
             let real = self.path(&path);
-            let is_followed = top.starts_with("/etc/rancher/") && real.is_symlink();
+            let is_followed = is_setting(&path) && real.is_symlink();
             let found = if is_followed {
                 std::fs::metadata(&real)
             } else {
@@ -612,4 +612,16 @@ impl System {
         let mount = mount_of(&mountinfo, &real.to_string_lossy())?;
         Some((mount.kind.to_owned(), mount.device.to_owned()))
     }
+}
+
+/// Returns whether this is a file that k3s reads its settings from, or their folder.
+fn is_setting(path: &str) -> bool {
+    let Some(name) = path.strip_prefix("/etc/rancher/k3s/") else {
+        return false;
+    };
+    let part = name.strip_prefix("config.yaml.d/");
+    let ending = part.and_then(|part| part.rsplit_once('.'));
+    matches!(name, "config.yaml" | "config.yaml.d" | "registries.yaml")
+        || ending
+            .is_some_and(|(stem, ending)| !stem.contains('/') && matches!(ending, "yaml" | "yml"))
 }

@@ -358,17 +358,6 @@ impl Keeper {
         (now != note.node).then_some(now)
     }
 
-    /// The options of an installation with a name that outlives that of the machine.
-    fn pinned(&self, options: &InstallOptions, node: &str) -> InstallOptions {
-        let user = self.system.user_settings();
-        let is_named = k3s::setting(&user, "node-name").is_some() || k3s::is_on(&user, NODE_ID);
-        let node = (!is_named).then(|| node.to_owned());
-        InstallOptions {
-            node_name: options.node_name.clone().or(node),
-            ..options.clone()
-        }
-    }
-
     /// The name that the node gets of this one: with `with-node-id` k3s adds what it makes up once.
     fn with_id(&self, name: String) -> Result<String> {
         let init = self.system.init().ok();
@@ -430,8 +419,7 @@ impl Keeper {
         };
         let memory =
             facts::memory(self.system.root()).map_or(u64::MAX, |memory| memory.total_bytes);
-        let options = self.pinned(&wanted.options, &node);
-        let drop_in = texts::drop_in(&options, &self.system.user_settings(), memory);
+        let drop_in = texts::drop_in(&wanted.options, &self.system.user_settings(), memory);
         if !drop_in.left_out.is_empty() {
             look.warned.push(look::small_memory(memory, &drop_in));
         }

@@ -108,6 +108,7 @@ impl Keeper {
             .unpack(wanted, &target, &unpacked)
             .and_then(|manifest| {
                 let settings = self.settings(&manifest, &target, &unpacked)?;
+                self.check_places(&settings)?;
                 self.supersede(&journal, &target.note.data_dir)?;
                 Ok((manifest, self.keep_replaced(settings, &target)?))
             });
@@ -274,6 +275,19 @@ impl Keeper {
         Ok(text.filter(|text| text.chars().all(is_plain)))
     }
 
+    /// Refuses to put a file where something else is, before anything is given up for it.
+    fn check_places(&self, settings: &[SettingsFile]) -> Result<()> {
+        for SettingsFile { path, .. } in settings {
+            let found = std::fs::symlink_metadata(self.system.path(path));
+            if found.is_ok_and(|found| !found.is_file()) {
+                return Err(Error::new(format!("cannot restore {path}"))
+                    .why("there is something else in its place, which is not a regular file")
+                    .fix(format!("look at it, and move it away: ls -ld {path}")));
+            }
+        }
+        Ok(())
+    }
+
     /// Keeps copies of the files that are replaced by copies, for the undo.
     fn keep_replaced(
         &self,
@@ -282,16 +296,11 @@ impl Keeper {
     ) -> Result<Vec<SettingsFile>> {
         let aside = data::settings_aside(&target.note.data_dir);
         for SettingsFile { path, content } in &mut settings {
-            let real = self.system.path(path);
-            let Ok(metadata) = std::fs::symlink_metadata(&real) else {
+            let Content::Checked { before, .. } = content else {
                 continue;
             };
-            if !metadata.is_file() {
-                return Err(Error::new(format!("cannot restore {path}"))
-                    .why("there is something else in its place, which is not a regular file")
-                    .fix(format!("look at it, and move it away: ls -ld {path}")));
-            }
-            let Content::Checked { before, .. } = content else {
+            let real = self.system.path(path);
+            let Ok(metadata) = std::fs::symlink_metadata(&real) else {
                 continue;
             };
             let copy = format!("{aside}{path}");

@@ -229,9 +229,12 @@ fn settings_that_are_links_are_in_a_backup_with_what_they_lead_to() {
         std::os::unix::fs::symlink(to, at).unwrap();
     };
     tree.put("srv/k3s/config.yaml", "tls-san: [linked.lan]\n", 0o600);
-    tree.put("srv/k3s/more/a.yaml", "node-label: a=b\n", 0o600);
+    tree.put("srv/k3s/a.yaml", "node-label: a=b\n", 0o600);
     link("../../../srv/k3s/config.yaml", &config);
-    link("../../../../srv/k3s/more", &folder.join("more"));
+    link("../../../../srv/k3s/a.yaml", &folder.join("a.yaml"));
+    // An editor makes such a one, and k3s reads neither.
+    link("root@box.123", &folder.join(".#a.yaml.swp"));
+    link("/", &tree.root().join("etc/rancher/k3s/other"));
     // k3s makes such a one by itself.
     let kubeconfig = tree.root().join("etc/rancher/k3s/k3s.yaml");
     link("/nowhere", &kubeconfig);
@@ -241,14 +244,11 @@ fn settings_that_are_links_are_in_a_backup_with_what_they_lead_to() {
     assert!(refused.sentence().contains("config.yaml"), "{refused:?}");
     assert!(config.is_symlink());
     std::fs::remove_file(&config).unwrap();
-    std::fs::remove_file(folder.join("more")).unwrap();
+    std::fs::remove_file(folder.join("a.yaml")).unwrap();
     assert_eq!(restore(&tree, &file).unwrap().outcome, "done");
     for (path, text) in [
         ("etc/rancher/k3s/config.yaml", "tls-san: [linked.lan]\n"),
-        (
-            "etc/rancher/k3s/config.yaml.d/more/a.yaml",
-            "node-label: a=b\n",
-        ),
+        ("etc/rancher/k3s/config.yaml.d/a.yaml", "node-label: a=b\n"),
     ] {
         assert_eq!(tree.read(path).as_deref(), Some(text));
     }

@@ -674,14 +674,7 @@ fn a_k3s_that_is_bound_to_one_address_is_asked_past_it_on_the_loopback_interface
 #[test]
 fn a_machine_that_was_renamed_is_reported_and_not_restarted() {
     let tree = machine(HEALTHY);
-    let drop_in = "etc/rancher/k3s/config.yaml.d/50-pipeops-agent.yaml";
-    let text = tree.read(drop_in).unwrap();
-    assert!(text.contains("node-name: \"box\""), "{text}");
-    tree.put(
-        "etc/rancher/k3s/config.yaml.d/60-own.yaml",
-        "node-name: garage\n",
-        0o600,
-    );
+    tree.put("etc/rancher/k3s/config.yaml", "node-name: garage\n", 0o600);
     tree.put("mended", "", 0o644);
     for answer in [
         "printf 'condition|Ready|Unknown|x\\naddress|InternalIP|192.0.2.7\\n'",

@@ -287,10 +287,17 @@ impl Keeper {
             }
             UpdateStep::Trying => Some(match self.judge(update, watched) {
                 None => UpdateStep::Kept,
-                Some(_) if self.has_other(update, &[Side::Next])? => replaced(update),
+                Some(_) if self.has_other(update, &[Side::Next, Side::Previous])? => {
+                    replaced(update)
+                }
                 Some(cause) => {
-                    update.why = Some(cause.as_str().to_owned());
-                    update.is_banned = cause.bans();
+                    let is_back = self.has_other(update, &[Side::Next])?;
+                    update.why = Some(if is_back {
+                        "the previous version was installed during its trial".to_owned()
+                    } else {
+                        cause.as_str().to_owned()
+                    });
+                    update.is_banned = cause.bans() && !is_back;
                     UpdateStep::Returning
                 }
             }),
@@ -331,10 +338,13 @@ impl Keeper {
     fn go_back(&self, update: &Update, watched: &dyn Watched) -> Result<()> {
         if let Some(kind) = update.package {
             // Another package manager may be waited for, with an agent that runs.
-            return self.install_previous(update, kind, watched).or_else(|_| {
-                self.make_room(Some(kind));
-                self.install_previous(update, kind, watched)
-            });
+            return match self.install_previous(update, kind, watched) {
+                Err(error) if error.retry != Retry::Soon => {
+                    self.make_room(Some(kind));
+                    self.install_previous(update, kind, watched)
+                }
+                ended => ended,
+            };
         }
         self.make_room(None);
         self.exchange_services(&self.new_services()?, &services::own())?;
@@ -386,7 +396,9 @@ impl Keeper {
         let mut note = self.update_note()?;
         let is_kept = update.step == UpdateStep::Kept;
         if is_kept {
-            note.banned.clear();
+            if update.why.is_none() {
+                note.banned.clear();
+            }
         } else if update.is_banned {
             if !note.banned.contains(&update.version) {
                 note.banned.push(update.version.clone());

@@ -627,7 +627,12 @@ impl Uplink {
             .map(|outage| outage.why.clone());
         view.cluster_id = self.link.membership().map(|known| known.cluster_id.clone());
         view.standing = Some(standing.clone());
-        let why = view.last_outage_why.clone().unwrap_or_default();
+        // An event is delivered: of an address that the control plane chose it has nothing.
+        let why = if standing.is_about_gateway {
+            sentences::GATEWAY_FAILED.to_owned()
+        } else {
+            view.last_outage_why.clone().unwrap_or_default()
+        };
         drop(view);
         let shared_state = &self.parts.shared_state;
         if is_lost_again {
@@ -656,6 +661,8 @@ impl Uplink {
             shared_state.clear("link.down");
             shared_state.clear("link.refused");
             shared_state.clear("link.held");
+            // Files that could not be read were not needed.
+            shared_state.clear("link.settings");
             return;
         }
         if let Some(holder) = standing.held_by {

@@ -53,6 +53,7 @@ impl Bench {
         let path = |name: &str| folder.join(name).display().to_string();
         let agent = agent
             .with("PIPEOPS_STATE_DIR", state.display().to_string())
+            .with("PIPEOPS_DASHBOARD_LISTEN", "127.0.0.1:0")
             .with("KUBECONFIG", path("kubeconfig"))
             .with("NOTIFY_SOCKET", path("notify.sock"))
             .with("WATCHDOG_USEC", "1000000")

@@ -731,7 +731,7 @@ fn end<'a>(pod: &Object, status: &'a Value, part: ContainerRole) -> Option<Conta
 /// first seen.
 pub(super) fn has_ended(pod: &Object, earlier: &Earlier) -> bool {
     statuses(pod).any(|(status, part)| {
-        let before = earlier.ends(pod, text(status, "/name"));
+        let before = earlier.ends_before(pod, text(status, "/name"));
         ends_of(status) > before && end(pod, status, part).is_some()
     })
 }
