@@ -513,8 +513,8 @@ impl System {
         }
     }
 
-    /// Plain files at `path` or below it, under the names that they get. Settings that k3s reads may
-    /// be links.
+    /// Plain files at `path` or below it, under the names that they get. Settings that k3s reads
+    /// may be links.
     fn collect(&self, top: &str, name: &str, files: &mut Vec<(String, String)>) -> Result<()> {
         let mut open = vec![(top.to_owned(), name.to_owned())];
         let mut looked = 0_usize;
