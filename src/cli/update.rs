@@ -39,7 +39,7 @@ use crate::{
     host::clock,
     keeper::{
         Keeper,
-        update::{INSTALL_WITHIN, NewProgram, PreviousPackage, Watched, services},
+        update::{INSTALL_WITHIN, NewProgram, PreviousPackage, Watched, is_under_way, services},
     },
     outside::{
         download::{self, Address, Length, Redirects, Wanted},
@@ -158,9 +158,7 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         let _lock = keeper.lock_updates()?;
         if let Some(update) = keeper.continue_update()? {
             if args.has("from") || args.text("to").is_some_and(|it| it != update.version) {
-                return Err(Error::new("an update is under way")
-                    .why(format!("to {}", update.version))
-                    .fix("wait for its end: sudo pipeops-agent update --check"));
+                return Err(is_under_way(format!("to {}", update.version)));
             }
             output.note(&format!("an update to {} is under way", update.version));
             let agent = Agent(socket::candidates_of(&loaded));

@@ -23,6 +23,7 @@ use crate::{
         stall::Job,
         time::Wall,
     },
+    error::Error,
     host::{clock, random},
     link::dial::Caller,
     store,
@@ -269,16 +270,20 @@ impl Agent {
                 Err(error) => {
                     // Without a link it leaves the Lease to others.
                     self.lease_gate.set(Permission::Not(error.sentence()));
-                    self.shared_state.report(
-                        "link.settings",
-                        Severity::Critical,
-                        error.sentence(),
-                        error.fix,
-                    );
+                    self.cannot_open_sessions(error);
                 }
             }
             clock::tick(TEND_EVERY).await;
         }
+    }
+
+    fn cannot_open_sessions(&self, error: Error) {
+        self.shared_state.report(
+            "link.settings",
+            Severity::Critical,
+            error.sentence(),
+            error.fix,
+        );
     }
 
     /// Reads the files of certificates for each session. Those that cannot be read now leave the
@@ -296,12 +301,7 @@ impl Agent {
                             agent.shared_state.clear("link.settings");
                             last.replace(Rc::new(caller));
                         }
-                        Err(error) => agent.shared_state.report(
-                            "link.settings",
-                            Severity::Critical,
-                            error.sentence(),
-                            error.fix,
-                        ),
+                        Err(error) => agent.cannot_open_sessions(error),
                     }
                 }
                 let caller = last.borrow();

@@ -213,7 +213,7 @@ fn host_name(facts: &Facts, environment: &Environment) -> Judgement {
     let Some(name) = facts.word("/proc/sys/kernel/hostname") else {
         return unread(facts, "/proc/sys/kernel/hostname");
     };
-    // An installation writes the name of the machine down, which is none of its own.
+    // The name of the machine, written down in the settings, is none of its own.
     let is_own = facts
         .k3s_setting("node-name")
         .is_some_and(|own| own != name);

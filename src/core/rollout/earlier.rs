@@ -73,7 +73,7 @@ impl Earlier {
 
     /// Forgets Pods that are gone.
     pub(super) fn keep_those_of(&mut self, seen: &Observation) {
-        let is_there = |key: &Key, before: &mut PodBefore| -> bool {
+        let is_there = |key: &Key, before: &mut PodBefore| {
             let pod = seen.get(key);
             pod.is_some_and(|pod| pod.uid() == before.uid)
         };

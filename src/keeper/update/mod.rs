@@ -699,7 +699,7 @@ fn replaced(update: &mut Update) -> UpdateStep {
 }
 
 /// The error of what may not be done beside an update.
-fn is_under_way(why: impl Into<String>) -> Error {
+pub(crate) fn is_under_way(why: impl Into<String>) -> Error {
     Error::new("an update is under way")
         .why(why)
         .fix("wait for its end: sudo pipeops-agent update --check (one that was stopped goes on by sudo pipeops-agent update)")
