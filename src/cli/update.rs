@@ -108,7 +108,7 @@ pub(super) static COMMAND: Command = Command {
         "sudo pipeops-agent update",
         "sudo pipeops-agent update --from /media/usb/pipeops",
     ],
-    exit: "0 updated or nothing to do, 1 there is a newer version (--check) or the update was rolled back, 2 the command could not run.",
+    exit: "0 updated or nothing to do, 1 there is a newer version (--check), the version asked for is not installed, the list of the release expired, or the update was rolled back, 2 the command could not run.",
     run: Some(update),
     ..Command::BARE
 };
@@ -197,6 +197,9 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     if args.has("check") || choice != Choice::Install {
         return Ok(print(&release.list, &choice, &note, (args, output)));
     }
+    if let Some(expired) = release.list.expired(machine.now) {
+        output.note(&expired);
+    }
     install(&release, args, output)
 }
 
@@ -260,10 +263,12 @@ fn print(
 ) -> Exit {
     let withdrawn = note.withdrawn.iter().any(|version| version == VERSION)
         || VERSION.parse().is_ok_and(|version| list.withdraws(version));
-    let sentence = match choice {
-        Choice::Install => format!("{} is available; {VERSION} is installed", list.version),
-        Choice::Current => format!("{VERSION} is installed; there is nothing to update"),
-        Choice::Held(why) => why.clone(),
+    let expired = list.expired(clock::now().wall);
+    let sentence = match (choice, &expired) {
+        (Choice::Install, _) => format!("{} is available; {VERSION} is installed", list.version),
+        (Choice::Current, None) => format!("{VERSION} is installed; there is nothing to update"),
+        (Choice::Current, Some(why)) => format!("{VERSION} is installed; {why}"),
+        (Choice::Held(why), _) => why.clone(),
     };
     if args.has("json") {
         output.json(&json!({
@@ -281,11 +286,24 @@ fn print(
             output.line(&format!("{VERSION} was withdrawn: replace it soon"));
         }
         if *choice == Choice::Install {
+            if let Some(why) = &expired {
+                output.line(why);
+            }
             output.line("install it: sudo pipeops-agent update");
         }
     }
-    let is_open = *choice == Choice::Install || withdrawn;
-    if is_open { Exit::Problem } else { Exit::Fine }
+    // What a person is told now, a timer would find again each night.
+    let is_by_hand = !args.has("automatic");
+    let is_open = match choice {
+        Choice::Install => true,
+        Choice::Current => expired.is_some() && is_by_hand,
+        Choice::Held(_) => (args.has("to") || args.has("from")) && is_by_hand,
+    };
+    if is_open || withdrawn {
+        Exit::Problem
+    } else {
+        Exit::Fine
+    }
 }
 
 fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> {
@@ -635,15 +653,18 @@ mod tests {
     /// The release of a version in a folder of that name.
     fn release_in(folder: &Path, version: &str, head: &str, key: &Signer) -> ReleaseSource {
         let text = list(head).replace("0.2.0", version);
-        let folder = folder.join(version);
-        files::create_directory(&folder).unwrap();
+        write_release(&folder.join(version), text, key)
+    }
+
+    fn write_release(folder: &Path, text: String, key: &Signer) -> ReleaseSource {
+        files::create_directory(folder).unwrap();
         for (name, content) in [
-            (LIST, text.clone().into_bytes()),
             ("SHA256SUMS.minisig", key.minisig(&text)),
+            (LIST, text.into_bytes()),
         ] {
             files::replace(&folder.join(name), &content, 0o644).unwrap();
         }
-        ReleaseSource::Folder(folder)
+        ReleaseSource::Folder(folder.to_owned())
     }
 
     fn believing(key: &Signer) -> config::Update {
@@ -791,6 +812,22 @@ mod tests {
         // One that crashes may need the update: this goes on, to a program that is not there.
         let crashed = refused("activating", &["--automatic"]).to_string();
         assert!(!crashed.contains("does not run"), "{crashed}");
+    }
+
+    #[test]
+    fn an_expired_list_is_no_news_that_there_is_no_update() {
+        let Some(machine) = TestMachine::new() else {
+            return;
+        };
+        // The release of this version, and one before it.
+        for version in [VERSION, "0.0.9"] {
+            let text = list("").replace("2027-", "2025-").replace("0.2.0", version);
+            write_release(&machine.at("9.0.0"), text, &Signer::new(1));
+            let by_hand = machine.update("active", &[]).unwrap();
+            assert_eq!(by_hand, Exit::Problem, "{version}");
+            let by_a_timer = machine.update("active", &["--automatic"]).unwrap();
+            assert_eq!(by_a_timer, Exit::Fine, "{version}");
+        }
     }
 
     #[test]

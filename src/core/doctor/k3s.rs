@@ -315,7 +315,7 @@ const RENEW: Advice = Advice {
     fix: "restart k3s, which renews them; if that does not help, rotate all of them",
     commands: &[
         "{restart k3s}",
-        "sudo /usr/local/bin/k3s certificate check --output table",
+        "sudo /usr/local/bin/k3s certificate check",
         "sudo /usr/local/bin/k3s certificate rotate && {restart k3s}",
     ],
 };

@@ -135,11 +135,8 @@ impl List {
         if occasion == Trigger::ByHand {
             return Choice::Install;
         }
-        if machine.now > self.expires {
-            return held(&format!(
-                "the list of the release expired at {}, so a newer one may be withheld from this machine",
-                self.expires.rfc3339()
-            ));
+        if let Some(why) = self.expired(machine.now) {
+            return held(&why);
         }
         if machine.banned.contains(&version) {
             return held(
@@ -164,6 +161,14 @@ impl List {
             ));
         }
         Choice::Install
+    }
+
+    /// What an expired list means, if it expired before `now`.
+    pub fn expired(&self, now: Wall) -> Option<String> {
+        (now > self.expires).then(|| {
+            let at = self.expires.rfc3339();
+            format!("the list of the release expired at {at}, so a newer one may be withheld from this machine")
+        })
     }
 
     /// Returns whether that version was withdrawn.
