@@ -109,8 +109,6 @@ detect() {
     else
         init=none
     fi
-    # shellcheck disable=SC1091  # it is of the machine
-    say "this is $(. /etc/os-release 2>/dev/null && printf %s "${PRETTY_NAME:-Linux}"), $arch, $init: installing the .$kind"
 }
 
 # note WHAT FIX: what the installation can do without, in the words of `pipeops-agent doctor`.
@@ -269,7 +267,7 @@ verify_list() {
     get SHA256SUMS
     get SHA256SUMS.minisig
     has_signed "$work/SHA256SUMS" "$work/SHA256SUMS.minisig" ||
-        die 'the signature of the release is invalid; nothing was installed' 'download again; if that does not help, tell security@pipeops.io'
+        die 'the signature of the release is invalid; nothing was installed' 'take the newest install.sh, because the key of the releases may have changed since this one; if that does not help, tell security@pipeops.io'
     # The number of a list is the time when it was signed. Within a day it may be another zone.
     signed=$(awk '$1 == "#" && $2 == "sequence" { print $3 }' "$work/SHA256SUMS")
     [ $(($(date +%s) + 86400)) -ge "${signed:-0}" ] ||
@@ -407,9 +405,10 @@ installed_version() {
     esac
 }
 
-# Somebody may have removed a file to have it placed again. Package managers have commands of their own for that.
+# Somebody may have removed a file, or the user, to have it placed again. Package managers have commands of their own for that.
 is_complete() {
     [ "$kind" = tar ] || return 0
+    grep -q '^pipeops-agent:' /etc/passwd || return 1
     while read -r path; do
         [ -e "$path" ] || [ -L "$path" ] || return 1
     done </usr/share/pipeops-agent/placed
@@ -566,6 +565,8 @@ set_up() {
 run_install() {
     need_root ''
     detect
+    # shellcheck disable=SC1091  # it is of the machine
+    say "this is $(. /etc/os-release 2>/dev/null && printf %s "${PRETTY_NAME:-Linux}"), $arch, $init: installing the .$kind"
     look_around
     url=$BASE/${version:-latest}
     work=$(mktemp -d)

@@ -177,8 +177,17 @@ fn refusal(error: &tungstenite::Error, target: &DialTarget) -> Failure {
         },
         other => Failure {
             kind: DialFailure::Status(other.as_u16(), retry_after(answer)),
-            error: error.retry(Retry::Later),
+            error: error.fix(status_fix(other)).retry(Retry::Later),
         },
+    }
+}
+
+/// Action for a person where a server answers the upgrade with another status.
+fn status_fix(status: StatusCode) -> &'static str {
+    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        "try again in a few minutes: the control plane is busy, or a part of it is down"
+    } else {
+        "check pipeops.api_url: something else answers there, such as a proxy or the login page of this network"
     }
 }
 

@@ -149,6 +149,9 @@ impl Error {
             }
             ErrorKind::UnknownIssuer => "set tls.ca_file to the CA that signed it; a TLS-inspecting proxy has a CA of its own".to_owned(),
             ErrorKind::WrongName(_) => "use a name that the certificate contains, or renew it with this name".to_owned(),
+            ErrorKind::BadCertificate(why) if why == OF_A_CA => {
+                "create a certificate for the server that is none of a CA (openssl req -x509 -addext basicConstraints=critical,CA:FALSE …), or one that its CA signs".to_owned()
+            }
             ErrorKind::BadCertificate(_) => "renew the certificate of the server".to_owned(),
             ErrorKind::ClientCertificateRefused(_) => "renew the client certificate; a CA that the server trusts must sign it".to_owned(),
             ErrorKind::NotTls => "the server does not use TLS there: check scheme and port".to_owned(),
@@ -305,6 +308,9 @@ fn tls_kind(error: &rustls::Error) -> ErrorKind {
     ErrorKind::Tls(error.to_string())
 }
 
+/// What is wrong with a server's certificate that `openssl req -x509` made.
+const OF_A_CA: &str = "it is the certificate of a CA, which no server may use";
+
 fn certificate_kind(why: &CertificateError) -> ErrorKind {
     let wall = |time: &rustls::pki_types::UnixTime| {
         let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
@@ -330,6 +336,10 @@ fn certificate_kind(why: &CertificateError) -> ErrorKind {
         return ErrorKind::UnknownIssuer;
     }
     let text = why.to_string();
+    // Known to rustls by its text only.
+    if text.contains("CaUsedAsEndEntity") {
+        return ErrorKind::BadCertificate(OF_A_CA.to_owned());
+    }
     if matches!(
         why,
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
@@ -342,7 +352,10 @@ fn certificate_kind(why: &CertificateError) -> ErrorKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustls::pki_types::UnixTime;
+    use rustls::{
+        client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+        pki_types::UnixTime,
+    };
 
     fn of(why: CertificateError) -> Error {
         let tls = rustls::Error::InvalidCertificate(why);
@@ -383,6 +396,34 @@ mod tests {
             not_after: at(9_000_000_000),
         });
         assert!(ended_ahead.fix().is_some_and(|fix| fix.contains("ahead")));
+    }
+
+    #[test]
+    fn a_certificate_of_a_ca_is_told_as_one() {
+        let mut made = rcgen::CertificateParams::new(["cp.example".to_owned()]).unwrap();
+        made.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let made = made
+            .self_signed(&rcgen::KeyPair::generate().unwrap())
+            .unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(made.der().clone()).unwrap();
+        let provider = rustls::crypto::ring::default_provider();
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(roots.into(), provider.into()).build();
+        let name = "cp.example".try_into().unwrap();
+        let refused =
+            verifier
+                .unwrap()
+                .verify_server_cert(made.der(), &[], &name, &[], at(1_700_000_000));
+        let Err(rustls::Error::InvalidCertificate(why)) = refused else {
+            panic!("{refused:?}");
+        };
+        let error = of(why);
+        assert_eq!(
+            error.to_string(),
+            "the certificate of cp.example:443 is invalid: it is the certificate of a CA, which no server may use"
+        );
+        assert!(error.fix().is_some_and(|fix| fix.contains("CA:FALSE")));
     }
 
     #[test]

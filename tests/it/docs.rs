@@ -13,10 +13,14 @@ use crate::{
 /// Texts with commands for people.
 const PAGES: &[&str] = &[
     "README.md",
+    "SECURITY.md",
     "docs/access.md",
+    "docs/apps.md",
     "docs/configure.md",
     "docs/dashboard.md",
+    "docs/faults.md",
     "docs/install.md",
+    "docs/k3s.md",
     "docs/metrics.md",
     "docs/notify.md",
     "docs/operate.md",
@@ -43,17 +47,17 @@ const LOOKS: &[&str] = &[
 /// Words that a person replaces.
 const BLANKS: &[&str] = &["ID", "TYPES"];
 
-/// The commands of a page: in a block, and between backquotes.
+/// The commands of a page: in a block, fenced or indented, and between backquotes.
 fn commands(page: &str) -> Vec<String> {
-    let mut is_block = false;
+    let mut is_fenced = false;
     let mut found = Vec::new();
     for line in page.lines() {
         if line.starts_with("```") {
-            is_block = !is_block;
+            is_fenced = !is_fenced;
             continue;
         }
-        let pieces: Vec<&str> = if is_block {
-            line.split("&& ").collect()
+        let pieces: Vec<&str> = if is_fenced || line.starts_with("    ") {
+            line.split("&& ").map(str::trim_start).collect()
         } else {
             line.split('`').skip(1).step_by(2).collect()
         };

@@ -220,13 +220,14 @@ impl Plan {
                 .within("the control plane rejected this token, so nothing was changed")
                 .fix("copy the token of this cluster again from the control plane")),
             TrialResult::NotAsked(error) => {
-                let fix = error.fix.clone().unwrap_or_default();
-                let error =
-                    error.within("this token could not be verified, so nothing was changed");
-                Err(error.fix(
-                    format!("{fix}; or continue without verification: --unchecked")
-                        .trim_start_matches("; "),
-                ))
+                let skip = "continue without verification: --unchecked";
+                let fix = match &error.fix {
+                    Some(fix) => format!("{fix}; or {skip}"),
+                    None => skip.to_owned(),
+                };
+                Err(error
+                    .within("this token could not be verified, so nothing was changed")
+                    .fix(fix))
             }
         }
     }
