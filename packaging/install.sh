@@ -444,8 +444,11 @@ install_package() {
             zypper)
                 act env ZYPP_LOCK_TIMEOUT="$WAIT_S" zypper --non-interactive install --allow-unsigned-rpm --oldpackage "$work/$file" </dev/null || [ $? -ge 100 ]
                 ;;
-            # Without network a repository that cannot be asked would be an error.
-            *) by_dnf "$tool" install -y --nogpgcheck ${folder:+'--disablerepo=*'} "$work/$file" ;;
+            # Only the file needs no other signature: what it recommends would come along from a repository. Without network one that cannot
+            # be asked would be an error.
+            *)
+                by_dnf "$tool" install -y --setopt=localpkg_gpgcheck=0 --setopt=install_weak_deps=0 ${folder:+'--disablerepo=*'} "$work/$file"
+                ;;
             esac
             break
         done

@@ -145,7 +145,7 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         keeper.finish_update(&Agent(socket::candidates_of(&loaded)))?;
         return Ok(Exit::Fine);
     }
-    let (note, under_way) = if is_root {
+    let (mut note, under_way) = if is_root {
         let keeper = keeper(&loaded, args)?;
         (keeper.update_note()?, keeper.update_under_way()?)
     } else {
@@ -171,7 +171,9 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         // about the order.
         let is_named = named(args, &loaded.update()).is_some();
         let sequence = if is_named { 0 } else { release.list.sequence };
-        keeper(&loaded, args)?.update_list_seen(sequence, &release.list)?;
+        let keeper = keeper(&loaded, args)?;
+        keeper.update_list_seen(sequence, &release.list)?;
+        note = keeper.update_note()?;
     }
     let versions = |texts: &[String]| -> Vec<Version> {
         texts.iter().filter_map(|text| text.parse().ok()).collect()
@@ -827,6 +829,24 @@ mod tests {
             assert_eq!(by_hand, Exit::Problem, "{version}");
             let by_a_timer = machine.update("active", &["--automatic"]).unwrap();
             assert_eq!(by_a_timer, Exit::Fine, "{version}");
+        }
+    }
+
+    #[test]
+    fn a_newer_list_says_alone_what_is_withdrawn() {
+        let Some(machine) = TestMachine::new() else {
+            return;
+        };
+        for (number, head, version) in [
+            ("7", "# withdrawn 9.0.1\n", "9.0.0"),
+            // The second one is read by a machine that knows of the withdrawal.
+            ("8", "", "9.0.1"),
+        ] {
+            let text = list(head).replace("0.2.0", version);
+            let text = text.replace("sequence 7", &format!("sequence {number}"));
+            write_release(&machine.at("9.0.0"), text, &Signer::new(1));
+            let said = machine.update("active", &["--check", "--automatic"]);
+            assert_eq!(said.unwrap(), Exit::Problem, "{version} is available");
         }
     }
 

@@ -92,12 +92,14 @@ impl Signed {
             return Err(odd("it is a test release".to_owned()));
         }
         if keys < trust.keys {
-            return Err(odd(
-                "its key was replaced by another, which this machine has seen".to_owned(),
-            )
-            .fix(
-                "use a list that was signed since: an old one is being served, or kept in a folder",
-            ));
+            let mut fix =
+                "use a list that was signed since: an old one is being served, or kept in a folder"
+                    .to_owned();
+            if trust.origin == KeyOrigin::Settings {
+                fix.push_str("; if update.key is the new key, write its number before it (1 RW…), as the line \"# key\" of the list has it");
+            }
+            let why = "its key was replaced by another, which this machine has seen".to_owned();
+            return Err(odd(why).fix(fix));
         }
         // A new key begins a new order: whoever had the one before may have signed any number.
         if keys == trust.keys && list.sequence < trust.sequence {
