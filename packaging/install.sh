@@ -228,7 +228,7 @@ fetch() {
         # Somebody who watches sees how far it is.
         if [ -t 2 ]; then quiet=--progress-bar; else quiet=--silent; fi
         # shellcheck disable=SC2086  # words
-        code=$(ulimit -f "$(more_than "$1")" && curl --fail $quiet --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 1 \
+        code=$(ulimit -f "$(more_than "$1")" && curl --fail $quiet --show-error --location --proto "$protocols" --connect-timeout 20 --speed-time 30 --speed-limit 512 \
             --continue-at - --output "$work/$1" --write-out '%{http_code}' "$url/$1") || answer=$?
         case $answer-$code in
         # It is busy: later it may answer.

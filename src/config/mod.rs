@@ -236,9 +236,14 @@ impl Loaded {
         &self.socket
     }
 
-    /// Configuration of the keeper, also if other settings have problems.
+    /// Configuration of the keeper, also if other settings have problems. With a problem of its own
+    /// it allows the agent nothing.
     pub fn keeper(&self) -> Keeper {
-        self.merged.keeper()
+        let mut keeper = self.merged.keeper();
+        if self.doubt("keeper").is_some() {
+            keeper.allow = Allow::default();
+        }
+        keeper
     }
 
     /// Sources of k3s, also if other settings have problems.
@@ -247,8 +252,26 @@ impl Loaded {
     }
 
     /// Backups of k3s, also if other settings have problems.
+    ///
+    /// # Errors
+    /// A problem that may be about them: a line that could not be read may have asked for
+    /// encryption.
     pub fn k3s_backup(&self) -> Result<K3sBackup, Error> {
-        self.merged.k3s_backup()
+        match self.doubt("k3s") {
+            Some(problem) => Err(problem.clone()),
+            None => self.merged.k3s_backup(),
+        }
+    }
+
+    /// A problem that may be about the settings of `section`: one that names it, or any while a
+    /// file could not be understood.
+    pub fn doubt(&self, section: &str) -> Option<&Error> {
+        let names_it = |text: &str| text.contains(section);
+        self.problems().iter().find(|problem| {
+            self.merged.is_incomplete
+                || names_it(&problem.what)
+                || problem.fix.as_deref().is_some_and(names_it)
+        })
     }
 
     /// Source of updates, also if other settings have problems.

@@ -78,6 +78,37 @@ fn shown(loaded: &Loaded, path: &str) -> (Option<String>, String) {
 }
 
 #[test]
+fn what_was_not_understood_allows_nothing_and_makes_no_open_backup() {
+    let root_allows = |text: &str| {
+        let machine = Box::new();
+        machine.file("config.toml", text);
+        machine.load().keeper().allow
+    };
+    assert!(root_allows("").repair && root_allows("").backup);
+    assert!(!root_allows("[keeper]\nallow = [\"repair\"]").backup);
+    for text in [
+        "[keeper]\nallow = [\"repiar\"]",
+        "[keeper]\nallow = \"none\"",
+        "[keeper]\nalow = []",
+        "[keepr]\nallow = []",
+        "[k3s\nbackup_every = \"1d\"",
+    ] {
+        assert_eq!(root_allows(text), Allow::default(), "{text}");
+    }
+    // A problem elsewhere says nothing about the helper.
+    assert!(root_allows("[telemetry]\nfoo = 1").repair);
+    for text in [
+        "[k3s]\nbackup_recipient = \"age1x\"",
+        "[k3s\nbackup_recipients = \"age1x\"",
+        "[k3ss]\nbackup_recipients = \"age1x\"",
+    ] {
+        let machine = Box::new();
+        machine.file("config.toml", text);
+        assert!(machine.load().k3s_backup().is_err(), "{text}");
+    }
+}
+
+#[test]
 fn what_stands_beside_a_file_that_is_yet_to_be_written_holds() {
     let mut made = Box::new();
     made.file("config.d/10.toml", "[pipeops]\nregion = \"beside\"\n");

@@ -380,7 +380,7 @@ pub(super) fn act(keeper: &Keeper, asked: &[u8], peer: &Peer) -> Result<String> 
     if matches!(ask.verb.as_str(), "fix" | "undo" | "pin") && !peer.may_change {
         return Err(Error::new("root allows the agent no repairs")
             .why("keeper.allow does not list repair")
-            .fix("run the command with sudo; or let root add it to keeper.allow"));
+            .fix("run the command with sudo; or let root add it to keeper.allow, and mend what 'sudo pipeops-agent config check' finds"));
     }
     match ask.verb.as_str() {
         "inspect" => json(&keeper.inspect()),
