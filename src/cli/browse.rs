@@ -26,7 +26,7 @@ use crate::{
 /// Life of the file: a board with a slow card takes half a minute to start a browser.
 const LIFE: Duration = Duration::from_secs(60);
 /// Interval between checks for use of the file.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest address that is taken from standard input.
 const URL_BYTES_MAX: usize = 4096;
 /// Option by which the program runs itself as the user of the desktop.
@@ -247,7 +247,7 @@ fn wait(mut is_over: impl FnMut() -> bool) {
     let until = clock::now().mono.after(LIFE);
     let looks = async {
         while !is_over() && !until.since(clock::now().mono).is_zero() {
-            Timer::after(LOOK_EVERY).await;
+            Timer::after(POLL_INTERVAL).await;
         }
     };
     let signalled = async {

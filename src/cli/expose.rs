@@ -29,7 +29,7 @@ const KEY: &str = "dashboard.listen";
 const USUAL_PORT: u16 = 7480;
 /// Deadline for a restarted agent to open the page: opening databases on a slow card takes long.
 const OPENS_WITHIN: Duration = Duration::from_secs(45);
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// `dashboard expose`.
 pub(super) static COMMAND: Command = Command {
@@ -193,7 +193,7 @@ fn opened(args: &Args, output: &mut Output, listen: SocketAddr) -> Result<Option
             }
             Err(_) => {}
         }
-        block_on(Timer::after(LOOK_EVERY));
+        block_on(Timer::after(POLL_INTERVAL));
     }
 }
 

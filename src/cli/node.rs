@@ -66,8 +66,8 @@ static LEAVE: Command = Command {
         help: "Node to remove, on a server: a worker, or a server that is gone for good",
     }],
     options: &[TIMEOUT, k3s::IGNORE, k3s::YES, k3s::DRY_RUN],
-    notes: "First on the server, with the name of the worker: it moves its Pods, then removes its node and its password. Then on the worker: it removes k3s.\n\
-            One of several servers leaves by itself, without a name: the others forget it, and it removes k3s. A server that is gone for good is named on another one.\n\
+    notes: "To remove a worker, run `node leave NAME` on a server, which moves its Pods and removes its node and password; then `node leave` on the worker, which removes k3s.\n\
+            To remove one of several servers, run `node leave` on it. To remove a server that is gone for good, run `node leave NAME` on another server.\n\
             The data of local volumes stays on the node, and is named with its bytes.",
     examples: &[
         "sudo pipeops-agent node leave pi2",

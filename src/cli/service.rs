@@ -108,9 +108,15 @@ impl Manager {
 /// Stops the services that `pipeops-agent k3s` made; those that are not there are no matter.
 pub(super) fn stop_for_k3s(root: &Path) {
     let stops = if root.join("run/systemd/system").exists() {
-        vec![watch::stop(Init::Systemd), connect::stop(Init::Systemd)]
+        vec![
+            watch::stop_command(Init::Systemd),
+            connect::stop_command(Init::Systemd),
+        ]
     } else if root.join("run/openrc").exists() {
-        vec![watch::stop(Init::OpenRc), connect::stop(Init::OpenRc)]
+        vec![
+            watch::stop_command(Init::OpenRc),
+            connect::stop_command(Init::OpenRc),
+        ]
     } else {
         vec![]
     };

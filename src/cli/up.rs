@@ -27,7 +27,7 @@ use crate::{
 
 /// Deadline for the first answer of a started agent: opening databases on a slow card takes long.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// States of a link that is being established.
 const BUSY: [&str; 3] = ["waiting", "dialing", "registering"];
 
@@ -212,7 +212,7 @@ fn first_words(args: &Args, output: &mut Output) -> Result<Exit> {
                 let is_wrong = status::is_wrong(view);
                 let is_early = !until.since(clock::now().mono).is_zero();
                 if is_early && BUSY.contains(&view.at("link").text("state")) {
-                    block_on(Timer::after(LOOK_EVERY));
+                    block_on(Timer::after(POLL_INTERVAL));
                     continue;
                 }
                 if !args.has("json") {
@@ -227,7 +227,7 @@ fn first_words(args: &Args, output: &mut Output) -> Result<Exit> {
                     .within("the agent was started but does not answer")
                     .fix(service::log_line()));
             }
-            Err(_) => block_on(Timer::after(LOOK_EVERY)),
+            Err(_) => block_on(Timer::after(POLL_INTERVAL)),
         };
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     config::S3,
     core::{k3s::copies::SPOOL, stall::Job},
     outside::s3::Store,
-    tasks::machine::copies::{self, LOOK_EVERY, MISSING, Signing, Uploader},
+    tasks::machine::copies::{self, MISSING, POLL_INTERVAL, Signing, Uploader},
 };
 
 impl Agent {
@@ -31,7 +31,7 @@ impl Agent {
                 .allow
                 .backup
                 .then_some(settings.k3s.backup_every),
-            look_every: LOOK_EVERY,
+            poll_interval: POLL_INTERVAL,
             shared_state: Rc::clone(&self.shared_state),
         })
         .await;

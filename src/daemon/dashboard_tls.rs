@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Interval between checks of the certificate.
-const LOOK_EVERY: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_secs(20);
 /// Condition of the certificate; the doctor's check has the same name.
 const CERTIFICATE: &str = "dashboard.certificate";
 /// Maximum number of addresses of the page that are shown.
@@ -82,7 +82,7 @@ impl Agent {
     /// The certificate, once there is one.
     async fn certificate(&self, origin: &Origin) -> Loaded {
         loop {
-            clock::tick(LOOK_EVERY).await;
+            clock::tick(POLL_INTERVAL).await;
             match self.look_at(origin).await {
                 Ok(loaded) => return loaded,
                 Err(error) => self.cannot_show(error),
@@ -101,7 +101,7 @@ impl Agent {
     async fn renew(&self, origin: &Origin, shown: &Shown, address: SocketAddr) {
         let mut failures = 0_u32;
         loop {
-            clock::tick(LOOK_EVERY).await;
+            clock::tick(POLL_INTERVAL).await;
             match self.look_at(origin).await {
                 Ok(loaded) => {
                     failures = 0;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::Agent;
 use crate::{
     outside::notify::NotifyClient,
-    tasks::telemetry::notify::{self, LOOK_EVERY, NotifyDependencies},
+    tasks::telemetry::notify::{self, NotifyDependencies, POLL_INTERVAL},
     wire::notify::ReceiverKind,
 };
 
@@ -28,7 +28,7 @@ impl Agent {
             store: self.store.clone(),
             host: self.registrar.host().hostname.clone().unwrap_or_default(),
             shared_state: &self.shared_state,
-            look_every: LOOK_EVERY,
+            poll_interval: POLL_INTERVAL,
         };
         notify::run(parts).await;
     }

@@ -24,7 +24,7 @@ use crate::{
 type Lock<T> = std::sync::Mutex<T>;
 
 /// Interval between looks at whether a wait has become pointless.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time after which the caller of a job in the blocking pool goes on without it.
 const RUN_WITHIN: Duration = Duration::from_secs(10);
 /// Jobs of one kind that may be left behind in the blocking pool: each holds a thread for as long
@@ -110,7 +110,7 @@ impl Jobs {
             if left.is_zero() {
                 return GivenUp::Late;
             }
-            let wait = left.min(LOOK_EVERY);
+            let wait = left.min(POLL_INTERVAL);
             Timer::after(wait).await;
             left = left.saturating_sub(wait);
         }
@@ -120,14 +120,14 @@ impl Jobs {
     /// Waits until the state directory is known to hang.
     pub async fn until_hung(&self) {
         while !self.is_store_hung() {
-            Timer::after(LOOK_EVERY).await;
+            Timer::after(POLL_INTERVAL).await;
         }
     }
 
     /// Waits while the state directory does not answer.
     pub async fn until_answering(&self) {
         while self.is_store_hung() {
-            Timer::after(LOOK_EVERY).await;
+            Timer::after(POLL_INTERVAL).await;
         }
     }
 

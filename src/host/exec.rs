@@ -27,7 +27,7 @@ use crate::{
 /// Directories of system programs. Those of users are not among them.
 const FOLDERS: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
 /// Interval between checks on a silent program.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The same once it has closed both streams: it is about to end.
 const LOOK_AT_END: Duration = Duration::from_millis(5);
 /// Number of tries of a program whose file is being written, and the milliseconds between two of
@@ -231,7 +231,11 @@ fn follow(
             return Ok(Followed::Stopped(why));
         }
         let is_silent = streams.iter().all(|stream| stream.pipe.is_none());
-        let pause = if is_silent { LOOK_AT_END } else { LOOK_EVERY };
+        let pause = if is_silent {
+            LOOK_AT_END
+        } else {
+            POLL_INTERVAL
+        };
         listen(streams, left.min(pause))?;
         if let Some(status) = child.try_wait()? {
             // What it said before its end is still in the pipes; what its children say later is of

@@ -24,7 +24,7 @@ use crate::{
         apps::{
             joined,
             repository::{
-                Cause, Failure, Item, ItemKind, Repository, Tip, is_file, is_manifest, items,
+                Cause, Failure, Item, ItemKind, RemoteHead, Repository, is_file, is_manifest, items,
             },
         },
         format::size,
@@ -185,10 +185,10 @@ impl Git {
     ///
     /// # Errors
     /// Reason why it is not known.
-    pub fn tip(&self, of: &Repository) -> Result<Tip, Failure> {
+    pub fn tip(&self, of: &Repository) -> Result<RemoteHead, Failure> {
         let session = self.session(of, Path::new("/"))?;
         if let Some(commit) = of.commit() {
-            return Ok(Tip {
+            return Ok(RemoteHead {
                 reference: commit.to_owned(),
                 commit: commit.to_owned(),
             });
@@ -204,7 +204,7 @@ impl Git {
     ///
     /// # Errors
     /// Reason why they are not known.
-    pub fn manifests(&self, of: &Repository, tip: &Tip) -> Result<Content, Failure> {
+    pub fn manifests(&self, of: &Repository, tip: &RemoteHead) -> Result<Content, Failure> {
         let scratch = Scratch::new(&self.scratch).map_err(|error| of.unusable(&error))?;
         let session = self.session(of, &scratch.0)?;
         session.git(&["init", "--quiet", "--bare", "--template=", "."], READ)?;

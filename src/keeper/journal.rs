@@ -208,7 +208,7 @@ impl LockedJournal {
     /// Forgets the oldest changes that were taken back, or that have no way back and are over, such
     /// as repairs of k3s. What can be taken back is never forgotten, nor is the newest: it has the
     /// last number.
-    pub(super) fn thin(&self) -> Result<()> {
+    pub(super) fn prune(&self) -> Result<()> {
         let is_past = |record: &Record| {
             let is_undone = record.outcome.as_deref() == Some(Outcome::Undone.as_str());
             is_undone || (record.is_one_way && record.outcome.is_some())

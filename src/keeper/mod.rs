@@ -279,7 +279,7 @@ impl Keeper {
                 // Before the last write: nothing would take it back after a kill that follows it.
                 drop(telling.take());
                 journal.write(&record)?;
-                journal.thin()?;
+                journal.prune()?;
                 log::info!("{}: {}", record.id(), summary(&record).sentence);
             }
         }

@@ -27,13 +27,13 @@ use crate::net::tls::{self, Clock, Tls};
 use crate::net::{self, target::Target};
 
 /// Maximum age of a check of the files while the API answers: what was accepted stays good.
-const LOOK_EVERY: Duration = Duration::from_secs(15);
+const POLL_INTERVAL: Duration = Duration::from_secs(15);
 /// Time that calls wait for the files while they have an earlier reading.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
 /// After a failure the files are looked at again sooner, but a peer that refuses everything must
 /// not make us read all the time.
-const LOOK_EVERY_FAILED: Duration = Duration::from_secs(1);
+const POLL_INTERVAL_FAILED: Duration = Duration::from_secs(1);
 
 /// Settings of the client.
 #[derive(Clone, Debug)]
@@ -205,8 +205,8 @@ impl Updater {
     fn fresh(&self, freshness: Freshness) -> Option<Rc<Access>> {
         let slot = self.slot.borrow();
         let every = match freshness {
-            Freshness::Recent => LOOK_EVERY,
-            Freshness::AfterFailure => LOOK_EVERY_FAILED,
+            Freshness::Recent => POLL_INTERVAL,
+            Freshness::AfterFailure => POLL_INTERVAL_FAILED,
         };
         let looked = slot.looked?;
         let is_fresh = (self.now)().mono.since(looked) < every;

@@ -19,8 +19,8 @@ use super::{
 };
 use crate::core::{
     apps::{
-        App, InventoryEntry, Kind, LastChange, Left, Manifest, Outcome, Overlay, Owner, Revision,
-        Simple, Source, Stage, Upstream, kind_of, repository::Repository,
+        App, Contested, InventoryEntry, Kind, LastChange, Manifest, Outcome, Overlay, Owner,
+        Revision, Simple, Source, Stage, Upstream, kind_of, repository::Repository,
     },
     time::Wall,
 };
@@ -116,7 +116,7 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
     secret(&record_name(&app.name), namespace, version, &data)
 }
 
-fn left(left: &Left) -> Value {
+fn left(left: &Contested) -> Value {
     json!({"object": left.object, "field": left.field, "by": left.by})
 }
 
@@ -194,8 +194,8 @@ struct LeftShape {
 fields!(LeftShape { object, field, by });
 
 impl LeftShape {
-    fn left(self) -> Left {
-        Left {
+    fn left(self) -> Contested {
+        Contested {
             object: self.object,
             field: self.field,
             by: self.by,
@@ -687,7 +687,7 @@ mod tests {
                 stage: Stage::Back,
             }),
             unproven_job: "Job shop/migrate".to_owned(),
-            left: vec![Left {
+            left: vec![Contested {
                 object: "Deployment shop/web".to_owned(),
                 field: "spec.replicas".to_owned(),
                 by: "robot".to_owned(),

@@ -322,7 +322,7 @@ impl Record {
 pub struct K3sPlan {
     /// Description of the change.
     pub does: String,
-    /// Findings that hold it up.
+    /// Blocking findings.
     pub refused: Vec<Finding>,
     /// Findings that do not.
     pub warned: Vec<Finding>,

@@ -154,7 +154,7 @@ fn copied(
         signer: Box::new(move || Box::pin(async move { Ok(signer(secret)) })),
         spool: spool.to_owned(),
         every: Some(Duration::from_hours(24)),
-        look_every: Duration::from_millis(20),
+        poll_interval: Duration::from_millis(20),
         shared_state: Rc::clone(&shared_state),
     };
     let is_it = || {

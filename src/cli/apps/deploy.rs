@@ -1,93 +1,78 @@
-//! `apps apply`, `rollback` and `remove`.
+//! `apps deploy`: an app of one container, or of a Git repository.
 
-use std::{path::Path, time::Duration};
+use std::{io, path::Path};
 
-use serde_json::{Value, json};
+use litemap::LiteMap;
+use serde_json::json;
 
 use super::{
     super::{
         args::Args,
-        output::{Output, printable},
+        output::Output,
         socket::{self, Ask},
         table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
-        view::View,
     },
-    FILE, NAMESPACE, ONE, PATH, VERSION, WAIT,
-    inspect::compare,
+    VERSION, WAIT,
+    apply::{PRUNE_MOST, follow},
+    git::{self, CREDENTIALS, GIT, PATH, REF},
     path,
-    show::{print_change, verdict},
 };
 use crate::{
-    core::rollout::RolloutVerdict,
+    core::order::GatherExt as _,
     error::{Error, Exit, Result},
-    host::manifests::manifests,
+    files,
+    wire::json::AsObject,
 };
 
-/// Time between two looks of `--wait`.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Standard input in the place of a file.
+const STDIN: &str = "-";
+/// The largest value of a Secret.
+const SECRET_BYTES_MAX: usize = 64 << 10;
 
-/// Consent to lose most of an app.
-pub(super) const PRUNE_MOST: Opt = Opt::flag(
-    "prune-most",
-    "Allow more than half of the app to be deleted",
-);
-
-/// `apps apply`.
-pub(super) static APPLY: Command = Command {
-    name: "apply",
-    about: "Deploy manifests as an app",
+/// `apps deploy`.
+pub(super) static DEPLOY: Command = Command {
+    name: "deploy",
+    about: "Deploy an image or a Git repository as an app, or change one of its options",
     options: &[
-        FILE,
-        Opt::value(
-            "app",
-            Takes::Text,
-            "NAME",
-            "Name of the app (default: that of the file or folder)",
-        ),
-        NAMESPACE,
-        WAIT,
+        Opt::value("image", Takes::Text, "IMAGE", "Image"),
+        GIT,
+        REF,
+        PATH,
+        CREDENTIALS,
         PRUNE_MOST,
-        Opt::flag(
-            "adopt",
-            "Take over objects that exist and do not belong to the app",
-        ),
-        Opt::flag("dry-run", "Show what would change, and change nothing"),
-        SOCKET,
-        CONFIG,
-        SET,
-        JSON,
-    ],
-    notes: "A dry run of everything comes first. A version that does not work is rolled back to the last good one.\n\
-        Objects that the manifests no longer have are deleted once the new version is good; volume claims never are.\n\
-        Objects that do not belong to the app are refused. With --adopt they become the app's: fields that 'kubectl apply' set and the manifests\n\
-        do not have are removed, and 'apps remove' deletes them. The difference is shown first.",
-    examples: &[
-        "sudo pipeops-agent apps apply -f web.yaml --namespace shop --wait",
-        "sudo pipeops-agent apps apply -f shop/ --app shop",
-        "sudo pipeops-agent apps apply -f shop/ --app shop --adopt --dry-run",
-    ],
-    exit: "0 accepted (with --wait: good; with --dry-run: no difference), 1 bad or rolled back (with --dry-run: something would change),\n\
-        2 nothing was deployed.",
-    run: Some(apply),
-    ..Command::BARE
-};
-
-/// `apps rollback`.
-pub(super) static ROLLBACK: Command = Command {
-    name: "rollback",
-    about: "Roll an app back to an earlier version",
-    options: &[
         Opt::value(
-            "to",
+            "namespace",
             Takes::Text,
-            "REVISION",
-            "Revision (default: the last good one before this)",
+            "NAMESPACE",
+            "Namespace (needed the first time)",
         ),
         Opt::value(
-            "auto",
+            "port",
             Takes::Text,
-            "on|off",
-            "Turn automatic rollback of the app on or off, and roll back nothing now",
+            "PORT",
+            "Port that the program listens on",
+        ),
+        Opt::value(
+            "host",
+            Takes::Text,
+            "HOST",
+            "Host name under which it is served",
+        ),
+        Opt::many("env", "KEY=VALUE", "Environment variable"),
+        Opt {
+            former: Some("env-secret"),
+            ..Opt::many(
+                "secret",
+                "KEY=FILE",
+                "Environment variable with a secret value from a file; '-' reads standard input",
+            )
+        },
+        Opt::many("volume", "PATH:SIZE", "Persistent volume: /data:1Gi"),
+        Opt::value(
+            "pull-secret",
+            Takes::Text,
+            "SECRET",
+            "Secret with the credentials of the registry",
         ),
         WAIT,
         SOCKET,
@@ -95,205 +80,149 @@ pub(super) static ROLLBACK: Command = Command {
         SET,
         JSON,
     ],
-    notes: "Jobs are not run again, and a Secret keeps its current value unless it was changed in between.",
+    notes: "From an image it creates a Deployment, a Service (port 80), an Ingress, a Secret and volume claims, and deploys them like 'apps apply'.\n\
+        For an existing app, only the given options change.\n\
+        From a repository it deploys manifests, and again whenever there is a new commit. ssh hosts must be in apps.known_hosts.",
     examples: &[
-        "sudo pipeops-agent apps rollback web --wait",
-        "sudo pipeops-agent apps rollback web --to 3",
-        "sudo pipeops-agent apps rollback web --auto off",
+        "sudo pipeops-agent apps deploy web --namespace shop --image ghcr.io/acme/web:42 --port 8080 --host web.example --wait",
+        "sudo pipeops-agent apps deploy web --image ghcr.io/acme/web:43",
+        "sudo pipeops-agent apps deploy web --secret API_KEY=key.txt",
+        "sudo pipeops-agent apps deploy web --namespace shop --git https://git.example/shop/web.git --ref main --path deploy/",
     ],
-    exit: "0 accepted (with --wait: good), 1 bad, 2 nothing was changed.",
-    run: Some(rollback),
+    exit: "0 accepted (with --wait: good), 1 bad or rolled back, 2 nothing was deployed.",
+    run: Some(deploy),
     ..VERSION
 };
 
-/// `apps remove`.
-pub(super) static REMOVE: Command = Command {
-    name: "remove",
-    about: "Delete an app; its volume claims stay",
-    examples: &["sudo pipeops-agent apps remove web"],
-    exit: "0 removed, 2 it is still there.",
-    run: Some(remove),
-    ..ONE
-};
-
-fn apply(args: &Args, output: &mut Output) -> Result<Exit> {
-    let file = args.path("file").ok_or_else(|| {
-        Error::new("no manifests were named").fix("sudo pipeops-agent apps apply -f FILE")
-    })?;
-    let app = match args.text("app") {
-        Some(app) => app.to_owned(),
-        None => name_of(&file)?,
-    };
-    let body = json!({
-        "app": app,
-        "namespace": args.text("namespace").unwrap_or_default(),
-        "manifests": manifests(&file)?,
-        "prune_most": args.has("prune-most"),
-        "adopt": args.has("adopt"),
-    });
-    let is_dry = args.has("dry-run");
-    if is_dry || (args.has("adopt") && !args.has("json")) {
-        let exit = compare(args, output, (&app, body.clone()))?;
-        if is_dry {
-            return Ok(exit);
-        }
+fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
+    if let Some(url) = args.text("git") {
+        return git::deploy(args, output, url);
     }
-    let accepted = socket::request(
-        args,
-        &Ask::Slow(PATH, body),
-        &format!("{app} was not deployed"),
-    )?;
-    follow(args, output, (&app, &accepted))
-}
-
-fn rollback(args: &Args, output: &mut Output) -> Result<Exit> {
     let app = args.text("NAME").unwrap_or_default();
-    let to = args.read("to", |text| {
-        text.parse::<u64>().map_err(|_number| {
-            "use the number of a revision: pipeops-agent apps history NAME".to_owned()
-        })
+    let port = args.read("port", |text| {
+        let port = text.parse::<u16>().ok().filter(|port| *port > 0);
+        port.ok_or_else(|| "use a number from 1 to 65535".to_owned())
     })?;
-    let auto = args.read("auto", |text| match text {
-        "on" | "off" => Ok(text.to_owned()),
-        _ => Err("use 'on' or 'off'".to_owned()),
-    })?;
-    if auto.is_some() && (to.is_some() || args.has("wait")) {
-        return Err(
-            Error::new("--auto changes a setting and rolls nothing back")
-                .fix("leave out --to and --wait"),
-        );
+    let secrets = pairs(args, ("secret", '='))?;
+    if secrets.values().filter(|file| *file == STDIN).count() > 1 {
+        return Err(Error::new("standard input has one secret value")
+            .fix("name a file for each of the others: --secret KEY=FILE"));
     }
-    let body = json!({ "to": to.unwrap_or(0), "auto": auto.as_deref().unwrap_or_default() });
-    let accepted = socket::request(
-        args,
-        &Ask::Slow(&path(app, "/rollback"), body),
-        &match &auto {
-            Some(_) => format!("automatic rollback of {app} stays as it is"),
-            None => format!("{app} was not rolled back"),
-        },
-    )?;
-    if auto.is_some() {
-        if args.has("json") {
-            output.json(&accepted);
-        } else {
-            let sentence = printable(View::new(&accepted).text("sentence"));
-            output.line(&format!("{}: {sentence}", printable(app)));
-        }
-        return Ok(Exit::Fine);
+    let mut secret_env = LiteMap::new_vec();
+    for (key, file) in secrets {
+        let value = secret(&key, Path::new(&file))?;
+        secret_env.insert(key, value);
     }
+    let env = pairs(args, ("env", '='))?;
+    let volumes = pairs(args, ("volume", ':'))?;
+    let body = json!({
+        "namespace": args.text("namespace").unwrap_or_default(),
+        "image": args.text("image"),
+        "port": port,
+        "host": args.text("host"),
+        "env": AsObject(&env),
+        "secret_env": AsObject(&secret_env),
+        "volumes": AsObject(&volumes),
+        "pull_secret": args.text("pull-secret"),
+    });
+    let cannot = format!("{app} was not deployed");
+    let ask = Ask::Slow(&path(app, "/deploy"), body);
+    let accepted = socket::request(args, &ask, &cannot)?;
     follow(args, output, (app, &accepted))
 }
 
-fn remove(args: &Args, output: &mut Output) -> Result<Exit> {
-    let app = args.text("NAME").unwrap_or_default();
-    let removed = socket::request(
-        args,
-        &Ask::Delete(&path(app, "")),
-        &format!("{app} was not removed"),
-    )?;
-    if args.has("json") {
-        output.json(&removed);
-        return Ok(Exit::Fine);
-    }
-    output.line(&format!("{} is removed", printable(app)));
-    let kept = removed
-        .get("kept")
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    for claim in kept.iter().filter_map(Value::as_str) {
-        output.line(&format!("  kept with its data: {}", printable(claim)));
-    }
-    Ok(Exit::Fine)
-}
-
-/// The name of a file or folder as that of an app.
-fn name_of(file: &Path) -> Result<String> {
-    let whole = file
-        .canonicalize()
-        .unwrap_or_else(|_missing| file.to_path_buf());
-    let name = whole
-        .file_stem()
-        .map(|name| name.to_string_lossy().into_owned());
-    name.filter(|name| crate::core::apps::is_name(name))
-        .ok_or_else(|| {
-            Error::new(format!("{} does not name an app", file.display()))
-                .fix("add --app NAME: lowercase letters, digits and dashes")
+/// The pairs of an option that may be given many times.
+fn pairs(args: &Args, (name, separator): (&str, char)) -> Result<LiteMap<String, String>> {
+    let pair = |text: String| {
+        let pair = text
+            .split_once(separator)
+            .filter(|(key, value)| !key.is_empty() && (name == "env" || !value.is_empty()));
+        // The text is not repeated: people take one option for the other.
+        let pair = pair.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        pair.ok_or_else(|| {
+            Error::new(format!("invalid value for --{name}"))
+                .fix("pipeops-agent apps deploy --help has an example")
         })
+    };
+    let pairs: Vec<_> = args
+        .all(name)
+        .into_iter()
+        .map(pair)
+        .collect::<Result<_>>()?;
+    Ok(pairs.into_iter().gather())
 }
 
-/// Says that a change was accepted; with `--wait` until it is over.
-pub(super) fn follow(
-    args: &Args,
-    output: &mut Output,
-    (app, accepted): (&str, &Value),
-) -> Result<Exit> {
-    let change = View::new(accepted).text("change").to_owned();
-    let notice = View::new(accepted).text("notice");
-    if !notice.is_empty() && !args.has("json") {
-        output.line(&format!("note: {}", printable(notice)));
-    }
-    if !args.has("wait") {
-        if args.has("json") {
-            output.json(accepted);
-        } else {
-            let revision = View::new(accepted).count("revision").unwrap_or(0);
-            output.line(&format!(
-                "revision {revision} of {} is being deployed: pipeops-agent apps why {}",
-                printable(app),
-                printable(app)
-            ));
-        }
-        return Ok(Exit::Fine);
-    }
-    let mut last = String::new();
-    loop {
-        let value = socket::request(
-            args,
-            &Ask::Test(&path(app, "/why")),
-            "the verdict is not known",
-        )?;
-        let state = View::new(&value).at("change");
-        if state.text("id") != change {
-            return Err(
-                Error::new(format!("{app} was changed by somebody else meanwhile"))
-                    .fix(format!("pipeops-agent apps why {app}")),
-            );
-        }
-        if state.text("state") != "under way" {
-            return Ok(over(
-                args,
-                output,
-                (&value, state.text("state"), state.text("why")),
-            ));
-        }
-        let said = format!(
-            "{}: {}",
-            verdict(&value).as_str(),
-            View::new(&value).text("sentence")
+/// The secret value of a variable: a file without the end of its last line.
+fn secret(key: &str, file: &Path) -> Result<String> {
+    let content = if file == Path::new(STDIN) {
+        Some(at_most(io::stdin(), SECRET_BYTES_MAX)?)
+    } else {
+        files::read_if_there(file, SECRET_BYTES_MAX)?
+    };
+    let content = content.ok_or_else(|| {
+        // The name is not repeated: it may be the value.
+        Error::new(format!("the file that --secret {key}= names does not exist")).fix(format!(
+            "--secret takes a file, not the value: --secret {key}=FILE, or --secret {key}=- for standard input"
+        ))
+    })?;
+    let text = String::from_utf8(content).map_err(|error| {
+        Error::new(format!(
+            "cannot read a secret value from {}",
+            file.display()
+        ))
+        .because(&error.utf8_error())
+    })?;
+    let line = text
+        .strip_suffix("\r\n")
+        .or_else(|| text.strip_suffix('\n'));
+    Ok(line.unwrap_or(&text).to_owned())
+}
+
+/// Reads standard input. What is longer is refused, because a part of it is not what was meant.
+fn at_most(input: impl io::Read, bytes_max: usize) -> Result<Vec<u8>> {
+    let cannot = || Error::new("cannot read a secret value from standard input");
+    let content = files::at_most(input, bytes_max).map_err(|error| cannot().because(&error))?;
+    content.ok_or_else(|| cannot().why(format!("it is longer than {bytes_max} bytes")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_of_standard_input_is_whole_or_refused() {
+        assert_eq!(at_most(&b"abc"[..], 3).unwrap(), b"abc");
+        let error = at_most(&b"abcd"[..], 3).unwrap_err();
+        assert!(
+            error.sentence().contains("longer than 3 bytes"),
+            "{error:?}"
         );
-        let is_countdown =
-            verdict(&value) == RolloutVerdict::Soaking && last.starts_with("soaking");
-        if said != last && !is_countdown && !args.has("json") {
-            output.line(&printable(&said));
-        }
-        last = said;
-        if output.is_over() || !output.rest(LOOK_EVERY) {
-            return Ok(Exit::CouldNotRun);
-        }
     }
-}
 
-fn over(args: &Args, output: &mut Output, (value, state, why): (&Value, &str, &str)) -> Exit {
-    if args.has("json") {
-        output.json(value);
-    } else {
-        print_change(value, output);
-        output.line(&printable(why));
+    #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test's own file need not survive a power cut"
+    )]
+    fn a_secret_is_a_file_without_the_end_of_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        for (content, wanted) in [
+            ("a\nb\n", "a\nb"),
+            ("a\r\n", "a"),
+            ("a", "a"),
+            ("a\n\n", "a\n"),
+        ] {
+            std::fs::write(&file, content).unwrap();
+            assert_eq!(secret("KEY", &file).unwrap(), wanted, "{content:?}");
+        }
     }
-    if state == "done" {
-        Exit::Fine
-    } else {
-        Exit::Problem
+
+    #[test]
+    fn a_value_in_the_place_of_a_file_is_not_repeated() {
+        let error = secret("API_KEY", Path::new("s3cret")).unwrap_err();
+        let said = format!("{error:?}");
+        assert!(!said.contains("s3cret"), "{said}");
+        assert!(said.contains("--secret API_KEY=FILE"), "{said}");
     }
 }

@@ -11,7 +11,7 @@ use super::{
         view::View,
     },
     VERSION, WAIT,
-    deploy::{PRUNE_MOST, follow},
+    apply::{PRUNE_MOST, follow},
     path,
 };
 use crate::error::{Error, Exit, Result};

@@ -1,12 +1,12 @@
 //! `apps`: deploys apps, explains their state, rolls them back.
 
+mod apply;
 mod deploy;
 mod git;
 mod inspect;
 mod operate;
 mod replay;
 mod show;
-mod simple;
 mod suggest;
 
 use serde_json::Value;
@@ -24,8 +24,8 @@ pub(super) static COMMAND: Command = Command {
     name: "apps",
     about: "Deploy apps, find out why they do not work, roll them back",
     below: &[
-        &deploy::APPLY,
-        &simple::DEPLOY,
+        &apply::APPLY,
+        &deploy::DEPLOY,
         &show::LIST,
         &show::SHOW,
         &show::WHY,
@@ -33,7 +33,7 @@ pub(super) static COMMAND: Command = Command {
         &inspect::EVENTS,
         &inspect::DIFF,
         &show::HISTORY,
-        &deploy::ROLLBACK,
+        &apply::ROLLBACK,
         &operate::RESTART,
         &operate::SCALE,
         &suggest::SUGGEST,
@@ -41,7 +41,7 @@ pub(super) static COMMAND: Command = Command {
         &operate::CANCEL,
         &operate::PAUSE,
         &operate::RESUME,
-        &deploy::REMOVE,
+        &apply::REMOVE,
         &replay::COMMAND,
     ],
     examples: &[

@@ -11,7 +11,7 @@ use super::{
         view::View,
     },
     ONE, VERSION, WAIT,
-    deploy::follow,
+    apply::follow,
     path,
 };
 use crate::error::{Error, Exit, Result};

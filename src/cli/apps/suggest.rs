@@ -11,7 +11,7 @@ use super::{
         view::View,
     },
     ONE, WAIT,
-    deploy::follow,
+    apply::follow,
     path,
 };
 use crate::error::{Exit, Result};

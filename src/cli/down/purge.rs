@@ -369,7 +369,8 @@ mod tests {
     #[test]
     fn every_service_for_k3s_is_known_here_and_to_the_package() {
         let inits = [Init::Systemd, Init::OpenRc];
-        let made = inits.map(|init| [watch::made(init), connect::made(init)].concat());
+        let made =
+            inits.map(|init| [watch::created_paths(init), connect::created_paths(init)].concat());
         let resume = inits.map(plan::no_resume).concat();
         let resume = resume.iter().filter_map(|step| {
             let Step::Gone { path, .. } = step else {

@@ -119,7 +119,9 @@ static UNINSTALL: Command = Command {
 static RESUME: Command = Command {
     name: "resume",
     about: "Finish or undo an interrupted change of k3s",
-    is_internal: true,
+    notes: "A change is interrupted by Ctrl-C, a lost SSH session or a power cut. The next boot finishes it, too.",
+    examples: &["sudo pipeops-agent k3s resume"],
+    exit: "0 nothing is unfinished, or it was finished, 1 it was undone or failed, 2 the command could not run.",
     run: Some(resume),
     ..Command::BARE
 };

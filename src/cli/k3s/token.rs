@@ -12,7 +12,7 @@ use crate::{
     core::k3s::Role,
     error::{Exit, Result},
     files,
-    keeper::k3s::Invite,
+    keeper::k3s::InviteRequest,
     wire::keeper::PlannedStep,
 };
 
@@ -67,7 +67,7 @@ fn token(args: &Args, output: &mut Output) -> Result<Exit> {
     let minutes = minutes.unwrap_or(60);
     let is_for_server = args.has("server-role");
     let file = args.path("to");
-    let wanted = Invite {
+    let wanted = InviteRequest {
         lifetime: format!("{minutes}m"),
         address: args.text("address").map(str::to_owned),
         role: if is_for_server {

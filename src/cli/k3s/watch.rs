@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, Exit, Result},
-    keeper::{Keeper, k3s::Look},
+    keeper::{Keeper, k3s::WatchOptions},
     net::tls::build_date,
 };
 
@@ -59,7 +59,7 @@ fn watch(args: &Args, output: &mut Output) -> Result<Exit> {
 fn look(keeper: &Keeper, args: &Args, output: &mut Output) -> Result<Exit> {
     let loaded = load(args);
     let allow = loaded.keeper().allow;
-    let wanted = Look {
+    let wanted = WatchOptions {
         repairs: allow.repair,
         backups: allow
             .backup
@@ -68,7 +68,7 @@ fn look(keeper: &Keeper, args: &Args, output: &mut Output) -> Result<Exit> {
         group: connect::user(&loaded).map(|user| user.gid.as_raw()),
         built: build_date(),
     };
-    Ok(match keeper.k3s_look(&wanted)? {
+    Ok(match keeper.k3s_watch_once(&wanted)? {
         None => Exit::Fine,
         Some(repaired) => {
             output.line(&printable(&repaired.seen));

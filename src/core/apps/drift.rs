@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::{App, MANAGER, Owner};
 
-/// A field that is left to somebody who takes it back again and again, or an object that somebody
+/// A field that is left to somebody who changes it again and again, or an object that somebody
 /// deletes again and again.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Left {
+pub struct Contested {
     /// Object: `Deployment shop/web`.
     pub object: String,
     /// Path: `spec.replicas`; empty where the object is deleted.

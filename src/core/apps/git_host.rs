@@ -5,7 +5,7 @@ use std::{fmt, net::Ipv6Addr};
 use super::repository::{Cause, Failure, Repository};
 use crate::core::url::Authority;
 
-/// Host with its port, in one form for each: small letters, an IPv6 address as short as it can be.
+/// Host with its port, in one form for each: lower case, an IPv6 address as short as it can be.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GitHost {
     name: String,
@@ -73,7 +73,7 @@ impl Repository {
     /// the owner lists.
     ///
     /// # Errors
-    /// It may not, with the line that would allow it.
+    /// Not allowed; the line that would allow it.
     pub fn is_listed(&self, hosts: &[GitHost]) -> Result<(), Failure> {
         let Some(host) = self.git_host() else {
             let why = format!(

@@ -31,7 +31,7 @@ pub use charts::account_of_chart;
 pub use difference::{Difference, differences};
 pub use digests::{Need, digests, images_to_keep, needs, pod_of, unpinned, workload};
 pub use discovery::{CREATE_FIRST, discovered};
-pub use drift::{Left, keep_left, last_changed_by, our_fields};
+pub use drift::{Contested, keep_left, last_changed_by, our_fields};
 pub use git_host::GitHost;
 pub use kinds::{
     CHARTS, GATEWAY, JOB, Kind, NODE, granted_apart, is_custom_group, kind_of, read_for,
@@ -61,7 +61,7 @@ pub const MANAGER: &str = "pipeops-apps";
 /// stands in the record alone, which no other account reads.
 pub const NONCE: &str = "pipeops.io/created-by";
 
-/// Returns whether a name can be that of an app: a DNS label of 40 letters at most, because Secrets
+/// Returns whether a name can be that of an app: a DNS label of 40 characters at most, because Secrets
 /// are named by it.
 pub fn is_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

@@ -21,7 +21,7 @@ const RECONFIGURED_MAX: usize = 8;
 /// Word between the sizes of a manifest and those that take their place.
 const BECOMES: &str = " > ";
 
-/// Wishes beside the manifests.
+/// Changes on top of the manifests: scale, restart, digests, sizes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Overlay {
     /// Numbers of Pods, by workload: `Deployment/web`.
@@ -59,8 +59,8 @@ impl Overlay {
         )
     }
 
-    /// Lays the wishes over manifests.
-    pub fn lay(&self, manifests: &mut [Manifest]) {
+    /// Applies the overlay to manifests.
+    pub fn apply(&self, manifests: &mut [Manifest]) {
         for manifest in manifests {
             if let Some(count) = Self::key(manifest).and_then(|key| self.scaled.get(&key)) {
                 place(
@@ -250,7 +250,7 @@ mod tests {
             ..Overlay::default()
         };
         let mut laid = manifests.clone();
-        overlay.lay(&mut laid);
+        overlay.apply(&mut laid);
         let of = |kind: &str| laid.iter().find(|one| one.kind.name == kind).unwrap();
         assert_eq!(of("Deployment").object["spec"]["replicas"], 3);
         assert!(of("DaemonSet").object["spec"].get("replicas").is_none());
@@ -262,7 +262,7 @@ mod tests {
         overlay.fit(&manifests);
         assert_eq!(overlay.scaled.len(), 1);
         let mut same = manifests.clone();
-        Overlay::default().lay(&mut same);
+        Overlay::default().apply(&mut same);
         assert_eq!(same, manifests);
     }
 
@@ -317,7 +317,7 @@ mod tests {
         let again = overlay.clone();
         overlay.reconfigure(&map, &map, at(4000));
         assert_eq!(overlay, again);
-        overlay.lay(&mut map);
+        overlay.apply(&mut map);
         let annotation = |manifest: &Manifest| {
             let path = ["spec", "template", "metadata", "annotations", RESTARTED];
             let found = path
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!((of("other"), of("settings"), of("key")), (None, None, None));
         // A restart of all is newer.
         overlay.restarted = at(5000);
-        overlay.lay(&mut map);
+        overlay.apply(&mut map);
         let all = map.iter().filter_map(annotation);
         assert!(all.eq(std::iter::repeat_n(at(5000).rfc3339(), 3)));
     }
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(overlay.sized.len(), 2);
         let mut laid = text("web:2", "65536Ki");
         overlay.fit(&laid);
-        overlay.lay(&mut laid);
+        overlay.apply(&mut laid);
         for manifest in &laid {
             let all: Vec<_> = containers(manifest).map(|one| &one["resources"]).collect();
             let wanted = serde_json::json!({"requests": {"cpu": "60m"}, "limits": {"memory": "96Mi", "gpu": 1}});

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     super::{order::OrderExt as _, rollout::RolloutVerdict, time::Wall},
-    drift::Left,
+    drift::Contested,
     kinds::{Kind, kind_of},
     manifests::Manifest,
     overlay::Overlay,
@@ -120,7 +120,7 @@ pub struct Revision {
     pub at: Wall,
     /// Requester.
     pub by: String,
-    /// Wishes beside its manifests.
+    /// Changes on top of its manifests.
     pub overlay: Overlay,
     /// Result; empty while there is none.
     pub outcome: Outcome,
@@ -261,7 +261,7 @@ pub struct App {
     /// Objects that are ours.
     pub inventory: Vec<InventoryEntry>,
     /// Fields that are left to others.
-    pub left: Vec<Left>,
+    pub left: Vec<Contested>,
     /// Oldest first.
     pub revisions: Vec<Revision>,
 }
@@ -361,7 +361,7 @@ impl App {
             .find(|revision| revision.number == number)
     }
 
-    /// Wishes beside the manifests of a revision; none where it is forgotten.
+    /// Overlay of a revision; none where it is forgotten.
     pub fn overlay(&self, number: u64) -> Overlay {
         let revision = self.revision(number);
         revision

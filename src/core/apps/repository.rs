@@ -109,7 +109,7 @@ impl Repository {
     ///
     /// # Errors
     /// The repository does not have it, or both a branch and a tag of that name.
-    pub fn choose(&self, listed: &str) -> Result<Tip, Failure> {
+    pub fn choose(&self, listed: &str) -> Result<RemoteHead, Failure> {
         let lines = listed.lines().filter_map(|line| line.split_once('\t'));
         let known: Vec<_> = lines
             .filter(|(commit, _)| is_commit(commit))
@@ -134,7 +134,7 @@ impl Repository {
             );
             return Err(self.failure(Cause::Reference, &why, &fix));
         }
-        Ok(Tip {
+        Ok(RemoteHead {
             reference: name.trim_end_matches("^{}").to_owned(),
             commit: (*commit).to_owned(),
         })
@@ -175,9 +175,9 @@ impl Repository {
     }
 }
 
-/// End of a branch, or a tag.
+/// Reference of a remote repository, with its commit: the head of a branch, or a tag.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Tip {
+pub struct RemoteHead {
     /// Whole name of the reference, or a commit.
     pub reference: String,
     pub commit: String,
@@ -323,7 +323,7 @@ impl Cause {
     }
 }
 
-/// Parts of messages of git, ssh and curl (as of git 2.39 and OpenSSH 9.2), in small letters; the
+/// Parts of messages of git, ssh and curl (as of git 2.39 and OpenSSH 9.2), in lower case; the
 /// first cause that fits holds.
 const SIGNS: &[(Cause, &[&str])] = &[
     (

@@ -144,13 +144,13 @@ impl Staged {
     /// Judges whether it may come before the rest of an app in this namespace.
     ///
     /// # Errors
-    /// It may not, or does not serve what the rest uses.
+    /// The object is not allowed, or does not serve what the rest uses.
     pub fn may_come(&self, namespace: &str, rest: &[Value]) -> Result<(), Problem> {
         let group = text(&self.object, "/spec/group");
         if self.is_namespace() && self.name != namespace {
             return Err(problem(
                 self.in_words(),
-                format!("the app lies in the namespace {namespace}, and creates no other one"),
+                format!("the app is in namespace {namespace}, and creates no other one"),
                 format!("kubectl create namespace {}", self.name),
             ));
         }

@@ -81,7 +81,7 @@ impl NamedLimits {
         lines.collect()
     }
 
-    /// Takes in the limits of a backup that a person made.
+    /// Adds the limits of a manual backup.
     pub fn name(&mut self, folder: &str, limits: Limits) {
         self.0.remove(folder);
         let is_plain = !folder.chars().any(char::is_control);
@@ -211,7 +211,7 @@ pub struct Origin {
 pub fn refusal(backup: &Origin, here: &Origin) -> Option<(String, String)> {
     if backup.node != here.node {
         let why = format!(
-            "it is of the node {}, and this one is {}: volumes and Pods belong to the name of a node",
+            "it was taken on node {}, and this is {}: Pods and volumes are bound to the node name",
             backup.node, here.node
         );
         let fix = format!(
@@ -224,14 +224,14 @@ pub fn refusal(backup: &Origin, here: &Origin) -> Option<(String, String)> {
         Change::None | Change::Patch | Change::Minor => None,
         Change::Refused(_) if here.version < backup.version => Some((
             format!(
-                "it is of k3s {}, and {} does not read the datastore of a newer version",
+                "it was taken with k3s {}, and {} does not read the datastore of a newer version",
                 backup.version, here.version
             ),
             format!("install k3s {} or later first", backup.version),
         )),
         Change::Refused(_) => Some((
             format!(
-                "it is of k3s {}, and {} is more than one minor version later, which Kubernetes does not support",
+                "it was taken with k3s {}, and {} is more than one minor version later, which Kubernetes does not support",
                 backup.version, here.version
             ),
             format!(

@@ -19,20 +19,20 @@ pub const UNIT: &str = "/etc/systemd/system/pipeops-k3s-connect.service";
 pub const TIMER: &str = "/etc/systemd/system/pipeops-k3s-connect.timer";
 /// Directory that a removal takes if nothing else is in it.
 pub const WANTS: &str = "/etc/systemd/system/timers.target.wants";
-const WANTED: &str = "/etc/systemd/system/timers.target.wants/pipeops-k3s-connect.timer";
+const WANTS_LINK: &str = "/etc/systemd/system/timers.target.wants/pipeops-k3s-connect.timer";
 /// Service of OpenRC, which has no timers.
 const SERVICE: &str = "/etc/init.d/pipeops-k3s-connect";
-const LEVEL: &str = "/etc/runlevels/default/pipeops-k3s-connect";
+const RUNLEVEL_LINK: &str = "/etc/runlevels/default/pipeops-k3s-connect";
 /// The agent's account.
 pub const ACCOUNT: &str = "pipeops-agent";
 /// Lifetime of a token. Fourteen tries to make the next one fail before it ends.
 pub const LIFETIME: &str = "168h";
 /// Question to the administrator's kubeconfig: address of the API, and its CA.
-pub const QUESTION: &str =
+pub const JSONPATH: &str =
     "{.clusters[0].cluster.server} {.clusters[0].cluster.certificate-authority-data}";
 
 /// File that is there where the credential is renewed.
-pub const fn mark(init: Init) -> &'static str {
+pub const fn unit_path(init: Init) -> &'static str {
     match init {
         Init::Systemd => TIMER,
         Init::OpenRc => SERVICE,
@@ -40,7 +40,7 @@ pub const fn mark(init: Init) -> &'static str {
 }
 
 /// Command after which no credential is made.
-pub const fn stop(init: Init) -> &'static str {
+pub const fn stop_command(init: Init) -> &'static str {
     match init {
         Init::Systemd => "systemctl stop pipeops-k3s-connect.timer pipeops-k3s-connect.service",
         Init::OpenRc => "rc-service pipeops-k3s-connect stop",
@@ -56,10 +56,10 @@ pub const fn again(init: Init) -> &'static str {
 }
 
 /// Paths that a removal of k3s takes.
-pub const fn made(init: Init) -> &'static [&'static str] {
+pub const fn created_paths(init: Init) -> &'static [&'static str] {
     match init {
-        Init::Systemd => &[WANTED, TIMER, UNIT, DIRECTORY],
-        Init::OpenRc => &[LEVEL, SERVICE, DIRECTORY],
+        Init::Systemd => &[WANTS_LINK, TIMER, UNIT, DIRECTORY],
+        Init::OpenRc => &[RUNLEVEL_LINK, SERVICE, DIRECTORY],
     }
 }
 
@@ -77,20 +77,23 @@ pub fn steps(init: Init, program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<
                 file(UNIT, texts::connect(init, program), 0o644),
                 file(TIMER, include_str!("texts/connect.timer").to_owned(), 0o644),
                 Step::Link {
-                    path: WANTED.to_owned(),
+                    path: WANTS_LINK.to_owned(),
                     target: TIMER.to_owned(),
                 },
                 run("systemctl daemon-reload", ""),
-                run("systemctl start pipeops-k3s-connect.timer", stop(init)),
+                run(
+                    "systemctl start pipeops-k3s-connect.timer",
+                    stop_command(init),
+                ),
             ]);
         }
         Init::OpenRc => steps.extend([
             file(SERVICE, texts::connect(init, program), 0o755),
             Step::Link {
-                path: LEVEL.to_owned(),
+                path: RUNLEVEL_LINK.to_owned(),
                 target: SERVICE.to_owned(),
             },
-            run("rc-service pipeops-k3s-connect start", stop(init)),
+            run("rc-service pipeops-k3s-connect start", stop_command(init)),
         ]),
     }
     steps
@@ -106,7 +109,7 @@ pub struct Bearer<'a> {
     pub note: &'a str,
 }
 
-/// The kubeconfig with this token. `found` is the answer to [`QUESTION`]; `None`: there is
+/// The kubeconfig with this token. `found` is the output of [`JSONPATH`]; `None`: there is
 /// something in it that no address, certificate or token has.
 pub fn kubeconfig(found: &str, bearer: &Bearer<'_>) -> Option<String> {
     let (server, ca) = found.trim().split_once(' ')?;
@@ -213,11 +216,11 @@ mod tests {
                 }
             });
             let mut files: Vec<_> = files.collect();
-            let mut made = made(init).to_vec();
+            let mut made = created_paths(init).to_vec();
             files.sort_unstable();
             made.sort_unstable();
             assert_eq!(files, made);
-            assert!(files.contains(&mark(init)));
+            assert!(files.contains(&unit_path(init)));
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Draining of a node: the Pods that go, those that stay, and those that hold it up.
+//! Draining of a node: the Pods that go, those that stay, and those that block it.
 
 use crate::core::order::OrderExt as _;
 
-/// The question that [`pods`] understands the answer of, for `kubectl get pods -o jsonpath=`.
-pub const QUESTION: &str = "{range .items[*]}{.metadata.namespace}|{.metadata.name}|\
+/// Template whose output [`pods`] reads, for `kubectl get pods -o jsonpath=`.
+pub const JSONPATH: &str = "{range .items[*]}{.metadata.namespace}|{.metadata.name}|\
     {.metadata.ownerReferences[?(@.controller==true)].kind}|\
     {.metadata.annotations.kubernetes\\.io/config\\.mirror}|{.status.phase}|\
     {.spec.volumes[?(@.emptyDir)].name}{\"\\n\"}{end}";
@@ -13,9 +13,9 @@ pub const QUESTION: &str = "{range .items[*]}{.metadata.namespace}|{.metadata.na
 pub enum Fate {
     /// It belongs to the node: a DaemonSet, or a static Pod.
     Stays,
-    /// It is evicted, and its controller starts another one elsewhere.
+    /// Evicted: its controller starts another one elsewhere.
     Moves,
-    /// It has no controller, so nobody starts it again.
+    /// Ended for good: it has no controller, so nothing starts it again.
     Ends,
 }
 
@@ -29,7 +29,7 @@ pub struct Pod {
     pub empty_dirs: Vec<String>,
 }
 
-/// Reads the answer to [`QUESTION`]. Pods that have ended are left out.
+/// Reads the output of [`JSONPATH`]. Pods that have ended are left out.
 pub fn pods(text: &str) -> Vec<Pod> {
     let found = text.lines().filter_map(|line| {
         let mut fields = line.split('|');
@@ -52,8 +52,7 @@ pub fn pods(text: &str) -> Vec<Pod> {
     found.collect()
 }
 
-/// The question that [`takes_pods`] understands the answer of, for `kubectl get nodes -o
-/// jsonpath=`.
+/// Template whose output [`takes_pods`] reads, for `kubectl get nodes -o jsonpath=`.
 pub const NODES: &str = "{range .items[*]}{.metadata.name}|{.spec.unschedulable}|\
     {.spec.taints[*].effect}|{.status.conditions[?(@.type==\"Ready\")].status}{\"\\n\"}{end}";
 

@@ -247,7 +247,7 @@ pub enum Api {
     Node(Node),
     /// There is no such node.
     NoNode,
-    /// It does not answer.
+    /// No answer.
     Silent(String),
 }
 
@@ -264,10 +264,9 @@ pub struct Node {
     pub reported: Option<Wall>,
 }
 
-/// Question that [`Node::parse`] understands the answer of, for `kubectl get -o jsonpath=`: a
-/// server asks for its node and for the Deployment of CoreDNS at once, and a worker may see its
-/// node only.
-pub fn question(role: Role) -> String {
+/// Template whose output [`Node::parse`] reads, for `kubectl get -o jsonpath=`: a server asks for
+/// its node and for the Deployment of CoreDNS at once, and a worker may see its node only.
+pub fn jsonpath(role: Role) -> String {
     let (node, dns) = match role {
         Role::Server => (
             ".items[?(@.kind==\"Node\")]",
@@ -282,8 +281,8 @@ pub fn question(role: Role) -> String {
     )
 }
 
-/// Question about the Pods of CoreDNS, for [`pods_state`].
-pub const PODS_QUESTION: &str = "{range .items[*]}{.metadata.name}{\" on \"}{.spec.nodeName}|{.status.phase}|\
+/// Template about the Pods of CoreDNS, for [`pods_state`].
+pub const PODS_JSONPATH: &str = "{range .items[*]}{.metadata.name}{\" on \"}{.spec.nodeName}|{.status.phase}|\
     {.status.conditions[?(@.type==\"PodScheduled\")].message}|\
     {.status.containerStatuses[*].state.waiting.reason}|{.status.containerStatuses[*].state.waiting.message}|\
     {.status.containerStatuses[*].lastState.terminated.reason}{\"\\n\\n\"}{end}";
@@ -303,7 +302,7 @@ pub fn pods_state(answer: &str) -> String {
 }
 
 impl Node {
-    /// Reads the answer to [`question`].
+    /// Reads the output of [`jsonpath`].
     pub fn parse(text: &str) -> Option<Self> {
         let mut node = Self::default();
         for line in text.lines() {
@@ -597,7 +596,7 @@ pub const FAULTS: &[Fault] = &[
             )
             .or_else(|| state.damage.as_ref().map(found))
         },
-        fix: "restore the newest backup: sudo pipeops-agent k3s status names it, then: sudo pipeops-agent k3s restore; look at the disk, too: dmesg | tail",
+        fix: "restore the newest backup: sudo pipeops-agent k3s status names it, then: sudo pipeops-agent k3s restore; check the disk, too: dmesg | tail",
         ..LOOP
     },
     Fault {
@@ -806,8 +805,8 @@ pub const FAULTS: &[Fault] = &[
         part: Component::Node,
         severity: Warning,
         confidence: Confidence::Certain,
-        from: "the name of this machine, or node-name in its settings, is another one than when k3s came under management, so that k3s \
-            registers as another node when it starts",
+        from: "the name of this machine, or node-name in its settings, has changed since k3s was installed or adopted, so k3s would \
+            register as a new node at its next start",
         detect: |state| {
             let name = state.renamed.as_ref()?;
             Some(format!(
@@ -831,7 +830,7 @@ pub const FAULTS: &[Fault] = &[
         },
         grace_s: 60,
         repair: Some(Repair::Restart),
-        fix: "sudo systemctl restart k3s registers it again; look at node-name in /etc/rancher/k3s/config.yaml",
+        fix: "sudo systemctl restart k3s registers it again; check node-name in /etc/rancher/k3s/config.yaml",
     },
     // No repair: whoever removed a worker from its cluster meant it.
     Fault {
@@ -1028,8 +1027,8 @@ pub const FAULTS: &[Fault] = &[
         part: Component::Dns,
         severity: Critical,
         confidence: Confidence::Certain,
-        from: "the API answers, the node is Ready, and no Pod of the Deployment coredns in kube-system is, for four minutes; not \
-            where there is none, or where it was scaled to none",
+        from: "the API answers and the node is Ready, but the Deployment coredns in kube-system has had no ready Pod for four \
+            minutes; ignored if it does not exist or is scaled to 0",
         detect: |state| {
             let is_it = node(state)?.lacks_dns;
             is_it.then(|| {
@@ -1187,7 +1186,7 @@ fn says(state: &K3sState, words: &[&str]) -> Option<String> {
     says_so(state, &has_one)
 }
 
-/// As [`says`], for a line in small letters.
+/// As [`says`], for a line in lower case.
 fn says_so(state: &K3sState, is_it: &dyn Fn(&str) -> bool) -> Option<String> {
     let (does, times) = if is_looping(state) {
         ("keeps crashing", 1)
@@ -1250,7 +1249,7 @@ mod tests {
         }
         // CoreDNS alone is no node.
         assert_eq!(Node::parse("dns|1|1\n"), None);
-        assert!(!question(Role::Worker).contains("items"));
+        assert!(!jsonpath(Role::Worker).contains("items"));
     }
 
     #[test]

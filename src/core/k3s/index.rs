@@ -101,14 +101,14 @@ impl Index {
     pub fn verified(text: &[u8], signature: &[u8], trust: &Trust, now: Wall) -> Result<Self> {
         let signed = Signed::verified(SUBJECT, text, signature, trust)?;
         if signed.facts("role").ne([ROLE]) {
-            return Err(odd("it is a signed list of something else"));
+            return Err(unusable("it is a signed list of something else"));
         }
         if now > signed.expires {
             let end = signed.expires.rfc3339();
-            return Err(odd(format!(
+            return Err(unusable(format!(
                 "it expired at {end}, so newer versions may be withheld from this machine"
             ))
-            .fix("look at k3s.index, proxies and the clock; or name version and hash: --version VERSION --sha256 HEX")
+            .fix("check k3s.index, proxies and the clock; or name version and hash: --version VERSION --sha256 HEX")
             .retry(Retry::Later));
         }
         Ok(Self {
@@ -174,7 +174,7 @@ pub fn url(mirror: &str, version: Version, names: &Names) -> String {
     format!("{mirror}/{}/{}", version.replace('+', "%2B"), names.binary)
 }
 
-fn odd(why: impl Into<String>) -> Error {
+fn unusable(why: impl Into<String>) -> Error {
     Error::new(format!("{SUBJECT} cannot be used")).why(why)
 }
 

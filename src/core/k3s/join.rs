@@ -1,5 +1,4 @@
-//! Joining of a worker: the token and what vouches for it, the address of the server, and the
-//! reasons why a machine cannot join.
+//! Joining: token, address and checks of a new worker or server.
 //!
 //! Forms of the token: <https://docs.k3s.io/cli/token>.
 
@@ -163,7 +162,7 @@ pub fn is_local(name: &str) -> bool {
     last.is_some_and(|(_, last)| last.eq_ignore_ascii_case("local"))
 }
 
-/// A server, as it answered before anything was sent to it but the question.
+/// A server, as it answered before anything but the request was sent to it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Server {
     pub time: Option<Wall>,

@@ -1,7 +1,7 @@
-//! Leaving of a worker: the volumes that stay on its disk.
+//! Removal of a worker: the volumes that stay on its disk.
 
-/// The question that [`volumes`] understands the answer of, for `kubectl get pv -o jsonpath=`.
-pub const QUESTION: &str = "{range .items[*]}{.metadata.name}|{.spec.claimRef.namespace}/{.spec.claimRef.name}|\
+/// Template whose output [`volumes`] reads, for `kubectl get pv -o jsonpath=`.
+pub const JSONPATH: &str = "{range .items[*]}{.metadata.name}|{.spec.claimRef.namespace}/{.spec.claimRef.name}|\
     {.spec.capacity.storage}|{.spec.local.path}{.spec.hostPath.path}|\
     {.spec.nodeAffinity.required.nodeSelectorTerms[*].matchExpressions[?(@.key==\"kubernetes.io/hostname\")].values[*]}{\"\\n\"}{end}";
 
@@ -16,7 +16,7 @@ pub struct Bound {
     pub path: String,
 }
 
-/// Volumes that are on this node and nowhere else, in the answer to [`QUESTION`].
+/// Volumes that are on this node and nowhere else, in the output of [`JSONPATH`].
 pub fn volumes(answer: &str, node: &str) -> Vec<Bound> {
     let found = answer.lines().filter_map(|line| {
         let mut fields = line.split('|');

@@ -80,32 +80,32 @@ impl Role {
         }
     }
 
-    /// Command of k3s.
-    pub const fn command(self) -> &'static str {
+    /// Subcommand of k3s.
+    pub const fn subcommand(self) -> &'static str {
         match self {
             Self::Server => "server",
             Self::Worker => "agent",
         }
     }
 
-    /// The unit of systemd.
-    pub const fn unit(self) -> &'static str {
+    /// Path of its systemd unit.
+    pub const fn unit_path(self) -> &'static str {
         match self {
             Self::Server => "/etc/systemd/system/k3s.service",
             Self::Worker => "/etc/systemd/system/k3s-agent.service",
         }
     }
 
-    /// The service of OpenRC.
-    pub const fn service(self) -> &'static str {
+    /// Path of its OpenRC init script.
+    pub const fn init_script(self) -> &'static str {
         match self {
             Self::Server => "/etc/init.d/k3s",
             Self::Worker => "/etc/init.d/k3s-agent",
         }
     }
 
-    /// Removes k3s; works without this program.
-    pub const fn uninstall(self) -> &'static str {
+    /// Path of the script that removes k3s without this program.
+    pub const fn uninstall_script(self) -> &'static str {
         match self {
             Self::Server => "/usr/local/bin/k3s-uninstall.sh",
             Self::Worker => "/usr/local/bin/k3s-agent-uninstall.sh",
@@ -158,7 +158,7 @@ const REFUSED: [&str; 19] = [
 pub const WEB_PORTS: &str = "network.web-ports";
 /// Parts of k3s without which nothing takes these ports over.
 pub const INGRESS: [&str; 2] = ["traefik", "servicelb"];
-/// Findings that are told and do not hold anything up.
+/// Checks whose findings are warnings.
 const WARNED: [&str; 10] = [
     "swap.card",
     "disk.card",
@@ -246,13 +246,13 @@ pub type Doubt = (&'static str, String, String);
 /// Step from one version to another.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
-    /// It is the same.
+    /// No change.
     None,
     /// Within a minor version: the datastore stays readable by both.
     Patch,
     /// To the next minor version.
     Minor,
-    /// Not allowed, and why.
+    /// Not supported; the reason.
     Refused(&'static str),
 }
 
@@ -412,16 +412,16 @@ pub fn is_node_name(name: &str) -> bool {
         && name.bytes().last().is_some_and(is_letter)
 }
 
-/// Findings of the doctor, from the point of view of a k3s that is about to come.
+/// Findings of the doctor, from the point of view of a k3s that is to be installed.
 #[derive(Debug, Default)]
 pub struct Findings<'a> {
-    /// These hold it up.
+    /// Blocking findings.
     pub refused: Vec<&'a CheckResult>,
-    /// These are told.
+    /// Warnings.
     pub warned: Vec<&'a CheckResult>,
 }
 
-/// Sorts findings of the doctor; those in `ignored` hold nothing up.
+/// Sorts findings of the doctor; those in `ignored` do not block.
 pub fn findings<'a>(verdicts: &'a [CheckResult], ignored: &[String]) -> Findings<'a> {
     let mut findings = Findings::default();
     let problems = verdicts

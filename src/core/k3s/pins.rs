@@ -49,8 +49,8 @@ pub struct Labels {
     pub left: usize,
 }
 
-/// Question for the names of images, as containerd's client takes it.
-pub fn question(filter: Option<&str>) -> Vec<String> {
+/// Command that lists the names of images, of containerd's client.
+pub fn list_command(filter: Option<&str>) -> Vec<String> {
     let words = [
         BINARY,
         "ctr",

@@ -120,7 +120,7 @@ fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn(&str) -> b
         Init::Systemd => {
             steps.push(run("", "systemctl daemon-reload"));
             // After the unit, so that the undo of the reload above comes after the unit is gone.
-            steps.push(file(wanted.role.unit(), text, 0o644));
+            steps.push(file(wanted.role.unit_path(), text, 0o644));
             steps.extend(shutdown::files(init, &wanted.data_dir, &wanted.note.0));
             for unit in protected {
                 let path = protection(unit);
@@ -141,7 +141,7 @@ fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn(&str) -> b
             directories(steps, "/etc/logrotate.d", is_there);
             let rotation = include_str!("texts/k3s.logrotate").to_owned();
             steps.push(file(ROTATION, rotation, 0o644));
-            steps.push(file(wanted.role.service(), text, 0o755));
+            steps.push(file(wanted.role.init_script(), text, 0o755));
             steps.extend(shutdown::files(init, &wanted.data_dir, &wanted.note.0));
             let name = wanted.role.name();
             steps.push(run(
@@ -167,7 +167,7 @@ fn files(steps: &mut Vec<Step>, wanted: &Install) {
     let (role, data_dir) = (wanted.role, &wanted.data_dir);
     steps.push(file(KILLALL, texts::killall(role, data_dir), 0o755));
     let uninstall = texts::uninstall(role, data_dir);
-    steps.push(file(role.uninstall(), uninstall, 0o755));
+    steps.push(file(role.uninstall_script(), uninstall, 0o755));
     let (path, content) = &wanted.note;
     steps.push(file(path, content.clone(), 0o600));
 }
@@ -192,10 +192,10 @@ fn protection(unit: &str) -> String {
 const ROTATION: &str = "/etc/logrotate.d/k3s";
 
 const RESUME_UNIT: &str = "/etc/systemd/system/pipeops-k3s-resume.service";
-const RESUME_WANTED: &str =
+const RESUME_WANTS_LINK: &str =
     "/etc/systemd/system/multi-user.target.wants/pipeops-k3s-resume.service";
 const RESUME_SERVICE: &str = "/etc/init.d/pipeops-k3s-resume";
-const RESUME_LEVEL: &str = "/etc/runlevels/default/pipeops-k3s-resume";
+const RESUME_RUNLEVEL_LINK: &str = "/etc/runlevels/default/pipeops-k3s-resume";
 
 /// The service that goes on after a power cut, for the time of a change.
 pub fn resume(init: Init, program: &str, data_dir: &str) -> Vec<Step> {
@@ -207,11 +207,11 @@ pub fn resume(init: Init, program: &str, data_dir: &str) -> Vec<Step> {
     match init {
         Init::Systemd => vec![
             file(RESUME_UNIT, text, 0o644),
-            link(RESUME_WANTED, RESUME_UNIT),
+            link(RESUME_WANTS_LINK, RESUME_UNIT),
         ],
         Init::OpenRc => vec![
             file(RESUME_SERVICE, text, 0o755),
-            link(RESUME_LEVEL, RESUME_SERVICE),
+            link(RESUME_RUNLEVEL_LINK, RESUME_SERVICE),
         ],
     }
 }
@@ -219,8 +219,8 @@ pub fn resume(init: Init, program: &str, data_dir: &str) -> Vec<Step> {
 /// The end of [`resume`].
 pub fn no_resume(init: Init) -> Vec<Step> {
     let paths = match init {
-        Init::Systemd => [RESUME_WANTED, RESUME_UNIT],
-        Init::OpenRc => [RESUME_LEVEL, RESUME_SERVICE],
+        Init::Systemd => [RESUME_WANTS_LINK, RESUME_UNIT],
+        Init::OpenRc => [RESUME_RUNLEVEL_LINK, RESUME_SERVICE],
     };
     paths.map(gone).into()
 }
@@ -281,16 +281,20 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
     let init = wanted.init;
     let looks: [(&str, &str, &[&str]); 3] = [
-        (watch::mark(init), watch::stop(init), watch::made(init)),
         (
-            connect::mark(init),
-            connect::stop(init),
-            connect::made(init),
+            watch::unit_path(init),
+            watch::stop_command(init),
+            watch::created_paths(init),
         ),
         (
-            shutdown::mark(init),
-            shutdown::stop(init),
-            shutdown::made(init),
+            connect::unit_path(init),
+            connect::stop_command(init),
+            connect::created_paths(init),
+        ),
+        (
+            shutdown::unit_path(init),
+            shutdown::stop_command(init),
+            shutdown::created_paths(init),
         ),
     ];
     for (mark, stop, made) in looks {
@@ -305,8 +309,8 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
     steps.push(file(KILLALL, texts::killall(role, &wanted.data_dir), 0o755));
     steps.push(run(KILLALL, ""));
     let (unit, disable) = match wanted.init {
-        Init::Systemd => (role.unit(), format!("systemctl disable {name}")),
-        Init::OpenRc => (role.service(), leave_runlevel(name)),
+        Init::Systemd => (role.unit_path(), format!("systemctl disable {name}")),
+        Init::OpenRc => (role.init_script(), leave_runlevel(name)),
     };
     if is_there(unit) {
         steps.push(run(&disable, ""));
@@ -332,7 +336,7 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
         steps.extend([&programs, &wanted.data_dir].map(|path| empty(path)));
     }
     steps.extend(wanted.links.iter().map(|path| gone(path)));
-    steps.extend([BINARY, role.uninstall(), KILLALL].map(gone));
+    steps.extend([BINARY, role.uninstall_script(), KILLALL].map(gone));
     steps.extend([&wanted.note, &shutdown::stopped(&wanted.note)].map(|path| gone(path)));
     // The last of what k3s had there; where somebody has more in it, it stays.
     if wanted.keep == Keep::Nothing {
@@ -454,9 +458,9 @@ fn moved(wanted: &Node) -> Vec<Step> {
     steps
 }
 
-/// Parts of the farewell to a worker.
+/// Removal of a worker from its cluster.
 #[derive(Clone, Debug)]
-pub struct Farewell {
+pub struct NodeRemoval {
     /// The drain; `None`: its machine does not answer, or its node is gone.
     pub node: Option<Node>,
     /// Service manager.
@@ -471,9 +475,9 @@ pub struct Farewell {
     pub api: Option<String>,
 }
 
-/// The steps after which a cluster knows a worker no longer. The node comes first: k3s makes its
+/// Steps that remove a worker from its cluster. The node comes first: k3s makes its
 /// password again as long as there is one.
-pub fn farewell(wanted: &Farewell) -> Vec<Step> {
+pub fn remove_node(wanted: &NodeRemoval) -> Vec<Step> {
     let mut steps = resume(wanted.init, &wanted.program, &wanted.data_dir);
     steps.extend(wanted.node.iter().flat_map(moved));
     let worker = &wanted.worker;
@@ -670,7 +674,13 @@ pub fn bytes(steps: &[Step]) -> u64 {
 
 /// Returns whether a path is of the service that goes on after a power cut.
 pub fn is_resume(path: &str) -> bool {
-    [RESUME_UNIT, RESUME_WANTED, RESUME_SERVICE, RESUME_LEVEL].contains(&path)
+    [
+        RESUME_UNIT,
+        RESUME_WANTS_LINK,
+        RESUME_SERVICE,
+        RESUME_RUNLEVEL_LINK,
+    ]
+    .contains(&path)
 }
 
 fn start(init: Init, role: Role) -> String {
@@ -724,7 +734,7 @@ pub fn restore(wanted: &Restore, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
         path: unpacked.clone(),
     });
     // The cluster of before and the restored one know other accounts and keys.
-    let connects = is_there(connect::mark(wanted.init)).then(|| connect::again(wanted.init));
+    let connects = is_there(connect::unit_path(wanted.init)).then(|| connect::again(wanted.init));
     steps.extend(connects.map(|again| run("", again)));
     steps.extend([
         ready(When::Back),
@@ -908,8 +918,8 @@ mod tests {
             BINARY,
             DROP_IN,
             KILLALL,
-            Role::Server.uninstall(),
-            Role::Server.unit(),
+            Role::Server.uninstall_script(),
+            Role::Server.unit_path(),
             RESUME_UNIT,
             "/note",
         ] {
@@ -969,7 +979,7 @@ mod tests {
             is_forced: false,
             pods: Vec::new(),
         };
-        let wanted = Farewell {
+        let wanted = NodeRemoval {
             node: Some(Node {
                 init: Init::Systemd,
                 program: "/usr/bin/pipeops-agent".to_owned(),
@@ -984,7 +994,7 @@ mod tests {
             worker: "pi".to_owned(),
             api: None,
         };
-        let steps = farewell(&wanted);
+        let steps = remove_node(&wanted);
         let ran = |word: &str| {
             at(
                 &steps,

@@ -5,8 +5,8 @@ use std::{net::IpAddr, time::Duration};
 use super::Version;
 use crate::core::time::Wall;
 
-/// The question that [`Node::parse`] understands the answer of, for `kubectl -o jsonpath=`.
-pub const QUESTION: &str = "{.status.nodeInfo.kubeletVersion}|{.status.conditions[?(@.type==\"Ready\")].status}|\
+/// Template whose output [`Node::parse`] reads, for `kubectl -o jsonpath=`.
+pub const JSONPATH: &str = "{.status.nodeInfo.kubeletVersion}|{.status.conditions[?(@.type==\"Ready\")].status}|\
     {.status.conditions[?(@.type==\"Ready\")].lastHeartbeatTime}|{.spec.unschedulable}";
 
 /// Restarts after which a service that never came up will not come up by itself.
@@ -26,7 +26,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Reads the answer to [`QUESTION`].
+    /// Reads the output of [`JSONPATH`].
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim().split('|');
         let mut next = || parts.next();
@@ -61,7 +61,7 @@ impl Node {
 
 /// The reason that a service of systemd will not come up by itself, from `systemctl show -p
 /// ActiveState -p NRestarts`.
-pub fn is_hopeless(shown: &str, restarts_before: u32) -> Option<String> {
+pub fn failure_reason(shown: &str, restarts_before: u32) -> Option<String> {
     if shown.lines().any(|line| line == "ActiveState=failed") {
         return Some("the service failed".to_owned());
     }
@@ -220,12 +220,12 @@ mod tests {
     #[test]
     fn a_service_that_ends_again_and_again_is_given_up() {
         assert_eq!(
-            is_hopeless("ActiveState=activating\nNRestarts=4\n", 0),
+            failure_reason("ActiveState=activating\nNRestarts=4\n", 0),
             None
         );
-        assert!(is_hopeless("ActiveState=activating\nNRestarts=5\n", 0).is_some());
-        assert_eq!(is_hopeless("ActiveState=active\nNRestarts=7\n", 3), None);
-        assert!(is_hopeless("ActiveState=failed\nNRestarts=0\n", 0).is_some());
+        assert!(failure_reason("ActiveState=activating\nNRestarts=5\n", 0).is_some());
+        assert_eq!(failure_reason("ActiveState=active\nNRestarts=7\n", 3), None);
+        assert!(failure_reason("ActiveState=failed\nNRestarts=0\n", 0).is_some());
     }
 
     #[test]

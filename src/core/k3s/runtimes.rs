@@ -10,7 +10,7 @@ const NAMESPACES: &str = "/run/netns";
 const PLUGINS: &str = "/var/lib/cni";
 /// Places that other runtimes fill as well.
 pub const SHARED: [&str; 3] = [CONTAINERD, NAMESPACES, PLUGINS];
-/// Runtimes by the names of their processes, which the kernel cuts after 15 letters.
+/// Runtimes by the names of their processes, which the kernel cuts after 15 characters.
 const PROCESSES: [(&str, &str); 7] = [
     ("dockerd", "Docker"),
     ("containerd", "containerd"),

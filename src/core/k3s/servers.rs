@@ -57,11 +57,11 @@ pub struct ServerNode {
     pub address: String,
 }
 
-/// The question that [`servers`] understands the answer of, for `kubectl -o jsonpath=`.
-pub const QUESTION: &str = "{range .items[*]}{.metadata.name}|{.status.nodeInfo.kubeletVersion}|\
+/// Template whose output [`servers`] reads, for `kubectl -o jsonpath=`.
+pub const JSONPATH: &str = "{range .items[*]}{.metadata.name}|{.status.nodeInfo.kubeletVersion}|\
     {.status.conditions[?(@.type==\"Ready\")].status}|{.status.addresses[?(@.type==\"InternalIP\")].address}{\"\\n\"}{end}";
 
-/// Reads the answer to [`QUESTION`].
+/// Reads the output of [`JSONPATH`].
 pub fn servers(answer: &str) -> Vec<ServerNode> {
     let found = answer.lines().filter_map(|line| {
         let mut fields = line.split('|');
@@ -90,7 +90,7 @@ pub fn upgrade_doubts(servers: &[ServerNode], own: &str, to: Version) -> Vec<Dou
             found.push((
                 "upgrade.quorum",
                 format!("the server {name} is not Ready, and each that restarts beside it may be one too many"),
-                format!("look at it there: sudo pipeops-agent k3s status; or, if it is gone for good: sudo pipeops-agent node leave {name}"),
+                format!("inspect it there: sudo pipeops-agent k3s status; or, if it is gone for good: sudo pipeops-agent node leave {name}"),
             ));
         } else if let Some(version) = other.version.filter(|it| it.minor + 1 < to.minor) {
             found.push((
@@ -318,8 +318,8 @@ pub fn server_doubts(shared: &Shared, user: &[String]) -> Vec<Doubt> {
 pub const LEASE: &str = "pipeops-k3s-upgrade";
 /// Label of the Lease: the node that has it may remove it, whoever took it over may not lose it.
 pub const LEASE_LABEL: &str = "pipeops.io/held-by";
-/// The question that [`held`] and [`lease`] understand the answer of.
-pub const LEASE_QUESTION: &str = "{.spec.holderIdentity}|{.spec.renewTime}|{.spec.leaseDurationSeconds}|{.metadata.resourceVersion}";
+/// Template whose output [`held`] and [`lease`] read.
+pub const LEASE_JSONPATH: &str = "{.spec.holderIdentity}|{.spec.renewTime}|{.spec.leaseDurationSeconds}|{.metadata.resourceVersion}";
 
 /// The Lease as a manifest. `before` is the answer about the one that it replaces.
 pub fn lease(holder: &str, now: Wall, seconds: u64, before: Option<&str>) -> String {
@@ -341,7 +341,7 @@ pub fn lease(holder: &str, now: Wall, seconds: u64, before: Option<&str>) -> Str
 }
 
 /// Another holder of the Lease, and the time until which it has it. One that is over, and one of
-/// this node, hold nothing up.
+/// this node, block nothing.
 pub fn held(answer: &str, own: &str, now: Wall) -> Option<(String, Wall)> {
     let mut fields = answer.trim().split('|');
     let holder = fields.next().filter(|holder| !holder.is_empty())?;

@@ -9,12 +9,12 @@ use super::{
 };
 
 const UNIT: &str = "/etc/systemd/system/pipeops-k3s-shutdown.service";
-const WANTED: &str = "/etc/systemd/system/multi-user.target.wants/pipeops-k3s-shutdown.service";
+const WANTS_LINK: &str = "/etc/systemd/system/multi-user.target.wants/pipeops-k3s-shutdown.service";
 const SERVICE: &str = "/etc/init.d/pipeops-k3s-shutdown";
-const LEVEL: &str = "/etc/runlevels/shutdown/pipeops-k3s-shutdown";
+const RUNLEVEL_LINK: &str = "/etc/runlevels/shutdown/pipeops-k3s-shutdown";
 
 /// File that is there where Pods are ended by it.
-pub const fn mark(init: Init) -> &'static str {
+pub const fn unit_path(init: Init) -> &'static str {
     match init {
         Init::Systemd => UNIT,
         Init::OpenRc => SERVICE,
@@ -22,7 +22,7 @@ pub const fn mark(init: Init) -> &'static str {
 }
 
 /// Command before a removal: systemd would keep the unit in mind.
-pub const fn stop(init: Init) -> &'static str {
+pub const fn stop_command(init: Init) -> &'static str {
     match init {
         Init::Systemd => "systemctl stop pipeops-k3s-shutdown.service",
         Init::OpenRc => "",
@@ -30,10 +30,10 @@ pub const fn stop(init: Init) -> &'static str {
 }
 
 /// Paths that a removal of k3s takes.
-pub const fn made(init: Init) -> &'static [&'static str] {
+pub const fn created_paths(init: Init) -> &'static [&'static str] {
     match init {
-        Init::Systemd => &[WANTED, UNIT],
-        Init::OpenRc => &[LEVEL, SERVICE],
+        Init::Systemd => &[WANTS_LINK, UNIT],
+        Init::OpenRc => &[RUNLEVEL_LINK, SERVICE],
     }
 }
 
@@ -49,8 +49,8 @@ pub(super) fn files(init: Init, data_dir: &str, note: &str) -> [Step; 2] {
         Init::OpenRc => 0o755,
     };
     let (path, link) = match init {
-        Init::Systemd => (UNIT, WANTED),
-        Init::OpenRc => (SERVICE, LEVEL),
+        Init::Systemd => (UNIT, WANTS_LINK),
+        Init::OpenRc => (SERVICE, RUNLEVEL_LINK),
     };
     [
         file(path, texts::shutdown(init, data_dir, &stopped(note)), mode),
@@ -65,6 +65,6 @@ pub(super) fn files(init: Init, data_dir: &str, note: &str) -> [Step; 2] {
 pub(super) fn start() -> Step {
     run(
         "systemctl start pipeops-k3s-shutdown.service",
-        stop(Init::Systemd),
+        stop_command(Init::Systemd),
     )
 }

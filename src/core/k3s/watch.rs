@@ -1,8 +1,7 @@
 //! Watch over k3s: which fault is there, whether it is repaired now, and when it is left to a
 //! person.
 //!
-//! It remembers from look to look, in one small file in memory; [`WatchState::look`] is all there
-//! is to decide.
+//! Its state between two runs is one small file in memory; [`WatchState::observe`] decides.
 
 use std::fmt::Write as _;
 
@@ -22,50 +21,50 @@ use crate::core::{
     time::{Now, Wall},
 };
 
-/// The file that the watch remembers in, and that the agent reads: root's, in memory.
+/// File with the state of the watch, which the agent reads: root's, in memory.
 pub const STATE: &str = "/run/pipeops-k3s/watch";
-/// State of k3s as the last look saw it, for the agent: root's, in memory.
+/// File with the state of k3s as of the last run, for the agent: root's, in memory.
 pub const STATUS: &str = "/run/pipeops-k3s/status";
 /// Longest such state: some hundred volumes.
 pub const STATUS_BYTES_MAX: usize = 256 * 1024;
-/// Change that is under way, for the agent: root's, in memory.
+/// File with the progress of a change, for the agent: root's, in memory.
 pub const PROGRESS: &str = "/run/pipeops-k3s/doing";
 /// Permissions of these files: the agent's group may read them.
 pub const STATE_MODE: u32 = 0o640;
-/// Service of one look.
+/// Unit of the service that runs the watch once.
 pub const UNIT: &str = "/etc/systemd/system/pipeops-k3s-watch.service";
-/// Timer of that service.
+/// Unit of the timer of that service.
 pub const TIMER: &str = "/etc/systemd/system/pipeops-k3s-watch.timer";
-const WANTED: &str = "/etc/systemd/system/timers.target.wants/pipeops-k3s-watch.timer";
-/// Service of OpenRC, which has no timers: a loop that sleeps.
+const WANTS_LINK: &str = "/etc/systemd/system/timers.target.wants/pipeops-k3s-watch.timer";
+/// Init script for OpenRC, which has no timers: a loop that sleeps.
 pub const SERVICE: &str = "/etc/init.d/pipeops-k3s-watch";
-const LEVEL: &str = "/etc/runlevels/default/pipeops-k3s-watch";
+const RUNLEVEL_LINK: &str = "/etc/runlevels/default/pipeops-k3s-watch";
 
-/// File that is there where k3s is watched.
-pub const fn mark(init: Init) -> &'static str {
+/// Path of a unit that exists where k3s is watched.
+pub const fn unit_path(init: Init) -> &'static str {
     match init {
         Init::Systemd => TIMER,
         Init::OpenRc => SERVICE,
     }
 }
 
-/// Command after which nobody looks.
-pub const fn stop(init: Init) -> &'static str {
+/// Command that stops the watch.
+pub const fn stop_command(init: Init) -> &'static str {
     match init {
         Init::Systemd => "systemctl stop pipeops-k3s-watch.timer pipeops-k3s-watch.service",
         Init::OpenRc => "rc-service pipeops-k3s-watch stop",
     }
 }
 
-/// Paths that a removal of k3s takes.
-pub const fn made(init: Init) -> &'static [&'static str] {
+/// Paths that the watch creates, and a removal of k3s removes.
+pub const fn created_paths(init: Init) -> &'static [&'static str] {
     match init {
-        Init::Systemd => &[WANTED, TIMER, UNIT, STATE, STATUS, PROGRESS, SPOOL],
-        Init::OpenRc => &[LEVEL, SERVICE, STATE, STATUS, PROGRESS, SPOOL],
+        Init::Systemd => &[WANTS_LINK, TIMER, UNIT, STATE, STATUS, PROGRESS, SPOOL],
+        Init::OpenRc => &[RUNLEVEL_LINK, SERVICE, STATE, STATUS, PROGRESS, SPOOL],
     }
 }
 
-/// Seconds between two questions to the API of a k3s that is well: k3s' own client takes a second
+/// Seconds between two requests to the API of a k3s that is well: k3s' own client takes a second
 /// of a small board.
 const ASK_EVERY_S: u64 = 110;
 /// Seconds between two counts of firewall rules: many of them take a small board a second.
@@ -89,9 +88,9 @@ const OPENRC: &str = "openrc";
 /// nobody has to hear of it.
 const STANDS_STILL_S: u64 = 300;
 /// Time from a backup that failed to the next try.
-const BACKUP_AGAIN_MS: i64 = 3_600_000;
+const BACKUP_RETRY_MS: i64 = 3_600_000;
 
-/// The steps that have k3s watched from now on.
+/// Steps that set up the watch.
 pub fn steps(init: Init, program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     let mut steps = Vec::new();
     directories(&mut steps, connect::DIRECTORY, is_there);
@@ -108,29 +107,32 @@ pub fn steps(init: Init, program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<
                 file(UNIT, texts::watch(init, program), 0o644),
                 file(TIMER, include_str!("texts/watch.timer").to_owned(), 0o644),
                 Step::Link {
-                    path: WANTED.to_owned(),
+                    path: WANTS_LINK.to_owned(),
                     target: TIMER.to_owned(),
                 },
                 run("systemctl daemon-reload", ""),
-                run("systemctl start pipeops-k3s-watch.timer", stop(init)),
+                run(
+                    "systemctl start pipeops-k3s-watch.timer",
+                    stop_command(init),
+                ),
             ]);
         }
         Init::OpenRc => steps.extend([
             file(SERVICE, texts::watch(init, program), 0o755),
             Step::Link {
-                path: LEVEL.to_owned(),
+                path: RUNLEVEL_LINK.to_owned(),
                 target: SERVICE.to_owned(),
             },
-            run("rc-service pipeops-k3s-watch start", stop(init)),
+            run("rc-service pipeops-k3s-watch start", stop_command(init)),
         ]),
     }
     steps
 }
 
-/// Everything that outlives a look.
+/// State of the watch between two runs.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct WatchState {
-    /// The last look: seconds since the machine started, and since 1970.
+    /// The last run: seconds since the machine started, and since 1970.
     looked: Option<(u64, i64)>,
     /// Seconds since the machine started when the API was asked last.
     asked_s: Option<u64>,
@@ -142,7 +144,7 @@ pub struct WatchState {
     checked_s: u64,
     /// Damage that this found.
     pub damage: Option<String>,
-    /// Number of restarts at the last look.
+    /// Number of restarts at the last run.
     restarts: u32,
     /// Restarts that were seen: when, and how many.
     ends: Vec<(u64, u32)>,
@@ -208,8 +210,8 @@ pub struct Escalation {
 }
 
 impl WatchState {
-    /// Returns whether the API is to be asked by the next look: in turn, because something is
-    /// wrong, or because the clock was set, which the look after it no longer sees.
+    /// Returns whether the next run is to query the API: in turn, because something is wrong, or
+    /// because the clock was set, which the run after it no longer sees.
     pub fn is_api_due(&self, now: Now) -> bool {
         let asked = self.asked_s.map(|asked| seconds(now).saturating_sub(asked));
         let is_open = |entry: &SeenFault| entry.is_there && entry.escalated.is_none();
@@ -229,9 +231,9 @@ impl WatchState {
         is_due
     }
 
-    /// Returns whether this is the first look since the machine started.
+    /// Returns whether this is the first run since the machine started.
     pub fn is_first(&self) -> bool {
-        // A change that was interrupted is remembered before the first look.
+        // A change that was interrupted is recorded before the first run.
         self.looked.is_none_or(|(mono, _)| mono == 0)
     }
 
@@ -240,21 +242,20 @@ impl WatchState {
         self.is_unchecked = true;
     }
 
-    /// Returns whether the datastore is to be checked by this look, of a k3s that is Ready: once,
-    /// and where it is damaged each hour, until somebody has restored it.
+    /// Returns whether this run is to check the datastore, of a k3s that is Ready: once, and where it is damaged each hour, until somebody has restored it.
     pub fn is_check_due(&self, now: Now) -> bool {
         let ago = seconds(now).saturating_sub(self.checked_s);
         self.is_unchecked || (self.damage.is_some() && ago >= COUNT_EVERY_S)
     }
 
-    /// Takes in what such a check found.
-    pub fn checked(&mut self, damage: Option<&str>, now: Now) {
+    /// Records the result of such a check.
+    pub fn record_check(&mut self, damage: Option<&str>, now: Now) {
         (self.is_unchecked, self.checked_s) = (false, seconds(now));
         self.damage = damage.map(plain);
     }
 
-    /// Restarts of the last minutes, with those since the last look.
-    pub fn restarted(&mut self, restarts: u32, now: Now) -> u32 {
+    /// Records the count of restarts, and returns those of the last ten minutes.
+    pub fn record_restarts(&mut self, restarts: u32, now: Now) -> u32 {
         let now_s = seconds(now);
         // A start by hand begins to count again. Of what was before the first look, no time is
         // known.
@@ -279,7 +280,7 @@ impl WatchState {
         self.ends.iter().map(|(_, more)| more).sum()
     }
 
-    /// Seconds by which the wall clock was set since the last look.
+    /// Seconds by which the wall clock was set since the last run.
     pub fn jumped_s(&self, now: Now) -> i64 {
         let Some((mono, wall)) = self.looked else {
             return 0;
@@ -290,7 +291,7 @@ impl WatchState {
 
     /// Records an observation and returns the repairs that are due, of which the first that nothing
     /// speaks against is to be done. `repairs` is false where root does not want any.
-    pub fn look(&mut self, state: &K3sState, now: Now, repairs: bool) -> Vec<Order> {
+    pub fn observe(&mut self, state: &K3sState, now: Now, repairs: bool) -> Vec<Order> {
         let now_s = seconds(now);
         self.looked = Some((now_s, now.wall.millis() / 1000));
         if state.api.is_some() {
@@ -338,15 +339,15 @@ impl WatchState {
         orders
     }
 
-    /// Takes in that a repair has begun: until its pause is over there is no other one, whatever
-    /// becomes of it.
+    /// Records that a repair has begun: until its pause is over there is no other one, whatever its
+    /// end.
     pub fn record_begin(&mut self, order: &Order, now: Now) {
         if let Some(entry) = self.entries.get_mut(order.fault.id) {
             entry.tries.push(seconds(now));
         }
     }
 
-    /// Takes in which certificates a restart of k3s did not renew, by their ends: k3s did not make
+    /// Records the certificates that a restart of k3s did not renew, by their ends: k3s did not make
     /// them, or makes them no longer, and another restart would do as little. One more is tried
     /// once they have ended: a worker has a certificate of its server, which renews it at its own
     /// restart.
@@ -368,7 +369,7 @@ impl WatchState {
         !self.unrenewed_ms.contains(&end_ms) && (has_ended || !self.unrenewed_ms.contains(&-end_ms))
     }
 
-    /// Takes in how it ended: the reason of a failure.
+    /// Records the end of a repair: the reason of a failure.
     pub fn record_end(&mut self, order: &Order, failure: Option<&str>) {
         let Some(entry) = self.entries.get_mut(order.fault.id) else {
             return;
@@ -398,19 +399,19 @@ impl WatchState {
         let again = self
             .next_backup_ms
             .filter(|_| is_due && self.unsaved.is_some());
-        let again = again.filter(|again| *again <= now.wall.millis() + BACKUP_AGAIN_MS);
+        let again = again.filter(|again| *again <= now.wall.millis() + BACKUP_RETRY_MS);
         let at = again.or_else(|| next.map(Wall::millis));
         self.next_backup_ms = at;
         at.is_some_and(|at| at <= now.wall.millis())
     }
 
-    /// Takes in how a backup ended: the reason of a failure.
-    pub fn backed_up(&mut self, failure: Option<&str>, now: Now) {
+    /// Records the end of a backup: the reason of a failure.
+    pub fn record_backup(&mut self, failure: Option<&str>, now: Now) {
         self.unsaved = failure.map(plain);
-        self.next_backup_ms = failure.map(|_| now.wall.millis() + BACKUP_AGAIN_MS);
+        self.next_backup_ms = failure.map(|_| now.wall.millis() + BACKUP_RETRY_MS);
     }
 
-    /// Takes in that a change was interrupted and does not go on: nothing is judged until it ends.
+    /// Records a change that was interrupted and does not go on: nothing is judged until it ends.
     pub fn record_unfinished(&mut self, id: &str, now: Now) {
         let now_s = seconds(now);
         let earlier = self.unfinished.take().filter(|earlier| earlier.id == id);
@@ -421,13 +422,13 @@ impl WatchState {
         });
     }
 
-    /// Takes in that no change is left unfinished.
+    /// Records that no change is left unfinished.
     pub fn clear_unfinished(&mut self) {
         self.unfinished = None;
     }
 
     /// Leaves a fault to a person for now, because `why` speaks against its repair.
-    pub fn hold(&mut self, order: &Order, why: &str) {
+    pub fn record_hold(&mut self, order: &Order, why: &str) {
         if let Some(entry) = self.entries.get_mut(order.fault.id) {
             entry.escalated = Some(plain(why));
         }
@@ -481,8 +482,8 @@ impl WatchState {
         open.map(|entry| entry.sentence.as_str())
     }
 
-    /// Milliseconds since 1970 of the last look.
-    pub fn last_look_ms(&self) -> Option<i64> {
+    /// Milliseconds since 1970 of the last run.
+    pub fn last_run_ms(&self) -> Option<i64> {
         self.looked.map(|(_, wall)| wall.saturating_mul(1000))
     }
 
@@ -828,7 +829,7 @@ mod tests {
             let now = from + minute * 60;
             // The file in between, as in life.
             *watch_state = WatchState::parse(&watch_state.text());
-            let orders = watch_state.look(state, at(now), true);
+            let orders = watch_state.observe(state, at(now), true);
             orders.into_iter().next().map(|order| (now - from, order))
         })
     }
@@ -841,15 +842,18 @@ mod tests {
             let now = at(1000 + minute * 60);
             let asks = watch_state.is_api_due(now);
             asked += u32::from(asks);
-            // The odd failed question, a restart by a person, a clock that is mended by seconds.
+            // The odd failed request, a restart by a person, a clock that is mended by seconds.
             state.api = match (asks, minute % 97) {
                 (false, _) => None,
                 (true, 0) => Some(Api::Silent("slow".to_owned())),
                 (true, _) => healthy().api,
             };
-            state.restarts = watch_state.restarted(u32::from(minute > 700), now);
+            state.restarts = watch_state.record_restarts(u32::from(minute > 700), now);
             state.jumped_s = watch_state.jumped_s(now);
-            assert!(watch_state.look(&state, now, true).is_empty(), "{minute}");
+            assert!(
+                watch_state.observe(&state, now, true).is_empty(),
+                "{minute}"
+            );
             assert_eq!(watch_state.escalated(), [], "{minute}");
             watch_state = WatchState::parse(&watch_state.text());
         }
@@ -867,7 +871,7 @@ mod tests {
                 ..healthy()
             };
             let mut watch_state = WatchState::default();
-            assert!(watch_state.look(&state, at(1000), true).is_empty());
+            assert!(watch_state.observe(&state, at(1000), true).is_empty());
             let faults = watch_state.escalated();
             assert_eq!(faults.first().map(|fault| fault.id), id, "{faults:?}");
         }
@@ -910,7 +914,7 @@ mod tests {
                 ..healthy()
             };
             let mut watch_state = WatchState::default();
-            watch_state.look(&state, at(1000), true);
+            watch_state.observe(&state, at(1000), true);
             assert_eq!(ids(&watch_state).first().copied(), id, "{line}");
         }
     }
@@ -1103,7 +1107,7 @@ mod tests {
             "{escalated:?}"
         );
         // It came back by itself, and an hour later it is forgotten.
-        watch_state.look(&healthy(), at(from + 60), true);
+        watch_state.observe(&healthy(), at(from + 60), true);
         assert_eq!(watch_state.escalated(), []);
     }
 
@@ -1117,13 +1121,13 @@ mod tests {
                 now += after + 30;
                 watch_state.record_begin(&order, at(now));
                 watch_state.record_end(&order, None);
-                watch_state.look(&healthy(), at(now + 60), true);
+                watch_state.observe(&healthy(), at(now + 60), true);
             }
             now += 700;
         }
         assert_eq!(repairs, REPAIRS_MAX);
-        watch_state.look(&silent(), at(now), true);
-        watch_state.look(&silent(), at(now + 130), true);
+        watch_state.observe(&silent(), at(now), true);
+        watch_state.observe(&silent(), at(now + 130), true);
         assert!(
             watch_state.escalated()[0]
                 .sentence
@@ -1137,7 +1141,7 @@ mod tests {
         for minute in 0..30 {
             assert!(
                 watch_state
-                    .look(&silent(), at(1000 + minute * 60), false)
+                    .observe(&silent(), at(1000 + minute * 60), false)
                     .is_empty()
             );
         }
@@ -1197,7 +1201,7 @@ mod tests {
             ("level=fatal msg=\"something new\"", "k3s.looping"),
         ] {
             let mut watch_state = WatchState::default();
-            watch_state.look(&looping(line), at(1000), true);
+            watch_state.observe(&looping(line), at(1000), true);
             let escalated = watch_state.escalated();
             assert_eq!(
                 escalated
@@ -1214,21 +1218,21 @@ mod tests {
             ..looping("level=fatal msg=\"address already in use\"")
         };
         let mut watch_state = WatchState::default();
-        watch_state.look(&calm, at(1000), true);
+        watch_state.observe(&calm, at(1000), true);
         assert_eq!(watch_state.escalated(), []);
     }
 
     #[test]
     fn restarts_count_for_ten_minutes_and_not_from_before_the_first_look() {
         let mut watch_state = WatchState::default();
-        assert_eq!(watch_state.restarted(57, at(1000)), 0);
-        watch_state.look(&healthy(), at(1000), true);
-        assert_eq!(watch_state.restarted(59, at(1060)), 2);
-        assert_eq!(watch_state.restarted(60, at(1120)), 3);
+        assert_eq!(watch_state.record_restarts(57, at(1000)), 0);
+        watch_state.observe(&healthy(), at(1000), true);
+        assert_eq!(watch_state.record_restarts(59, at(1060)), 2);
+        assert_eq!(watch_state.record_restarts(60, at(1120)), 3);
         // systemd begins to count again with a start by hand.
-        assert_eq!(watch_state.restarted(1, at(1180)), 4);
-        assert_eq!(watch_state.restarted(1, at(1700)), 2);
-        assert_eq!(watch_state.restarted(1, at(1800)), 0);
+        assert_eq!(watch_state.record_restarts(1, at(1180)), 4);
+        assert_eq!(watch_state.record_restarts(1, at(1700)), 2);
+        assert_eq!(watch_state.record_restarts(1, at(1800)), 0);
     }
 
     #[test]
@@ -1321,7 +1325,7 @@ mod tests {
             let mut watch_state = WatchState::default();
             // Every two hours: what has to last an hour has.
             let order = (0..3).find_map(|hour| {
-                let orders = watch_state.look(&state, at(1000 + hour * 7200), true);
+                let orders = watch_state.observe(&state, at(1000 + hour * 7200), true);
                 orders.into_iter().next()
             });
             assert_eq!(order.map(|order| order.fault.id), expected, "{state:?}");
@@ -1345,7 +1349,7 @@ mod tests {
     fn a_clock_that_was_set_back_is_seen_by_whichever_look_comes_next() {
         for seconds in [60, 120] {
             let mut watch_state = WatchState::default();
-            watch_state.look(&healthy(), at(10_000), true);
+            watch_state.observe(&healthy(), at(10_000), true);
             let now = Now {
                 wall: at(10_000 + seconds - 3600).wall,
                 ..at(10_000 + seconds)
@@ -1355,7 +1359,7 @@ mod tests {
                 jumped_s: watch_state.jumped_s(now),
                 ..healthy()
             };
-            let orders = watch_state.look(&state, now, true);
+            let orders = watch_state.observe(&state, now, true);
             assert_eq!(orders[0].fault.id, "k3s.clock-set", "{seconds}");
         }
     }
@@ -1385,9 +1389,9 @@ mod tests {
             ..healthy()
         };
         let mut watch_state = WatchState::default();
-        watch_state.look(&state, at(1000), true);
+        watch_state.observe(&state, at(1000), true);
         assert_eq!(watch_state.escalated(), []);
-        watch_state.look(&state, at(1600), true);
+        watch_state.observe(&state, at(1600), true);
         assert_eq!(watch_state.escalated()[0].id, "k3s.disk-pressure");
     }
 
@@ -1400,7 +1404,7 @@ mod tests {
         };
         let mut watch_state = WatchState::default();
         for minute in 0..60 {
-            let orders = watch_state.look(&state, at(1000 + minute * 60), true);
+            let orders = watch_state.observe(&state, at(1000 + minute * 60), true);
             assert!(orders.is_empty());
         }
         let escalated = watch_state.escalated();
@@ -1419,7 +1423,7 @@ mod tests {
         for (seconds, expected) in [(0, &[][..]), (180, &[]), (240, &["k3s.dns"])] {
             assert!(
                 watch_state
-                    .look(&without_dns("True"), at(1000 + seconds), true)
+                    .observe(&without_dns("True"), at(1000 + seconds), true)
                     .is_empty()
             );
             watch_state = WatchState::parse(&watch_state.text());
@@ -1440,9 +1444,9 @@ mod tests {
             api: None,
             ..healthy()
         };
-        watch_state.look(&unasked, at(1300), true);
+        watch_state.observe(&unasked, at(1300), true);
         assert_eq!(ids(&watch_state), ["k3s.dns"]);
-        watch_state.look(&healthy(), at(1360), true);
+        watch_state.observe(&healthy(), at(1360), true);
         assert_eq!(ids(&watch_state), [""; 0]);
     }
 
@@ -1455,7 +1459,7 @@ mod tests {
         ] {
             let mut watch_state = WatchState::default();
             for minute in 0..30 {
-                watch_state.look(&state, at(1000 + minute * 60), false);
+                watch_state.observe(&state, at(1000 + minute * 60), false);
             }
             assert!(
                 !ids(&watch_state).contains(&"k3s.dns"),
@@ -1470,8 +1474,8 @@ mod tests {
             ..without_dns("True")
         };
         let mut watch_state = WatchState::default();
-        watch_state.look(&state, at(1000), false);
-        watch_state.look(&state, at(5000), false);
+        watch_state.observe(&state, at(1000), false);
+        watch_state.observe(&state, at(5000), false);
         assert_eq!(ids(&watch_state), ["k3s.certificates-end", "k3s.dns"]);
     }
 
@@ -1486,10 +1490,10 @@ mod tests {
             for state in [healthy(), looping("level=fatal msg=\"x\"")] {
                 let state = K3sState { datastore, ..state };
                 let mut watch_state = WatchState::default();
-                watch_state.look(&state, at(1000), true);
-                watch_state.look(&state, at(1060), true);
+                watch_state.observe(&state, at(1000), true);
+                watch_state.observe(&state, at(1060), true);
                 assert!(!ids(&watch_state).contains(&"k3s.datastore-large"));
-                assert!(watch_state.look(&state, at(1120), true).is_empty());
+                assert!(watch_state.observe(&state, at(1120), true).is_empty());
                 let is_told = ids(&watch_state).contains(&"k3s.datastore-large");
                 assert_eq!(is_told, is_large, "{datastore:?}");
             }
@@ -1502,8 +1506,8 @@ mod tests {
             ..healthy()
         };
         let mut watch_state = WatchState::default();
-        watch_state.look(&stopped, at(1000), true);
-        watch_state.look(&stopped, at(2000), true);
+        watch_state.observe(&stopped, at(1000), true);
+        watch_state.observe(&stopped, at(2000), true);
         assert_eq!(ids(&watch_state), [""; 0]);
     }
 
@@ -1520,7 +1524,7 @@ mod tests {
                 duplicates: is_counted.then_some(count),
                 ..healthy()
             };
-            assert!(watch_state.look(&state, now, true).is_empty());
+            assert!(watch_state.observe(&state, now, true).is_empty());
             watch_state = WatchState::parse(&watch_state.text());
             if !watch_state.escalated().is_empty() {
                 assert_eq!(ids(&watch_state), ["k3s.firewall-duplicates"]);
@@ -1538,15 +1542,15 @@ mod tests {
         assert!(!watch_state.take_backup_turn(next(2000), at(1000)));
         assert_eq!(watch_state.next_backup_ms, next(2000).map(Wall::millis));
         assert!(watch_state.take_backup_turn(next(2000), at(2000)));
-        watch_state.backed_up(Some("no room"), at(2000));
+        watch_state.record_backup(Some("no room"), at(2000));
         watch_state = WatchState::parse(&watch_state.text());
         assert!(watch_state.escalated()[0].sentence.contains("no room"));
         assert!(!watch_state.take_backup_turn(next(2000), at(2060)));
         assert!(watch_state.take_backup_turn(next(2000), at(5600)));
-        watch_state.backed_up(None, at(5600));
+        watch_state.record_backup(None, at(5600));
         assert_eq!(watch_state.escalated(), []);
         // One that a person made meanwhile counts as well.
-        watch_state.backed_up(Some("no room"), at(5600));
+        watch_state.record_backup(Some("no room"), at(5600));
         assert!(!watch_state.take_backup_turn(next(90_000), at(5660)));
         assert_eq!(watch_state.next_backup_ms, next(90_000).map(Wall::millis));
     }
@@ -1599,7 +1603,7 @@ mod tests {
             watch_state.record_begin(&order, at(1060));
             watch_state.record_end(&order, None);
             // It helped; then it did not.
-            assert!(watch_state.look(&healthy(), at(1120), true).is_empty());
+            assert!(watch_state.observe(&healthy(), at(1120), true).is_empty());
             assert_eq!(watch_state.escalated(), []);
             let (after, again) = until_order(&mut watch_state, &state, 1180).unwrap();
             assert_eq!((after, again.fault.id), (480, id));
@@ -1635,12 +1639,12 @@ mod tests {
             ..healthy()
         };
         let mut watch_state = WatchState::default();
-        watch_state.look(&state, at(1000), true);
-        let orders = watch_state.look(&state, at(5000), true);
+        watch_state.observe(&state, at(1000), true);
+        let orders = watch_state.observe(&state, at(5000), true);
         let ids: Vec<_> = orders.iter().map(|order| order.fault.id).collect();
         assert_eq!(ids, ["k3s.certificates-end", "k3s.images-unpinned"]);
-        watch_state.hold(&orders[0], "the clock is wrong");
-        watch_state.hold(&orders[1], "the disk is full");
+        watch_state.record_hold(&orders[0], "the clock is wrong");
+        watch_state.record_hold(&orders[1], "the disk is full");
         assert_eq!(self::ids(&watch_state), ids);
     }
 
@@ -1670,7 +1674,7 @@ mod tests {
             let mut watch_state = WatchState::default();
             (0..30).find(|minute| {
                 let now = 1000 + minute * 60;
-                !watch_state.look(&state(now), at(now), true).is_empty()
+                !watch_state.observe(&state(now), at(now), true).is_empty()
             })
         };
         // It reported last before k3s was started again.
@@ -1690,10 +1694,10 @@ mod tests {
         watch_state.clear_unfinished();
         assert!(watch_state.is_first());
         watch_state.record_power_cut();
-        watch_state.look(&healthy(), at(1000), true);
+        watch_state.observe(&healthy(), at(1000), true);
         watch_state = WatchState::parse(&watch_state.text());
         assert!(!watch_state.is_first() && watch_state.is_check_due(at(1060)));
-        watch_state.checked(
+        watch_state.record_check(
             Some("Tree 4 page 7: btreeInitPage() returns error code 11"),
             at(1060),
         );
@@ -1703,7 +1707,7 @@ mod tests {
             damage: watch_state.damage.clone(),
             ..healthy()
         };
-        assert!(watch_state.look(&state, at(1120), true).is_empty());
+        assert!(watch_state.observe(&state, at(1120), true).is_empty());
         let escalated = watch_state.escalated();
         assert_eq!(ids(&watch_state), ["k3s.datastore-damaged"]);
         assert!(
@@ -1711,8 +1715,8 @@ mod tests {
             "{escalated:?}"
         );
         assert!(escalated[0].fix.contains("k3s restore"), "{escalated:?}");
-        watch_state.checked(None, at(4660));
-        watch_state.look(&healthy(), at(4660), true);
+        watch_state.record_check(None, at(4660));
+        watch_state.observe(&healthy(), at(4660), true);
         assert_eq!(ids(&watch_state), [""; 0]);
     }
 
@@ -1728,7 +1732,7 @@ mod tests {
             assert_eq!(WatchState::parse(text).escalated(), [], "{text:?}");
         }
         let mut watch_state = WatchState::default();
-        watch_state.look(&looping("level=fatal msg=\"a\tb\""), at(1000), true);
+        watch_state.observe(&looping("level=fatal msg=\"a\tb\""), at(1000), true);
         assert_eq!(WatchState::parse(&watch_state.text()), watch_state);
     }
 }

@@ -61,8 +61,8 @@ impl Earlier {
         }
     }
 
-    /// Takes what has ended by now for something of before.
-    pub(super) fn forgive(&mut self, seen: &Observation) {
+    /// Counts the ends that are seen now as ends from before the change.
+    pub(super) fn exclude_past_ends(&mut self, seen: &Observation) {
         self.forgiven = Self::of(seen).ends;
     }
 

@@ -1,5 +1,4 @@
-//! Last lines of containers as evidence: what an observation has of them, and what trouble they
-//! speak of.
+//! Last lines of containers as evidence, and the trouble that they name.
 
 use serde_json::Value;
 
@@ -22,13 +21,13 @@ pub(super) fn key(namespace: &str, pod: &str, container: &str) -> Key {
 
 /// Last lines of one container, as an observation has them.
 #[derive(Debug, Default)]
-pub(super) struct Words<'a> {
+pub(super) struct ContainerLines<'a> {
     lines: Vec<&'a str>,
     hidden: &'a str,
 }
 
-impl<'a> Words<'a> {
-    /// Those of a container that ended; of no other that ran in its place.
+impl<'a> ContainerLines<'a> {
+    /// Lines of a container that ended; of no other that ran in its place.
     pub(super) fn of(pod: &Object, name: &str, ended: &Value, seen: &'a Observation) -> Self {
         let found = seen.get(&key(pod.text("/metadata/namespace"), pod.name(), name));
         let is_it = |found: &&Object| found.text("/id") == text(ended, "/containerID");
@@ -54,13 +53,13 @@ impl<'a> Words<'a> {
 
     /// Returns whether the kernel refused to start the program: the container runtime writes that
     /// into the log of the container.
-    pub(super) fn speak_of_a_foreign_program(&self) -> bool {
+    pub(super) fn is_foreign_program(&self) -> bool {
         let last = self.lines.last();
         last.is_some_and(|line| line.to_lowercase().ends_with(FOREIGN_PROGRAM))
     }
 
-    /// The trouble that the last line which names one speaks of.
-    pub(super) fn speak_of(&self) -> Option<&'static Trouble> {
+    /// The trouble that the last of the lines names which names one.
+    pub(super) fn trouble(&self) -> Option<&'static Trouble> {
         let known = |line: &&str| {
             let line = format!("{line}\n");
             let lower = line.to_lowercase();
@@ -74,7 +73,7 @@ impl<'a> Words<'a> {
 }
 
 /// `; its last lines speak of a file that is missing`, where they do.
-pub(super) fn spoken_of(trouble: Option<&Trouble>) -> String {
+pub(super) fn trouble_suffix(trouble: Option<&Trouble>) -> String {
     let name = trouble.map(|trouble| trouble.name);
     name.map_or_else(String::new, |name| {
         format!("; its last lines speak of {name}")
@@ -182,7 +181,7 @@ const TROUBLES: &[Trouble] = &[
             ":53: read udp",
         ],
         name: "DNS that does not answer",
-        fix: "DNS of the cluster: kubectl -n kube-system get pods; that of the machine: sudo pipeops-agent doctor; it goes on by itself",
+        fix: "DNS of the cluster: kubectl -n kube-system get pods; that of the machine: sudo pipeops-agent doctor; it then continues automatically",
         outside: Some(Cause::DnsUnavailable),
     },
     Trouble {
@@ -214,11 +213,11 @@ mod tests {
     #[test]
     fn a_trouble_is_named_by_the_last_line_that_speaks_of_one() {
         let name = |lines: &[&'static str]| {
-            let words = Words {
+            let last_lines = ContainerLines {
                 lines: lines.to_vec(),
                 hidden: "",
             };
-            words.speak_of().map(|trouble| trouble.name)
+            last_lines.trouble().map(|trouble| trouble.name)
         };
         assert_eq!(
             name(&["listen tcp :80: bind: Address already in use", "exiting"]),

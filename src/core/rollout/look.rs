@@ -69,11 +69,11 @@ impl RolloutProgress {
             if waiting > usize::from(part.pulls()) {
                 excused.extend(
                     part.findings
-                        .extract_if(.., |found| may_need_another(found)),
+                        .extract_if(.., |found| may_depend_on_another(found)),
                 );
             } else if coming > usize::from(part.is_coming) {
                 let held = part.findings.iter_mut();
-                for found in held.filter(|found| may_need_another(found)) {
+                for found in held.filter(|found| may_depend_on_another(found)) {
                     excused.push(found.clone());
                     found.is_definite = false;
                 }
@@ -234,7 +234,7 @@ fn complete(ready: u64, wanted: u64, unknown: &[&Key]) -> String {
 
 /// Returns whether a program may be so because it does not reach another one of its app, or because
 /// that one has not made yet what it reads.
-const fn may_need_another(found: &Finding) -> bool {
+const fn may_depend_on_another(found: &Finding) -> bool {
     matches!(
         found.cause,
         Cause::CrashLoop

@@ -232,7 +232,7 @@ fn program(lower: &str) -> Option<Explained> {
 }
 
 /// Fix of a container runtime that does not do its work.
-pub(super) const RUNTIME_FIX: &str = "sudo pipeops-agent doctor on that machine; journalctl -u k3s -n 50 (with OpenRC: tail -n 50 /var/log/k3s.log); the kubelet tries again by itself";
+pub(super) const RUNTIME_FIX: &str = "sudo pipeops-agent doctor on that machine; journalctl -u k3s -n 50 (with OpenRC: tail -n 50 /var/log/k3s.log); the kubelet retries automatically";
 
 /// Trouble of a node that makes no containers now.
 fn of_node(lower: &str) -> Option<Explained> {
@@ -275,7 +275,7 @@ fn of_node(lower: &str) -> Option<Explained> {
         return Some((
             Cause::NodePressure,
             "its node lacks disk, memory, process ids or open files",
-            "free space or memory on the node: sudo pipeops-agent doctor; it goes on by itself",
+            "free space or memory on the node: sudo pipeops-agent doctor; it then continues automatically",
         ));
     }
     has(RUNTIME).then_some((
@@ -320,7 +320,7 @@ pub(super) fn refused(target: &Object, message: &str) -> Finding {
             (
                 Cause::ApiTrouble,
                 format!("{object} can make no Pods now: {who}"),
-                "it goes on by itself; the API server and its webhooks: pipeops-agent doctor, kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations".to_owned(),
+                "it continues automatically; the API server and its webhooks: pipeops-agent doctor, kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations".to_owned(),
             )
         },
     );

@@ -63,15 +63,15 @@ const GAP: Duration = Duration::from_secs(30);
 pub enum RolloutVerdict {
     /// Something outside the app has to happen first.
     Waiting,
-    /// It is under way.
+    /// Under way.
     Progressing,
     /// The cluster cannot be seen.
     Blind,
     /// Everything is ready, but not for long enough.
     Soaking,
-    /// It is as it was meant to be.
+    /// Everything has been ready for long enough.
     Good,
-    /// It does not work, and the cause lies in the app.
+    /// Failed; the cause lies in the app.
     Bad,
     /// A person has stopped it.
     Paused,
@@ -225,8 +225,8 @@ impl Rollout {
         }
     }
 
-    /// Knows from before which Jobs are done.
-    pub fn knows_done(&mut self, jobs: impl IntoIterator<Item = Key>) {
+    /// Marks Jobs as done that were seen so before.
+    pub fn mark_done(&mut self, jobs: impl IntoIterator<Item = Key>) {
         self.done.extend(jobs);
     }
 
@@ -253,7 +253,7 @@ impl Rollout {
         self.looked = now;
         let (verdict, sentence, finding) = match view {
             ClusterView::Seen(seen) => {
-                self.sees_again(now);
+                self.restart_timers(now);
                 if workloads::has_leaving(seen) {
                     self.left = Some(now);
                 }
@@ -262,7 +262,7 @@ impl Rollout {
                 note_done(&mut self.done, &mut self.scope, seen);
                 let look = look_since(&self.scope, seen, earlier);
                 if look.excused.is_some() {
-                    earlier.forgive(seen);
+                    earlier.exclude_past_ends(seen);
                 }
                 self.judge(look, now)
             }
@@ -290,9 +290,9 @@ impl Rollout {
         judgement
     }
 
-    /// Deadlines, holds, the soak and the count of restarts begin again: nobody knows what happened
-    /// meanwhile.
-    fn sees_again(&mut self, now: Mono) {
+    /// Restarts deadlines, holds, the soak and the count of restarts after a time without
+    /// observations.
+    fn restart_timers(&mut self, now: Mono) {
         if self.blind_since.take().is_some() {
             (self.progressed, self.free_since) = (now, now);
             self.held.clear();
@@ -527,7 +527,7 @@ pub fn standing(scope: &Scope, view: ClusterView<'_>) -> (RolloutVerdict, String
 }
 
 /// Time between two looks of a replay, and of the agent.
-pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Judges recorded observations as if they happened now: every judgement that differs from the one
 /// before, with its moment.
@@ -548,7 +548,7 @@ pub fn replay(scope: &Scope, frames: &[(Mono, Option<Observation>)]) -> Vec<(Mon
         let mut now = *from;
         loop {
             note(now, rollout.observe(seen.as_ref().into(), now));
-            now = now.after(LOOK_EVERY);
+            now = now.after(POLL_INTERVAL);
             if now >= until {
                 break;
             }

@@ -97,7 +97,7 @@ const OF_CUSTOM: &[&str] = &[
     "status/conditions/*/message",
     "status/conditions/*/observedGeneration",
 ];
-/// Conditions of a custom resource that are kept, and letters of each text in them: anybody may
+/// Conditions of a custom resource that are kept, and characters of each text in them: anybody may
 /// have written its controller.
 const CONDITIONS_MAX: usize = 16;
 const CONDITION_CHARS_MAX: usize = 500;

@@ -26,11 +26,11 @@ pub(super) struct ObjectState<'a> {
 pub(super) enum FailedPods {
     #[default]
     Tell,
-    /// They belong to a Job that has another Pod in their place, and counts them by itself.
+    /// Pods of a Job that has others in their place, and counts them itself.
     Replaced,
 }
 
-/// Whether an object reports how it is.
+/// Self-report of an object.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Readiness {
     #[default]

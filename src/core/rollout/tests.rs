@@ -1582,7 +1582,7 @@ fn a_stateful_set_that_waits_for_a_pod_of_before_says_how_to_replace_it() {
     };
     assert_eq!(
         said("old"),
-        "StatefulSet shop/db waits for Pod db-0, which is of an earlier version and not ready; if it stays so: kubectl -n shop delete pod db-0"
+        "StatefulSet shop/db waits for Pod db-0, which runs an earlier version and is not ready; if it stays so: kubectl -n shop delete pod db-0"
     );
     assert_eq!(
         said("new"),

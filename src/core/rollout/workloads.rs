@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{
     Cause, Finding, Object, Observation, charts, custom,
     earlier::Earlier,
-    evidence::{Words, spoken_of},
+    evidence::{ContainerLines, trouble_suffix},
     messages::{self, refused},
     object::{is_custom, text},
     pods::{self, is_ready},
@@ -23,7 +23,7 @@ const PARTITION: &str = "/spec/updateStrategy/rollingUpdate/partition";
 pub enum Stuck {
     /// All that are not ready: no version of before worked.
     NotReady,
-    /// Those of a version that never ran whole, because it did not work, and those that fail.
+    /// Pods of a version that never ran whole, because it did not work, and Pods that fail.
     NotCurrent,
     /// Only those that fail: the others may be on their way.
     Failing,
@@ -181,7 +181,7 @@ fn waits_for_pod(target: &Object, name: &str, seen: &Observation) -> String {
     if owned(target, seen).any(is_it) {
         let namespace = target.text("/metadata/namespace");
         return format!(
-            "{object} waits for Pod {name}, which is of an earlier version and not ready; if it stays so: kubectl -n {namespace} delete pod {name}"
+            "{object} waits for Pod {name}, which runs an earlier version and is not ready; if it stays so: kubectl -n {namespace} delete pod {name}"
         );
     }
     format!("{object} waits for Pod {name}; its Pods start one after the other")
@@ -360,15 +360,18 @@ fn job_failed(target: &Object, condition: &Value, seen: &Observation) -> Finding
         return finding(Cause::JobFailed, (sentence, evidence, fix));
     };
     let (name, code) = (text(status, "/name"), pods::code_of(ended));
-    let words = Words::of(pod, name, ended, seen);
-    let trouble = words.speak_of();
+    let last_lines = ContainerLines::of(pod, name, ended, seen);
+    let trouble = last_lines.trouble();
     let sentence = format!(
         "{object} failed: its container {name} ended with exit code {code} ({}){}",
         messages::exit_code(code),
-        spoken_of(trouble)
+        trouble_suffix(trouble)
     );
     let fix = trouble.map_or(fix, |trouble| trouble.fix.to_owned());
-    finding(Cause::JobFailed, (sentence, words.below(evidence), fix))
+    finding(
+        Cause::JobFailed,
+        (sentence, last_lines.below(evidence), fix),
+    )
 }
 
 fn claim<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {

@@ -15,7 +15,7 @@ use crate::{core::format::size, error::Result, files, wire::keeper::Earlier};
 /// Limit of a copied file: a k3s program has 70 MB, an archive of its images 200 to 700.
 pub(super) const COPY_BYTES_MAX: u64 = 8 << 30;
 /// Bytes between progress reports of a copy.
-const TOLD_EVERY: u64 = 64 << 20;
+const PROGRESS_BYTES: u64 = 64 << 20;
 
 impl System {
     fn sum(&self, path: &str) -> Result<Option<String>> {
@@ -42,10 +42,10 @@ impl System {
     }
 
     fn place_copy(&self, (from, path): (&str, &str), sha256: &str, mode: u32) -> Result<()> {
-        let mut next = TOLD_EVERY;
+        let mut next = PROGRESS_BYTES;
         let mut progress = |bytes: u64| {
             if bytes >= next {
-                next = bytes.saturating_add(TOLD_EVERY);
+                next = bytes.saturating_add(PROGRESS_BYTES);
                 self.tell(&format!("{} of {path}", size(bytes)));
             }
         };

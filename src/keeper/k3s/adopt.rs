@@ -198,7 +198,7 @@ impl Keeper {
         })
     }
 
-    /// Findings that its owner should know; they hold nothing up.
+    /// Warnings for its owner.
     fn doubts(
         &self,
         service: &Service,
@@ -286,7 +286,7 @@ impl Keeper {
         }
         let files = self.system.settings_files().into_iter();
         let files = files.chain([k3s::REGISTRIES.to_owned()]);
-        let files = files.chain([k3s::KILLALL, Role::Server.uninstall()].map(str::to_owned));
+        let files = files.chain([k3s::KILLALL, Role::Server.uninstall_script()].map(str::to_owned));
         all.extend(files.filter(|path| self.system.is_there(path)));
         all
     }
@@ -398,8 +398,8 @@ impl System {
     pub(super) fn found_service(&self, init: Init) -> Option<(String, Service)> {
         Role::ALL.into_iter().find_map(|role| {
             let path = match init {
-                Init::Systemd => role.unit(),
-                Init::OpenRc => role.service(),
+                Init::Systemd => role.unit_path(),
+                Init::OpenRc => role.init_script(),
             };
             let files = environment(init, role).into_iter();
             let texts: Vec<_> = files.filter_map(|path| self.text(&path)).collect();
@@ -419,7 +419,7 @@ impl System {
             let name = path.rsplit('/').next().unwrap_or_default();
             let is_usual = Role::ALL
                 .iter()
-                .any(|role| path == role.unit() || path == role.service());
+                .any(|role| path == role.unit_path() || path == role.init_script());
             // One of somebody's own that calls k3s once in a while is none.
             let runs_k3s = || {
                 let service = Service::read(*init, &self.text(path)?, "")?;
@@ -474,7 +474,7 @@ impl System {
             );
         }
         let worker = Role::Worker;
-        let others = [worker.unit(), worker.service()].into_iter();
+        let others = [worker.unit_path(), worker.init_script()].into_iter();
         let mut others = others.filter(|path| service.role == Role::Server && self.is_there(path));
         if let Some(path) = others.next() {
             add(

@@ -104,7 +104,7 @@ const FOREIGN: [&str; 12] = [
 ];
 
 /// Contents of a backup that is about to be made.
-struct Subject {
+struct BackupPlan {
     version: Version,
     node: String,
     data_dir: String,
@@ -235,7 +235,7 @@ impl Keeper {
         })
     }
 
-    fn subject(&self) -> Result<Subject> {
+    fn subject(&self) -> Result<BackupPlan> {
         let cannot = || Error::new("k3s cannot be backed up");
         let version = self.k3s_version().ok_or_else(|| {
             cannot()
@@ -259,7 +259,7 @@ impl Keeper {
             self.system.collect(&format!("/{name}"), name, &mut files)?;
         }
         let volumes = self.system.volumes(&data_dir);
-        Ok(Subject {
+        Ok(BackupPlan {
             version,
             node,
             data_dir,
@@ -333,7 +333,7 @@ impl Keeper {
     /// Packs a backup into `here`, by way of files in `own`.
     fn pack(
         &self,
-        subject: &Subject,
+        subject: &BackupPlan,
         wanted: &Backup,
         here: &Path,
         own: &Path,
@@ -559,7 +559,7 @@ impl System {
             if looked > FILES_MAX {
                 return Err(
                     Error::new(format!("there are more than {FILES_MAX} files in {top}"))
-                        .fix("look at what is there: it is not of k3s"),
+                        .fix("inspect what is there: k3s did not make it"),
                 );
             }
         }

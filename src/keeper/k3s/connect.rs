@@ -77,7 +77,10 @@ impl Keeper {
         self.can_connect()?;
         // Before anything is set up: what does not work now would fail twice a day.
         self.k3s_renew(wanted)?;
-        if self.system.is_there(connect::mark(self.system.init()?)) {
+        if self
+            .system
+            .is_there(connect::unit_path(self.system.init()?))
+        {
             return Ok(Done {
                 outcome: "done".to_owned(),
                 sentence: "the agent has a new credential; it is renewed already".to_owned(),
@@ -147,8 +150,8 @@ impl Keeper {
         wanted: &Credential<'_>,
         cannot: fn() -> Error,
     ) -> Result<String> {
-        let question = format!("-o=jsonpath={}", connect::QUESTION);
-        let view = ["config", "view", "--raw", "--minify", &question];
+        let jsonpath = format!("-o=jsonpath={}", connect::JSONPATH);
+        let view = ["config", "view", "--raw", "--minify", &jsonpath];
         let found = self.answer(&view, cannot)?;
         let found = match (wanted.server, found.trim().split_once(' ')) {
             (Some(server), Some((_, ca))) => format!("{server} {ca}"),

@@ -68,7 +68,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<i64> {
 pub(super) fn check(path: &Path) -> Result<i64> {
     let damaged = || {
         Error::new(format!("the datastore {} is damaged", path.display())).fix(
-            "look at the disk: dmesg | tail; then restore a backup: sudo pipeops-agent k3s status lists them",
+            "check the disk: dmesg | tail; then restore a backup: sudo pipeops-agent k3s status lists them",
         )
     };
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -1,6 +1,6 @@
 //! Joining of this machine to a server as a worker, and the invitation that a server gives.
 
-use super::{super::Keeper, look::Look};
+use super::{super::Keeper, inspect::FindingSet};
 use crate::{
     core::{
         k3s::{
@@ -45,7 +45,7 @@ impl Join {
 
 /// A wanted invitation.
 #[derive(Clone, Debug)]
-pub struct Invite {
+pub struct InviteRequest {
     /// Lifetime of its token, as k3s takes it: `1h`.
     pub lifetime: String,
     /// Address that the new machine reaches this server at, with or without a port; `None`: that of
@@ -73,7 +73,7 @@ impl Keeper {
         node: &str,
         version: Version,
         ignored: &[String],
-        look: &mut Look,
+        findings: &mut FindingSet,
     ) {
         let server = join.server.version;
         let refused = [
@@ -86,7 +86,8 @@ impl Keeper {
             Some(shared) => server_doubts(shared, &user),
         };
         let refused = refused.into_iter().flatten().chain(of_role).map(finding);
-        look.refused
+        findings
+            .refused
             .extend(refused.filter(|finding| !ignored.contains(&finding.id)));
         let lasts = matches!(join.token.credential, Credential::Password(_));
         let lasts = lasts && join.server.shared.is_none();
@@ -108,7 +109,7 @@ impl Keeper {
             .into_iter()
             .chain(lasts)
             .chain(unknown);
-        look.warned.extend(warned.map(finding));
+        findings.warned.extend(warned.map(finding));
     }
 
     /// The token in a place of root's. The journal has its hash only.
@@ -118,7 +119,7 @@ impl Keeper {
     }
 
     /// Has k3s make a token with which a machine can join this server.
-    pub fn k3s_invite(&self, wanted: &Invite) -> Result<Invitation> {
+    pub fn k3s_invite(&self, wanted: &InviteRequest) -> Result<Invitation> {
         let server = self.inviting(wanted)?;
         let cannot = || Error::new("cannot make a token");
         if wanted.role == Role::Server {
@@ -150,7 +151,7 @@ impl Keeper {
     }
 
     /// The plan of such a token.
-    pub fn k3s_invite_plan(&self, wanted: &Invite) -> Result<K3sPlan> {
+    pub fn k3s_invite_plan(&self, wanted: &InviteRequest) -> Result<K3sPlan> {
         let server = self.inviting(wanted)?;
         if wanted.role == Role::Server {
             return Ok(K3sPlan {
@@ -174,7 +175,7 @@ impl Keeper {
     }
 
     /// Address of this server for others, where it can invite them.
-    fn inviting(&self, wanted: &Invite) -> Result<String> {
+    fn inviting(&self, wanted: &InviteRequest) -> Result<String> {
         let cannot = || Error::new("cannot make a token");
         self.only_on_servers("k3s token")?;
         if !self.system.is_there(BINARY) {
@@ -200,10 +201,10 @@ impl Keeper {
             Some(note) => note.node,
             None => self.node_name(None)?,
         };
-        let question = "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}";
+        let jsonpath = "jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}";
         let ended = self
             .system
-            .kubectl(&["get", "node", &node, "-o", question])?;
+            .kubectl(&["get", "node", &node, "-o", jsonpath])?;
         let address = ended.output.split_ascii_whitespace().next();
         address
             .filter(|_| ended.is_fine())
@@ -216,7 +217,7 @@ impl Keeper {
 }
 
 /// The command of k3s that makes a token.
-fn creation(wanted: &Invite) -> [&str; 7] {
+fn creation(wanted: &InviteRequest) -> [&str; 7] {
     [
         BINARY,
         "token",

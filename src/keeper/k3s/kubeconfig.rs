@@ -1,4 +1,4 @@
-//! Kubeconfigs of k3s for people: one for looking that ends by itself, and the administrator's.
+//! Kubeconfigs of k3s for people: a read-only one that expires, and the administrator's.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
 
 /// Looks at the role before it is given up, and the pause between two: half a minute beside k3s'
 /// own time.
-const ROLE_TURNS: u32 = 30;
+const ROLE_TRIES_MAX: u32 = 30;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A wanted kubeconfig for looking.
@@ -99,7 +99,7 @@ impl Keeper {
     /// others, which takes seconds.
     fn wait_for_role(&self) -> Result<()> {
         let ask = ["get", "clusterrole", ROLE, "-o=jsonpath={.rules}"];
-        for turn in 0..ROLE_TURNS {
+        for turn in 0..ROLE_TRIES_MAX {
             let found = self.kubectl_patiently(&ask)?;
             // One that cannot be read is no reason to wait.
             if !found.is_fine() || !matches!(found.output.trim(), "" | "[]" | "null") {

@@ -1,11 +1,12 @@
-//! Leaving of a worker: from its server, which moves its Pods and forgets it, and from the worker
-//! itself, which removes k3s.
+//! Removal of a node from its cluster: on a server, which moves its Pods and removes it, and on the
+//! node itself, which removes k3s.
 
 use std::time::Duration;
 
 use super::{
     super::{Keeper, journal::LockedJournal, now},
     Uninstall, describe,
+    inspect::FindingSet,
     join::finding,
     node::{self, BARE},
     refuse,
@@ -33,7 +34,7 @@ pub struct Leave {
     pub worker: Option<String>,
     /// Time for its Pods to go.
     pub within: Duration,
-    /// Findings that hold nothing up.
+    /// Findings to ignore (`--ignore`).
     pub ignored: Vec<String>,
     /// Path of this program.
     pub program: String,
@@ -49,17 +50,20 @@ impl Keeper {
     pub fn k3s_leave_plan(&self, wanted: &Leave) -> Result<K3sPlan> {
         match self.side(wanted)? {
             Side::Itself(servers) => {
-                let (node, steps, mut refused, mut warned) = self.own_farewell(wanted, &servers)?;
-                let (removal, _, stay) = self.departure(wanted)?;
+                let (node, steps, mut findings) = self.own_removal(wanted, &servers)?;
+                let (removal, stay) = self.departure(wanted)?;
                 let plan = self.removal_plan(&uninstall(wanted), &removal)?;
-                refused.retain(|finding| !wanted.ignored.contains(&finding.id));
-                warned.extend(stay.into_iter().filter(|finding| finding.id == VOLUME));
+                findings.ignore(&wanted.ignored);
+                let stay = stay.warned.into_iter();
+                findings
+                    .warned
+                    .extend(stay.filter(|finding| finding.id == VOLUME));
                 let mut steps = describe::steps(&steps);
                 steps.extend(plan.steps);
                 Ok(K3sPlan {
-                    does: format!("{}; then {DEPARTURE}", farewell_sentence(&node)),
-                    refused,
-                    warned,
+                    does: format!("{}; then {DEPARTURE}", removal_sentence(&node)),
+                    refused: findings.refused,
+                    warned: findings.warned,
                     steps,
                     undo: "a drain that fails is undone automatically; later: join again"
                         .to_owned(),
@@ -67,11 +71,11 @@ impl Keeper {
                 })
             }
             Side::Server(worker) => {
-                let (steps, refused, warned) = self.farewell(wanted, worker, None)?;
+                let (steps, findings) = self.node_removal(wanted, worker, None)?;
                 Ok(K3sPlan {
-                    does: farewell_sentence(worker),
-                    refused,
-                    warned,
+                    does: removal_sentence(worker),
+                    refused: findings.refused,
+                    warned: findings.warned,
                     steps: describe::steps(&steps),
                     undo:
                         "a drain that fails is undone automatically; later: join again with a new token"
@@ -80,12 +84,12 @@ impl Keeper {
                 })
             }
             Side::Worker => {
-                let (removal, refused, warned) = self.departure(wanted)?;
+                let (removal, findings) = self.departure(wanted)?;
                 let plan = self.removal_plan(&uninstall(wanted), &removal)?;
                 Ok(K3sPlan {
                     does: DEPARTURE.to_owned(),
-                    refused,
-                    warned,
+                    refused: findings.refused,
+                    warned: findings.warned,
                     ..plan
                 })
             }
@@ -99,12 +103,12 @@ impl Keeper {
         self.settle(&journal)?;
         match self.side(wanted)? {
             Side::Itself(servers) => {
-                let (node, steps, refused, _) = self.own_farewell(wanted, &servers)?;
-                if let Some(error) = refuse("this server cannot leave yet", &refused) {
+                let (node, steps, findings) = self.own_removal(wanted, &servers)?;
+                if let Some(error) = refuse("this server cannot leave yet", &findings.refused) {
                     return Err(error);
                 }
                 let (removal, ..) = self.departure(wanted)?;
-                let record = farewell_record(&node, who);
+                let record = removal_record(&node, who);
                 let done = self.begin_steps(&journal, record, steps, Duration::ZERO)?;
                 if done.outcome != Outcome::Done.as_str() {
                     return Ok(done);
@@ -113,16 +117,16 @@ impl Keeper {
                 self.depart(&journal, &removal, who)
             }
             Side::Server(worker) => {
-                let (steps, refused, _) = self.farewell(wanted, worker, None)?;
-                if let Some(error) = refuse("the node cannot leave yet", &refused) {
+                let (steps, findings) = self.node_removal(wanted, worker, None)?;
+                if let Some(error) = refuse("the node cannot leave yet", &findings.refused) {
                     return Err(error);
                 }
-                let record = farewell_record(worker, who);
+                let record = removal_record(worker, who);
                 self.begin_steps(&journal, record, steps, Duration::ZERO)
             }
             Side::Worker => {
-                let (removal, refused, _) = self.departure(wanted)?;
-                if let Some(error) = refuse("this machine cannot leave yet", &refused) {
+                let (removal, findings) = self.departure(wanted)?;
+                if let Some(error) = refuse("this machine cannot leave yet", &findings.refused) {
                     return Err(error);
                 }
                 self.depart(&journal, &removal, who)
@@ -166,15 +170,15 @@ impl Keeper {
         }
     }
 
-    /// Finding that a removal leaves a member of an etcd behind, which its servers go on counting.
+    /// Finding that a removal leaves a member of an etcd behind, which the other servers keep.
     pub(super) fn abandoned(&self, removal: &plan::Uninstall) -> Option<Finding> {
         let is_member = removal.role == Role::Server
             && self.system.datastore(&removal.data_dir) == Datastore::Etcd;
         let servers = is_member.then(|| self.system.servers())?;
         let what = match servers.map(|servers| servers.len()) {
-            None => "the API does not say whether the cluster has other servers, which would go on counting this one as one that is down".to_owned(),
+            None => "the API does not answer, so it is unknown whether there are other servers; they would keep this one as an unreachable member of etcd".to_owned(),
             Some(0 | 1) => return None,
-            Some(servers) => format!("the cluster has {servers} servers, and would go on counting this one as one that is down"),
+            Some(servers) => format!("the cluster has {servers} servers; the others would keep this one as an unreachable member of etcd"),
         };
         Some(Finding {
             id: "uninstall.member".to_owned(),
@@ -189,9 +193,13 @@ impl Keeper {
         Ok(self.system.datastore(&data_dir) == Datastore::Etcd)
     }
 
-    /// The steps by which this server leaves the others: they forget it, by the API of one of them,
-    /// because its own ends with its member of etcd.
-    fn own_farewell(&self, wanted: &Leave, servers: &[ServerNode]) -> Result<OwnFarewell> {
+    /// Name of this node, and the steps by which this server leaves the others: they remove it, by
+    /// the API of one of them, because its own ends with its member of etcd.
+    fn own_removal(
+        &self,
+        wanted: &Leave,
+        servers: &[ServerNode],
+    ) -> Result<(String, Vec<Step>, FindingSet)> {
         let managed = self.managed()?;
         let own = managed.map_or_else(|| self.node_name(None), |note| Ok(note.node))?;
         let other = servers.iter().find(|it| it.is_ready && it.name != own);
@@ -201,17 +209,17 @@ impl Keeper {
                 .fix("sudo /usr/local/bin/k3s kubectl get nodes")
         })?;
         let api = self.system.server_at(&other.address);
-        let (steps, refused, warned) = self.farewell(wanted, &own, Some(api))?;
-        Ok((own, steps, refused, warned))
+        let (steps, findings) = self.node_removal(wanted, &own, Some(api))?;
+        Ok((own, steps, findings))
     }
 
     /// The steps of a server; `api` is that of another one, by which this one itself leaves.
-    fn farewell(
+    fn node_removal(
         &self,
         wanted: &Leave,
         worker: &str,
         api: Option<String>,
-    ) -> Result<(Vec<Step>, Vec<Finding>, Vec<Finding>)> {
+    ) -> Result<(Vec<Step>, FindingSet)> {
         let managed = self.managed()?;
         let data_dir = self.data_dir(managed.as_ref());
         let own = managed.map_or_else(|| self.node_name(None), |note| Ok(note.node))?;
@@ -223,14 +231,14 @@ impl Keeper {
             return Err(Error::new("the API of this machine does not answer")
                 .fix("sudo pipeops-agent k3s status"));
         }
-        let (mut refused, mut warned, mut pods) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut findings, mut pods) = (FindingSet::default(), Vec::new());
         let found = self.system.node(worker).ok();
         let is_ready = found.as_ref().is_some_and(|found| found.is_ready);
         if is_ready {
             pods = self.system.pods(worker)?;
-            (refused, warned) = node::findings(&pods, self.system.is_relieved(worker));
+            findings = node::drain_findings(&pods, self.system.is_relieved(worker));
         } else {
-            warned.push(Finding {
+            findings.warned.push(Finding {
                 id: "leave.away".to_owned(),
                 what: match found {
                     Some(_) => {
@@ -243,9 +251,10 @@ impl Keeper {
         }
         let servers = self.servers_beside(worker)?;
         if servers.iter().any(|server| server.name == worker) {
-            refused.extend(leave_doubt(&servers, worker).map(finding));
+            let doubt = leave_doubt(&servers, worker).map(finding);
+            findings.refused.extend(doubt);
             if is_ready && api.is_none() {
-                refused.push(Finding {
+                findings.refused.push(Finding {
                     id: "leave.server-runs".to_owned(),
                     what: format!(
                         "{worker} is a server that runs: it would join again when it starts"
@@ -254,9 +263,9 @@ impl Keeper {
                 });
             }
         }
-        warned.extend(self.stranded(worker)?);
+        findings.warned.extend(self.volumes_left(worker)?);
         let is_forced = wanted.ignored.iter().any(|id| id == BARE);
-        refused.retain(|finding| !wanted.ignored.contains(&finding.id));
+        findings.ignore(&wanted.ignored);
         let init = self.system.init()?;
         let going = pods.iter().filter(|pod| pod.fate != Fate::Stays);
         let drain = Drain {
@@ -272,7 +281,7 @@ impl Keeper {
             is_cordoned: found.is_cordoned,
             drain: Some(drain),
         });
-        let steps = plan::farewell(&plan::Farewell {
+        let steps = plan::remove_node(&plan::NodeRemoval {
             node,
             init,
             program: wanted.program.clone(),
@@ -280,7 +289,7 @@ impl Keeper {
             worker: worker.to_owned(),
             api,
         });
-        Ok((steps, refused, warned))
+        Ok((steps, findings))
     }
 
     /// Servers of the cluster that a node leaves; none where the API does not say it and no etcd
@@ -296,9 +305,9 @@ impl Keeper {
     }
 
     /// Volumes that are on the disk of a worker.
-    fn stranded(&self, worker: &str) -> Result<Vec<Finding>> {
-        let question = format!("jsonpath={}", leave::QUESTION);
-        let ended = self.system.kubectl(&["get", "pv", "-o", &question])?;
+    fn volumes_left(&self, worker: &str) -> Result<Vec<Finding>> {
+        let jsonpath = format!("jsonpath={}", leave::JSONPATH);
+        let ended = self.system.kubectl(&["get", "pv", "-o", &jsonpath])?;
         let found = leave::volumes(&ended.output, worker).into_iter();
         let found = found.map(|volume| Finding {
             id: VOLUME.to_owned(),
@@ -312,7 +321,7 @@ impl Keeper {
     }
 
     /// The removal from a worker, without the data of its volumes.
-    fn departure(&self, wanted: &Leave) -> Result<(plan::Uninstall, Vec<Finding>, Vec<Finding>)> {
+    fn departure(&self, wanted: &Leave) -> Result<(plan::Uninstall, FindingSet)> {
         let mut removal = self.removal(&uninstall(wanted))?;
         let volumes = self.system.volumes(&removal.data_dir);
         let storage = format!("{}/storage", removal.data_dir);
@@ -327,8 +336,10 @@ impl Keeper {
             what: format!("{} stays: {}", volume.path, size(volume.bytes)),
             fix: "remove it if nothing needs it".to_owned(),
         });
-        let mut warned: Vec<_> = warned.collect();
-        let mut refused = Vec::new();
+        let mut findings = FindingSet {
+            refused: Vec::new(),
+            warned: warned.collect(),
+        };
         let managed = self.managed()?;
         let node = managed.map_or_else(|| self.node_name(None), |note| Ok(note.node))?;
         let on_server = format!("sudo pipeops-agent node leave {node}");
@@ -337,7 +348,7 @@ impl Keeper {
                 let going = pods.iter().filter(|pod| pod.fate != Fate::Stays);
                 let going: Vec<_> = going.map(|pod| pod.name.clone()).collect();
                 if !going.is_empty() {
-                    refused.push(Finding {
+                    findings.refused.push(Finding {
                         id: PODS.to_owned(),
                         what: format!(
                             "Pods run here, and a worker has no right to move all of them: {}",
@@ -346,7 +357,7 @@ impl Keeper {
                         fix: format!("on the server, first: {on_server}"),
                     });
                 } else if self.system.node(&node).is_ok() {
-                    warned.push(Finding {
+                    findings.warned.push(Finding {
                         id: "leave.node".to_owned(),
                         what: format!("the server still has the node {node}"),
                         fix: format!("on the server: {on_server}"),
@@ -354,20 +365,18 @@ impl Keeper {
                 }
             }
             // A server that is gone keeps nobody.
-            Err(_) => warned.push(Finding {
+            Err(_) => findings.warned.push(Finding {
                 id: "leave.server".to_owned(),
-                what: "the server does not answer this machine: whether it knows it is not known"
-                    .to_owned(),
+                what:
+                    "the server does not answer, so it is unknown whether it still lists this node"
+                        .to_owned(),
                 fix: format!("on the server, if it is still there: {on_server}"),
             }),
         }
-        refused.retain(|finding| !wanted.ignored.contains(&finding.id));
-        Ok((removal, refused, warned))
+        findings.ignore(&wanted.ignored);
+        Ok((removal, findings))
     }
 }
-
-/// Name of this node, steps, and findings that hold them up or do not.
-type OwnFarewell = (String, Vec<Step>, Vec<Finding>, Vec<Finding>);
 
 /// Machine on which the command runs.
 enum Side<'a> {
@@ -390,15 +399,15 @@ fn uninstall(wanted: &Leave) -> Uninstall {
     }
 }
 
-fn farewell_record(node: &str, who: &str) -> Record {
+fn removal_record(node: &str, who: &str) -> Record {
     Record {
         opposite: Some(format!(
             "sudo pipeops-agent k3s token, and k3s join on {node}"
         )),
-        ..Record::new("node.leave", who, now(), farewell_sentence(node))
+        ..Record::new("node.leave", who, now(), removal_sentence(node))
     }
 }
 
-fn farewell_sentence(worker: &str) -> String {
+fn removal_sentence(worker: &str) -> String {
     format!("let {worker} leave: move its Pods, then forget its node and its password")
 }

@@ -9,10 +9,10 @@ mod datastore;
 mod describe;
 mod handover;
 mod images;
+mod inspect;
 mod join;
 mod kubeconfig;
 mod leave;
-mod look;
 mod node;
 mod pins;
 mod ready;
@@ -27,18 +27,18 @@ mod watch;
 use std::{io::Read as _, path::PathBuf, time::Duration};
 
 use self::acts::COPY_BYTES_MAX;
-use self::look::Ingress;
+use self::inspect::{FindingSet, Ingress};
 pub(super) use self::restore::guards;
 pub use self::{
     backup::{Backup, Target},
     connect::Connect,
-    join::{Invitation, Invite, Join},
+    join::{Invitation, InviteRequest, Join},
     kubeconfig::View,
     leave::Leave,
     node::{Maintenance, Node},
     restore::Restore,
     upgrade::Upgrade,
-    watch::{Look, Repaired},
+    watch::{Repaired, WatchOptions},
 };
 use super::{Keeper, end, journal::LockedJournal, now, system::System};
 use crate::{
@@ -80,7 +80,7 @@ pub struct Source {
 pub enum Program {
     /// Its file is on this machine.
     Here(Source),
-    /// It is fetched later: enough for a plan.
+    /// A file that is fetched later: enough for a plan.
     Promised {
         version: Version,
         /// SHA-256, in hexadecimal.
@@ -103,7 +103,7 @@ pub struct Install {
     pub options: InstallOptions,
     /// Content of `registries.yaml`.
     pub registries: Option<String>,
-    /// Findings that hold nothing up.
+    /// Findings to ignore (`--ignore`).
     pub ignored: Vec<String>,
     /// True if the cluster in the data directory is to go on.
     pub reuses_data: bool,
@@ -152,7 +152,7 @@ impl Keeper {
             None => ("k3s cannot be installed here", "k3s.install", UNDO),
             Some(_) => ("this machine cannot join", "k3s.join", join::UNDO),
         };
-        if let Some(error) = refuse(cannot, &prepared.look.refused) {
+        if let Some(error) = refuse(cannot, &prepared.findings.refused) {
             self.unstage();
             return Err(error);
         }
@@ -334,12 +334,12 @@ impl Keeper {
         )
     }
 
-    fn node_name(&self, wished: Option<&str>) -> Result<String> {
+    fn node_name(&self, wanted: Option<&str>) -> Result<String> {
         let set = || self.system.k3s_value("node-name", "K3S_NODE_NAME");
         // As k3s does.
         let set = || set().map(|name| name.to_lowercase());
         let host = || facts::hostname(self.system.root()).map(|name| name.to_lowercase());
-        let name = wished.map(str::to_owned).or_else(set).or_else(host);
+        let name = wanted.map(str::to_owned).or_else(set).or_else(host);
         let name = name.unwrap_or_default();
         if k3s::is_node_name(&name) {
             return self.with_id(name);
@@ -378,11 +378,11 @@ impl Keeper {
     fn place(&self, wanted: &Install) -> Result<String> {
         check_words(&wanted.options)?;
         self.system.check_settings()?;
-        let services = Role::ALL.map(|role| [role.unit(), role.service()]);
+        let services = Role::ALL.map(|role| [role.unit_path(), role.init_script()]);
         let mut services = services.iter().flatten();
         if self.system.is_there(BINARY) || services.any(|path| self.system.is_there(path)) {
             return Err(Error::new("k3s is on this machine already")
-                .fix("look at it: sudo pipeops-agent k3s status; or remove it: sudo pipeops-agent k3s uninstall"));
+                .fix("inspect it: sudo pipeops-agent k3s status; or remove it: sudo pipeops-agent k3s uninstall"));
         }
         let data_dir = texts::data_dir(&wanted.options, &self.system.k3s_settings());
         check_data_dir(&data_dir)?;
@@ -399,21 +399,25 @@ impl Keeper {
         let data_dir = self.place(wanted)?;
         let others = self.system.others(wanted, &data_dir)?;
         let node = self.node_name(wanted.options.node_name.as_deref())?;
-        let mut look = self.system.look(&data_dir, &wanted.ignored, wanted.built);
-        look.refused.extend(others);
+        let mut found = self
+            .system
+            .inspect(&data_dir, &wanted.ignored, wanted.built);
+        found.refused.extend(others);
         let (binary, version) = self.stage_binary(&wanted.binary, wanted.version)?;
         let mut images = Vec::new();
         for image in &wanted.images {
             images.push((image.name.clone(), self.stage(image, 0o600)?));
         }
-        look.refused
+        found
+            .refused
             .extend(self.system.refuses(version, &data_dir, &wanted.ignored));
-        look.refused
+        found
+            .refused
             .extend(self.system.etcd_on_card(wanted, &data_dir));
         let token = match &wanted.join {
             None => None,
             Some(join) => {
-                self.doubt(join, &node, version, &wanted.ignored, &mut look);
+                self.doubt(join, &node, version, &wanted.ignored, &mut found);
                 Some(self.stage_token(join)?)
             }
         };
@@ -421,14 +425,14 @@ impl Keeper {
             facts::memory(self.system.root()).map_or(u64::MAX, |memory| memory.total_bytes);
         let drop_in = texts::drop_in(&wanted.options, &self.system.user_settings(), memory);
         if !drop_in.left_out.is_empty() {
-            look.warned.push(look::small_memory(memory, &drop_in));
+            found.warned.push(inspect::small_memory(memory, &drop_in));
         }
-        let proxy = self.stage_proxy(wanted, (&node, &drop_in.content), &mut look)?;
-        look.judge_web_ports(ingress(wanted, &drop_in, &self.system.user_settings()));
+        let proxy = self.stage_proxy(wanted, (&node, &drop_in.content), &mut found)?;
+        found.judge_web_ports(ingress(wanted, &drop_in, &self.system.user_settings()));
         let protected = self.system.protected(wanted, init);
-        look.warned.extend(look::protected(&protected));
-        look.warned
-            .extend(self.system.is_public(&wanted.options, &drop_in));
+        found.warned.extend(inspect::protected(&protected));
+        let public = self.system.is_public(&wanted.options, &drop_in);
+        found.warned.extend(public);
         let is_there = |path: &str| self.system.is_there(path);
         let managed = Managed {
             how: "installed".to_owned(),
@@ -459,15 +463,15 @@ impl Keeper {
                 |join| join.sentence(&node, version, &data_dir),
             ),
             steps: plan::install(&parts, &is_there),
-            look,
+            findings: found,
         })
     }
 
     fn shown(prepared: &Prepared, undo: &str) -> K3sPlan {
         K3sPlan {
             does: prepared.does.clone(),
-            refused: prepared.look.refused.clone(),
-            warned: prepared.look.warned.clone(),
+            refused: prepared.findings.refused.clone(),
+            warned: prepared.findings.warned.clone(),
             steps: describe::steps(&prepared.steps),
             bytes: plan::bytes(&prepared.steps),
             undo: format!("{undo}; a failure on the way is undone automatically"),
@@ -477,7 +481,13 @@ impl Keeper {
 
     fn removal(&self, wanted: &Uninstall) -> Result<plan::Uninstall> {
         let note = self.managed()?;
-        let half = Role::ALL.map(|role| [role.unit(), role.service(), role.uninstall()]);
+        let half = Role::ALL.map(|role| {
+            [
+                role.unit_path(),
+                role.init_script(),
+                role.uninstall_script(),
+            ]
+        });
         let is_half = half.iter().flatten().any(|path| self.system.is_there(path));
         if note.is_none() && !is_half && !self.system.is_there(BINARY) {
             return Err(
@@ -614,7 +624,7 @@ impl Keeper {
         &self,
         wanted: &Install,
         (node, drop_in): (&str, &str),
-        look: &mut look::Look,
+        findings: &mut FindingSet,
     ) -> Result<Option<Staged>> {
         let Some(proxy) = &wanted.proxy else {
             return Ok(None);
@@ -638,7 +648,7 @@ impl Keeper {
             );
         }
         let staged = self.stage_text("proxy", proxy.environment(&direct).reveal())?;
-        look.warned.push(Finding {
+        findings.warned.push(Finding {
             id: "k3s.proxy".to_owned(),
             what: format!(
                 "k3s reaches the network by the proxy {}, and without it {}",
@@ -672,7 +682,7 @@ impl Keeper {
     }
 }
 
-/// The error of a change that findings hold up.
+/// Error of a change that findings block.
 fn refuse(cannot: &str, refused: &[Finding]) -> Option<Error> {
     let (first, others) = refused.split_first()?;
     let error = Error::new(cannot).why(first.what.clone()).fix(format!(
@@ -704,7 +714,7 @@ const MIXED: &str = "disk.mixed";
 const NAMED_MAX: usize = 5;
 
 /// The first of these paths, in words.
-fn few(paths: &[String]) -> String {
+fn first_paths(paths: &[String]) -> String {
     let named = paths.iter().take(NAMED_MAX).map(String::as_str);
     let named = named.collect::<Vec<_>>().join(", ");
     match paths.len().saturating_sub(NAMED_MAX) {
@@ -725,18 +735,18 @@ fn finding_of(id: &str, what: String) -> Finding {
 struct Prepared {
     does: String,
     steps: Vec<Step>,
-    look: look::Look,
+    findings: FindingSet,
 }
 
 /// The ingress that an installation brings.
 fn ingress(wanted: &Install, drop_in: &DropIn, user: &[String]) -> Ingress {
     let is_ingress = |name: &str| k3s::INGRESS.contains(&name.trim());
-    let mut wished = wanted.options.disable.iter().flat_map(|all| all.split(','));
+    let mut disabled = wanted.options.disable.iter().flat_map(|all| all.split(','));
     // "traefik (about 60 MB)"
     let names = drop_in.left_out.iter();
     let mut left_out = names.filter_map(|part| part.split(' ').next());
     let is_set = user.iter().any(|text| k3s::leaves_ingress_out(text));
-    if wished.any(is_ingress) || left_out.any(is_ingress) || is_set {
+    if disabled.any(is_ingress) || left_out.any(is_ingress) || is_set {
         Ingress::None
     } else if wanted.options.role() == Role::Worker {
         Ingress::OfServer
@@ -817,7 +827,7 @@ impl System {
         let is_ignored = wanted.ignored.iter().any(|id| id == MIXED);
         Ok((!others.is_empty() && !is_ignored).then(|| Finding {
             id: MIXED.to_owned(),
-            what: format!("{data_dir} has files of others: {}", few(&others)),
+            what: format!("{data_dir} has files of others: {}", first_paths(&others)),
             fix,
         }))
     }
@@ -825,7 +835,10 @@ impl System {
     /// Finding that a removal leaves files of others in the data directory.
     fn stays(&self, removal: &plan::Uninstall) -> Option<Finding> {
         let others = self.data_entries(&removal.data_dir).others;
-        let what = format!("k3s did not make this, and it stays: {}", few(&others));
+        let what = format!(
+            "k3s did not make this, and it stays: {}",
+            first_paths(&others)
+        );
         (!others.is_empty() && removal.keep == Keep::Nothing)
             .then(|| finding_of("uninstall.others", what))
     }
@@ -916,8 +929,12 @@ impl System {
     /// Part of a cluster that the k3s of this machine is.
     pub(super) fn role(&self) -> Role {
         let worker = Role::Worker;
-        let marks = [worker.unit(), worker.service(), worker.uninstall()];
-        let server = [Role::Server.unit(), Role::Server.service()];
+        let marks = [
+            worker.unit_path(),
+            worker.init_script(),
+            worker.uninstall_script(),
+        ];
+        let server = [Role::Server.unit_path(), Role::Server.init_script()];
         let is_there = |path: &&str| self.is_there(path);
         // Of a server that was a worker once.
         if marks.iter().any(is_there) && !server.iter().any(is_there) {

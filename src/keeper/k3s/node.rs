@@ -1,10 +1,12 @@
-//! Taking this node out of service and back: cordoned, drained, each as a change of the journal.
+//! Cordon and drain of this node, each as a change of the journal.
 
 use std::time::Duration;
 
 use super::{
     super::{Keeper, now, system::System},
-    describe, refuse,
+    describe,
+    inspect::FindingSet,
+    refuse,
 };
 use crate::{
     core::{
@@ -29,7 +31,7 @@ use crate::{
 pub struct Node {
     /// Change.
     pub maintenance: Maintenance,
-    /// Findings that hold nothing up.
+    /// Findings to ignore (`--ignore`).
     pub ignored: Vec<String>,
     /// Path of this program.
     pub program: String,
@@ -53,8 +55,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 struct Prepared {
     node: String,
     steps: Vec<Step>,
-    refused: Vec<Finding>,
-    warned: Vec<Finding>,
+    findings: FindingSet,
 }
 
 impl Keeper {
@@ -63,8 +64,8 @@ impl Keeper {
         let prepared = self.prepare_node(wanted)?;
         Ok(K3sPlan {
             does: sentence(wanted, &prepared.node),
-            refused: prepared.refused,
-            warned: prepared.warned,
+            refused: prepared.findings.refused,
+            warned: prepared.findings.warned,
             steps: describe::steps(&prepared.steps),
             bytes: 0,
             undo: "sudo pipeops-agent undo ID: the node takes Pods again".to_owned(),
@@ -78,7 +79,7 @@ impl Keeper {
         let journal = self.open()?;
         self.settle(&journal)?;
         let prepared = self.prepare_node(wanted)?;
-        if let Some(error) = refuse("the node cannot be drained", &prepared.refused) {
+        if let Some(error) = refuse("the node cannot be drained", &prepared.findings.refused) {
             return Err(error);
         }
         let check = match wanted.maintenance {
@@ -103,14 +104,14 @@ impl Keeper {
                 .why(why)
                 .fix("sudo pipeops-agent k3s status")
         })?;
-        let (mut refused, mut warned, mut pods) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut findings, mut pods) = (FindingSet::default(), Vec::new());
         if let Maintenance::Drain(_) = wanted.maintenance {
             self.only_on_servers("node drain")?;
             pods = self.system.pods(&node)?;
-            (refused, warned) = findings(&pods, self.system.is_relieved(&node));
+            findings = drain_findings(&pods, self.system.is_relieved(&node));
         }
         let is_forced = wanted.ignored.iter().any(|id| id == BARE);
-        refused.retain(|finding: &Finding| !wanted.ignored.contains(&finding.id));
+        findings.ignore(&wanted.ignored);
         let going = pods.iter().filter(|pod| pod.fate != Fate::Stays);
         let steps = plan::node(&plan::Node {
             init: self.system.init()?,
@@ -130,14 +131,13 @@ impl Keeper {
         Ok(Prepared {
             node,
             steps,
-            refused,
-            warned,
+            findings,
         })
     }
 }
 
-/// Findings that hold a drain up, and those that do not.
-pub(super) fn findings(pods: &[drain::Pod], is_relieved: bool) -> (Vec<Finding>, Vec<Finding>) {
+/// Findings about a drain of a node with these Pods.
+pub(super) fn drain_findings(pods: &[drain::Pod], is_relieved: bool) -> FindingSet {
     let finding = |id: &str, what: String, fix: &str| Finding {
         id: id.to_owned(),
         what,
@@ -172,7 +172,10 @@ pub(super) fn findings(pods: &[drain::Pod], is_relieved: bool) -> (Vec<Finding>,
             "",
         ));
     }
-    (refused.into_iter().collect(), warned)
+    FindingSet {
+        refused: refused.into_iter().collect(),
+        warned,
+    }
 }
 
 fn sentence(wanted: &Node, node: &str) -> String {
@@ -189,8 +192,8 @@ impl System {
     /// Pods of a node that have not ended.
     pub(super) fn pods(&self, node: &str) -> Result<Vec<drain::Pod>> {
         let selector = format!("--field-selector=spec.nodeName={node}");
-        let question = format!("jsonpath={}", drain::QUESTION);
-        let ended = self.kubectl(&["get", "pods", "-A", &selector, "-o", &question])?;
+        let jsonpath = format!("jsonpath={}", drain::JSONPATH);
+        let ended = self.kubectl(&["get", "pods", "-A", &selector, "-o", &jsonpath])?;
         if ended.is_fine() {
             return Ok(drain::pods(&ended.output));
         }

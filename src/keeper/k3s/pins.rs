@@ -72,7 +72,7 @@ impl System {
 
     /// Names of images in containerd, a line each.
     pub(super) fn images(&self, filter: Option<&str>) -> Result<String> {
-        let argv = pins::question(filter);
+        let argv = pins::list_command(filter);
         let argv: Vec<_> = argv.iter().map(String::as_str).collect();
         Ok(self.run_unattended(&argv, LIST, &[])?.output)
     }

@@ -58,7 +58,7 @@ impl System {
             let now = clock::now().mono;
             let waited = now.since(started.mono);
             let cannot = || Error::new(format!("k3s did not become ready: {lacks}"));
-            if let Some(why) = ready::is_hopeless(&unit, restarts) {
+            if let Some(why) = ready::failure_reason(&unit, restarts) {
                 return Err(self.explained(cannot().why(why)));
             }
             if let Some((why, fix)) = self.rejection(node, started.wall) {
@@ -78,9 +78,9 @@ impl System {
 
     /// The node as the API of this machine has it; what keeps it from answering otherwise.
     pub(in super::super) fn node(&self, node: &str) -> std::result::Result<ready::Node, String> {
-        let question = format!("jsonpath={}", ready::QUESTION);
+        let jsonpath = format!("jsonpath={}", ready::JSONPATH);
         let ended = self
-            .kubectl(&["get", "node", node, "-o", &question])
+            .kubectl(&["get", "node", node, "-o", &jsonpath])
             .map_err(|error| error.sentence())?;
         let found = ready::Node::parse(&ended.output).filter(|_| ended.is_fine());
         found.ok_or_else(|| {

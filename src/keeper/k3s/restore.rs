@@ -44,7 +44,7 @@ pub struct Restore {
     pub file: PathBuf,
     /// Private keys, for one that is encrypted.
     pub identities: Vec<Identity>,
-    /// Findings that hold nothing up.
+    /// Findings to ignore (`--ignore`).
     pub ignored: Vec<String>,
     /// Time for the node to become Ready.
     pub within: Duration,
@@ -282,7 +282,7 @@ impl Keeper {
             if found.is_ok_and(|found| !found.is_file()) {
                 return Err(Error::new(format!("cannot restore {path}"))
                     .why("there is something else in its place, which is not a regular file")
-                    .fix(format!("look at it, and move it away: ls -ld {path}")));
+                    .fix(format!("inspect it, and move it away: ls -ld {path}")));
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     core::k3s::{
         self, BINARY, Role,
-        servers::{self, Datastore, LEASE, LEASE_LABEL, LEASE_QUESTION, ServerNode, card_doubt},
+        servers::{self, Datastore, LEASE, LEASE_JSONPATH, LEASE_LABEL, ServerNode, card_doubt},
     },
     error::{Error, Result},
     files,
@@ -54,8 +54,8 @@ impl System {
 
     /// The servers of the cluster, at least one; `None` where its API does not say which there are.
     pub(super) fn servers(&self) -> Option<Vec<ServerNode>> {
-        let question = format!("jsonpath={}", servers::QUESTION);
-        let asked = self.kubectl(&["get", "nodes", "-l", SERVERS, "-o", &question]);
+        let jsonpath = format!("jsonpath={}", servers::JSONPATH);
+        let asked = self.kubectl(&["get", "nodes", "-l", SERVERS, "-o", &jsonpath]);
         let ended = asked.ok().filter(ProgramEnd::is_fine)?;
         Some(servers::servers(&ended.output)).filter(|found| !found.is_empty())
     }
@@ -114,9 +114,9 @@ impl Keeper {
     /// State of the Lease: an answer for [`Self::take_lease`], and the finding that another server
     /// has it.
     pub(super) fn lease(&self, node: &str) -> Result<(String, Option<Finding>)> {
-        let question = format!("jsonpath={LEASE_QUESTION}");
+        let jsonpath = format!("jsonpath={LEASE_JSONPATH}");
         let get = ["-n", "kube-system", "get", "lease", LEASE];
-        let get = [&get[..], &["--ignore-not-found", "-o", &question]].concat();
+        let get = [&get[..], &["--ignore-not-found", "-o", &jsonpath]].concat();
         let answer = self.answer(&get, cannot)?;
         let held = servers::held(&answer, node, now()).map(|(holder, until)| Finding {
             id: "upgrade.lease".to_owned(),

@@ -107,7 +107,7 @@ impl Keeper {
             doing: self.system.doing(),
             unfinished: self.unfinished()?,
             next_backup: watch_state.next_backup_ms.map(stamp),
-            looked: watch_state.last_look_ms().map(stamp),
+            looked: watch_state.last_run_ms().map(stamp),
             open: watch_state.open().map(str::to_owned).collect(),
             faults: watch_state
                 .escalated()
@@ -225,11 +225,11 @@ impl Keeper {
     }
 }
 
-/// Progress of a change, for the agent, until it is dropped.
+/// Progress file of a change, for the agent; removed on drop.
 #[derive(Debug)]
-pub(in super::super) struct Telling<'a>(&'a System);
+pub(in super::super) struct ProgressFile<'a>(&'a System);
 
-impl Drop for Telling<'_> {
+impl Drop for ProgressFile<'_> {
     fn drop(&mut self) {
         drop(std::fs::remove_file(self.0.path(PROGRESS)));
         // Only where it is empty: whoever needs it makes it. One that was killed may have made it.
@@ -239,7 +239,7 @@ impl Drop for Telling<'_> {
 
 impl System {
     /// Begins to tell the agent of a change, where there is an agent.
-    pub(in super::super) fn begin_telling(&self, does: &str) -> Telling<'_> {
+    pub(in super::super) fn begin_telling(&self, does: &str) -> ProgressFile<'_> {
         let doing = Doing {
             does: plain(does),
             since: now().rfc3339(),
@@ -249,7 +249,7 @@ impl System {
         if is_first || self.is_there(STATUS) {
             self.put_doing(&doing);
         }
-        Telling(self)
+        ProgressFile(self)
     }
 
     /// Makes the directory that the agent reads. False where there is no agent, or no room for it:
@@ -270,7 +270,7 @@ impl System {
         }
     }
 
-    /// Nothing depends on it, so a full memory holds no change up.
+    /// Nothing depends on it, so a full memory blocks no change.
     fn put_doing(&self, doing: &Doing) {
         if let Err(error) = self.put(PROGRESS, &serde_json::to_vec(doing)) {
             log::debug!("{}", error.sentence());
@@ -282,7 +282,7 @@ impl System {
         json::shape(&text.ok()??).ok()
     }
 
-    /// State that an earlier look left; none that can be understood is as none.
+    /// State that an earlier run left; none that can be understood is as none.
     fn left(&self) -> Option<K3sStatus> {
         let text = files::read_if_there(&self.path(STATUS), STATUS_BYTES_MAX);
         json::shape(&text.ok()??).ok()
@@ -295,7 +295,7 @@ impl System {
     }
 }
 
-/// Whether the node is Ready, and why not; `None`: nobody asked.
+/// Readiness of the node with its reason; `None`: not asked.
 fn ready(state: &K3sState) -> Option<(bool, Option<String>)> {
     let no = |why: String| Some((false, Some(why)));
     match &state.api {

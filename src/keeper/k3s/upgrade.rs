@@ -9,9 +9,9 @@ use super::{
     acts::COPY_BYTES_MAX,
     backup::Backup,
     datastore, describe,
+    inspect::FindingSet,
     join::finding,
-    look,
-    node::findings,
+    node::drain_findings,
     refuse,
 };
 use crate::{
@@ -40,7 +40,7 @@ pub struct Upgrade {
     pub images: Vec<Source>,
     /// Version that the program must have; `None`: whichever it is.
     pub version: Option<Version>,
-    /// Findings that hold nothing up.
+    /// Findings to ignore (`--ignore`).
     pub ignored: Vec<String>,
     /// The backup that is made first.
     pub backup: Backup,
@@ -52,7 +52,7 @@ pub struct Upgrade {
     pub built: Wall,
 }
 
-/// Findings of the doctor that hold an upgrade up; of the others k3s runs in spite.
+/// Checks of the doctor whose findings block an upgrade; k3s runs in spite of the others.
 const REFUSED: [&str; 3] = ["clock.wrong", "disk.read-only", "disk.space"];
 /// Finding by which the Pods stay on the node during an upgrade.
 const DRAIN: &str = "upgrade.drain";
@@ -75,7 +75,7 @@ struct Prepared {
     lease: Option<String>,
     /// Eviction of the Pods of this node; `None`: they stay.
     drain: Option<Drain>,
-    look: look::Look,
+    findings: FindingSet,
 }
 
 impl Keeper {
@@ -109,8 +109,8 @@ impl Keeper {
             undo: format!(
                 "a failure on the way is undone automatically; later: sudo pipeops-agent undo ID{lost}"
             ),
-            refused: prepared.look.refused,
-            warned: prepared.look.warned,
+            refused: prepared.findings.refused,
+            warned: prepared.findings.warned,
             ..K3sPlan::default()
         })
     }
@@ -123,7 +123,7 @@ impl Keeper {
         let prepared = self
             .prepare_upgrade(wanted)
             .inspect_err(|_| self.unstage())?;
-        if let Some(error) = refuse("k3s cannot be upgraded now", &prepared.look.refused) {
+        if let Some(error) = refuse("k3s cannot be upgraded now", &prepared.findings.refused) {
             self.unstage();
             return Err(error);
         }
@@ -204,22 +204,24 @@ impl Keeper {
                     .fix("take the next minor version, or a later patch of this one"));
             }
         };
-        let mut look = self
+        let mut findings = self
             .system
-            .look(&note.data_dir, &wanted.ignored, wanted.built);
-        look.refused
+            .inspect(&note.data_dir, &wanted.ignored, wanted.built);
+        findings
+            .refused
             .retain(|finding| REFUSED.contains(&finding.id.as_str()));
-        look.warned.clear();
-        look.refused
+        findings.warned.clear();
+        findings
+            .refused
             .extend(self.system.refuses(to, &note.data_dir, &wanted.ignored));
         let (mut cluster, lease) =
             self.cluster_doubts(&note, (datastore, counted.as_deref()), (from, to))?;
         cluster.retain(|finding| !wanted.ignored.contains(&finding.id));
-        look.refused.extend(cluster);
+        findings.refused.extend(cluster);
         let (drain, warned) =
             self.system
                 .moves_pods(&note.node, (role, kind, to), &wanted.ignored)?;
-        look.warned.extend(warned);
+        findings.warned.extend(warned);
         let images = wanted.images.iter();
         let images = images.map(|source| Ok((source.name.clone(), self.stage(source, 0o600)?)));
         Ok(Prepared {
@@ -233,11 +235,11 @@ impl Keeper {
             servers: counted.map_or(0, |servers| servers.len()),
             lease,
             drain,
-            look,
+            findings,
         })
     }
 
-    /// Findings about the cluster that hold an upgrade up, and the state of the Lease of several
+    /// Findings about the cluster that block an upgrade, and the state of the Lease of several
     /// servers.
     fn cluster_doubts(
         &self,
@@ -375,7 +377,10 @@ impl System {
             return Ok((None, vec![stays]));
         }
         let pods = self.pods(node)?;
-        let (mut held, mut warned) = findings(&pods, true);
+        let FindingSet {
+            refused: mut held,
+            mut warned,
+        } = drain_findings(&pods, true);
         if !held.is_empty() {
             held.insert(0, stays);
             return Ok((None, held));
@@ -401,13 +406,13 @@ impl System {
 
     /// Returns whether another node can take the Pods of this one.
     pub(super) fn is_relieved(&self, node: &str) -> bool {
-        let question = format!("jsonpath={}", drain::NODES);
-        let asked = self.kubectl(&["get", "nodes", "-o", &question]);
+        let jsonpath = format!("jsonpath={}", drain::NODES);
+        let asked = self.kubectl(&["get", "nodes", "-o", &jsonpath]);
         let ended = asked.ok().filter(exec::ProgramEnd::is_fine);
         ended.is_some_and(|ended| drain::takes_pods(&ended.output, node))
     }
 
-    /// Findings about the cluster that hold an upgrade up.
+    /// Findings about the cluster that block an upgrade.
     fn cluster_refuses(&self, node: &str) -> Vec<Finding> {
         let mut found = Vec::new();
         let mut add = |id: &str, what: String, fix: &str| {

@@ -27,7 +27,7 @@ use crate::{
             clock::{ClockFacts, is_tracked},
             connect, consumer,
             faults::{
-                self, Api, K3sState, Node, PODS_QUESTION, PROPERTIES, RENEWED_DAYS, Repair,
+                self, Api, K3sState, Node, PODS_JSONPATH, PROPERTIES, RENEWED_DAYS, Repair,
                 Service, pods_state,
             },
             images,
@@ -50,9 +50,9 @@ use crate::{
     wire::keeper::{Act, Done, Finding, K3sPlan, Managed, Record},
 };
 
-/// A look at k3s.
+/// Options of a run of the watch.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct WatchOptions {
     /// True if root allows repairs.
     pub repairs: bool,
     /// Interval of backups, and the backup or what is wrong with its settings; none: there are none
@@ -66,7 +66,7 @@ pub struct Look {
     pub built: Wall,
 }
 
-/// A repair that a look led to.
+/// A repair that a run of the watch made.
 #[derive(Clone, Debug)]
 pub struct Repaired {
     /// Observation.
@@ -81,7 +81,7 @@ enum Attempt {
     HeldUp,
     /// It was begun, and something else was changed meanwhile.
     Unknown,
-    /// It is over.
+    /// It has ended.
     Over(Repaired),
 }
 
@@ -132,12 +132,12 @@ impl Keeper {
     }
 
     pub(super) fn is_watched(&self) -> Result<bool> {
-        Ok(self.system.is_there(watch::mark(self.system.init()?)))
+        Ok(self.system.is_there(watch::unit_path(self.system.init()?)))
     }
 
-    /// Looks at k3s once, repairs what is due, and writes down what was found, for the next look
-    /// and for the agent.
-    pub fn k3s_look(&self, wanted: &Look) -> Result<Option<Repaired>> {
+    /// Runs the watch once: repairs what is due, and records the state for the next run and the
+    /// agent.
+    pub fn k3s_watch_once(&self, wanted: &WatchOptions) -> Result<Option<Repaired>> {
         let Some(note) = self.managed()? else {
             return Ok(None);
         };
@@ -160,7 +160,7 @@ impl Keeper {
         watch_state.clear_unfinished();
         let now = clock::now();
         let state = self.state(&note, &mut watch_state);
-        let orders = watch_state.look(&state, now, wanted.repairs);
+        let orders = watch_state.observe(&state, now, wanted.repairs);
         let folder = wanted.folder();
         if !orders.is_empty() {
             self.remember(&watch_state, wanted.group)?;
@@ -204,9 +204,9 @@ impl Keeper {
                 .any(|act| matches!(act, Act::Link { path, .. } if self.system.is_there(path)));
             match left_to_do(&record) {
                 _ if record.who == WHO => {}
-                Rest::All if !is_guarded => record.undone_by = Some(WHO.to_owned()),
-                Rest::Guard if !is_guarded => {}
-                Rest::All | Rest::Guard | Rest::Some => continue,
+                Remainder::All if !is_guarded => record.undone_by = Some(WHO.to_owned()),
+                Remainder::Guard if !is_guarded => {}
+                Remainder::All | Remainder::Guard | Remainder::Some => continue,
             }
             self.go_on(&journal, record)?;
         }
@@ -251,7 +251,7 @@ impl Keeper {
             Some((_, Err(error))) => Some(error.clone()),
             None => None,
         };
-        watch_state.backed_up(failure.map(|error| error.sentence()).as_deref(), now);
+        watch_state.record_backup(failure.map(|error| error.sentence()).as_deref(), now);
         if let (None, Some(every)) = (&watch_state.unsaved, every) {
             let next = backup::next(last(), now.wall, every, &note.node, clock::now().wall);
             watch_state.next_backup_ms = Some(next.millis());
@@ -295,7 +295,7 @@ impl Keeper {
         }
         let service = self.system.service();
         let mut state = K3sState {
-            restarts: watch_state.restarted(service.restarts, now),
+            restarts: watch_state.record_restarts(service.restarts, now),
             up_s: now.mono.elapsed_since_boot().as_secs(),
             jumped_s: watch_state.jumped_s(now),
             init: self.system.init().unwrap_or_default(),
@@ -340,7 +340,7 @@ impl Keeper {
             let length = state.datastore.map(|[main, log]| main.saturating_add(log));
             let is_short = length.is_some_and(|length| length <= CHECKED_BYTES_MAX);
             let damage = is_short.then(|| datastore::damage(&path)).flatten();
-            watch_state.checked(damage.as_deref(), now);
+            watch_state.record_check(damage.as_deref(), now);
         }
         state.damage.clone_from(&watch_state.damage);
         state.service = service;
@@ -353,7 +353,7 @@ impl Keeper {
         order: &Order,
         note: &Managed,
         watch_state: &mut WatchState,
-        (state, wanted): (&K3sState, &Look),
+        (state, wanted): (&K3sState, &WatchOptions),
     ) -> Result<Attempt> {
         // Whoever has the lock is changing something: the next look judges it afresh.
         let Ok(journal) = Journal::open(&self.directory)?.lock() else {
@@ -380,7 +380,7 @@ impl Keeper {
         let (acts, has_lease) = match held_up {
             Ok(found) => found,
             Err(why) => {
-                watch_state.hold(order, &why);
+                watch_state.record_hold(order, &why);
                 return Ok(Attempt::HeldUp);
             }
         };
@@ -554,7 +554,7 @@ impl LockedJournal {
     }
 }
 
-impl Look {
+impl WatchOptions {
     /// Directory that settings name for backups.
     fn folder(&self) -> Option<&Target> {
         let (_, backup) = self.backups.as_ref()?;
@@ -593,27 +593,27 @@ fn commands(repair: Repair, init: Init, role: Role) -> Vec<String> {
 }
 
 /// Remainder of a change that was stopped.
-enum Rest {
+enum Remainder {
     /// All of it: at most the service was begun that goes on after a power cut.
     All,
     /// The removal of that service.
     Guard,
-    /// Something else, or it has no such service.
+    /// Other acts are left, or the change has no resume service.
     Some,
 }
 
-fn left_to_do(record: &Record) -> Rest {
+fn left_to_do(record: &Record) -> Remainder {
     let are_guards = |acts: Option<&[Act]>| acts.unwrap_or_default().iter().all(is_of_guard);
     if guards(record).next().is_none() {
-        return Rest::Some;
+        return Remainder::Some;
     }
     let at = |position: u32| usize::try_from(position).unwrap_or(usize::MAX);
     match next(record) {
-        Next::Forward(first) if are_guards(record.acts.get(at(first)..)) => Rest::Guard,
-        Next::Forward(_) if are_guards(record.acts.get(..record.steps.len())) => Rest::All,
-        Next::Undo(last) if are_guards(record.acts.get(..=at(last))) => Rest::Guard,
-        Next::AllUndone => Rest::Guard,
-        Next::Forward(_) | Next::Undo(_) | Next::Over => Rest::Some,
+        Next::Forward(first) if are_guards(record.acts.get(at(first)..)) => Remainder::Guard,
+        Next::Forward(_) if are_guards(record.acts.get(..record.steps.len())) => Remainder::All,
+        Next::Undo(last) if are_guards(record.acts.get(..=at(last))) => Remainder::Guard,
+        Next::AllUndone => Remainder::Guard,
+        Next::Forward(_) | Next::Undo(_) | Next::Over => Remainder::Some,
     }
 }
 
@@ -667,13 +667,13 @@ impl System {
     /// The answer of the API about this node; `None`: it answers, but not about that.
     fn api(&self, node: &str) -> Option<Api> {
         let role = self.role();
-        let question = format!("-o=jsonpath={}", faults::question(role));
+        let jsonpath = format!("-o=jsonpath={}", faults::jsonpath(role));
         let node = format!("node/{node}");
         let dns = match role {
             Role::Server => &["-n", DNS_NAMESPACE, "deployment/coredns"][..],
             Role::Worker => &[],
         };
-        let asked = [&["get", &node, &question], dns].concat();
+        let asked = [&["get", &node, &jsonpath], dns].concat();
         let asked = self.kubectl_within("10s", API, &asked);
         let ended = match asked {
             Ok(ended) => ended,
@@ -705,7 +705,7 @@ impl System {
 
     /// State of the Pods of CoreDNS, of which none is ready.
     fn dns(&self) -> String {
-        let question = format!("-o=jsonpath={PODS_QUESTION}");
+        let jsonpath = format!("-o=jsonpath={PODS_JSONPATH}");
         let asked = [
             "get",
             "pod",
@@ -714,7 +714,7 @@ impl System {
             "-l",
             "k8s-app=kube-dns",
             "--field-selector=status.phase!=Failed",
-            &question,
+            &jsonpath,
         ];
         match self.kubectl_within("10s", API, &asked) {
             Ok(ended) if ended.is_fine() => pods_state(&ended.output),
@@ -1062,9 +1062,9 @@ mod tests {
         };
         for (window, waits) in [("02:00-05:00", true), ("11:00-13:00", false)] {
             let mut watch_state = WatchState::default();
-            watch_state.look(&state, at(1000), true);
-            let order = watch_state.look(&state, at(5000), true).remove(0);
-            let wanted = Look {
+            watch_state.observe(&state, at(1000), true);
+            let order = watch_state.observe(&state, at(5000), true).remove(0);
+            let wanted = WatchOptions {
                 repairs: true,
                 backups: None,
                 window: Window::parse(window),

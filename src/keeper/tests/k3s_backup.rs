@@ -5,7 +5,7 @@ use std::{os::unix::fs::MetadataExt, time::Duration};
 use rusqlite::Connection;
 
 use super::{
-    super::k3s::{Backup, Look, Restore, Target},
+    super::k3s::{Backup, Restore, Target, WatchOptions},
     k3s_life::{VERSION, assert_same, cut_everywhere, good, install, starts},
     *,
 };
@@ -311,7 +311,7 @@ fn what_would_not_work_here_is_refused_with_the_reason() {
         0o600,
     )
     .unwrap();
-    assert!(why(&file).contains("of the node box, and this one is other"));
+    assert!(why(&file).contains("taken on node box, and this is other"));
     std::fs::remove_file(&note).unwrap();
     assert!(why(&file).contains("does not manage"));
 }
@@ -527,14 +527,14 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
             copied_by,
             ..copied.clone()
         };
-        let wanted = Look {
+        let wanted = WatchOptions {
             repairs: false,
             window: None,
             backups: Some((Duration::from_hours(24), Ok(backup))),
             group: Some(group),
             built: Wall::default(),
         };
-        keeper.k3s_look(&wanted).unwrap();
+        keeper.k3s_watch_once(&wanted).unwrap();
     };
     look(Some(group));
     assert_eq!(handed(&tree).len(), 3);
@@ -564,7 +564,7 @@ fn the_schedule_leaves_what_a_person_kept() {
     keeper.k3s_backup(&wide).unwrap();
     assert_eq!(count(), 9);
     // Due at once: the clock was ahead when the newest was made.
-    let look = Look {
+    let look = WatchOptions {
         repairs: false,
         window: None,
         backups: Some((Duration::from_hours(24), Ok(wanted()))),
@@ -575,7 +575,7 @@ fn the_schedule_leaves_what_a_person_kept() {
     let made = made.map(|entry| entry.path());
     let today = made.filter(|path| !path.display().to_string().contains("2099"));
     today.for_each(|path| std::fs::remove_file(path).unwrap());
-    keeper.k3s_look(&look).unwrap();
+    keeper.k3s_watch_once(&look).unwrap();
     assert_eq!(count(), 9, "one was made, and none is gone");
     // Whoever asks for fewer gets that.
     keeper.k3s_backup(&wanted()).unwrap();

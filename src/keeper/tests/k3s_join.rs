@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    super::k3s::{Install, Invite, Join, Leave},
+    super::k3s::{Install, InviteRequest, Join, Leave},
     k3s_life::{VERSION, assert_same, cut_everywhere, good, install, wanted},
     *,
 };
@@ -178,7 +178,7 @@ fn a_port_of_the_settings_is_the_one_that_others_are_told() {
     let tree = good();
     install(&tree).unwrap();
     let server = |address: &str| {
-        let wanted = Invite {
+        let wanted = InviteRequest {
             lifetime: "1h".to_owned(),
             address: Some(address.to_owned()),
             role: Role::Worker,

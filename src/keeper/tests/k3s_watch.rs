@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    super::{journal::cut, k3s::Look},
+    super::{journal::cut, k3s::WatchOptions},
     k3s_life::{VERSION, borders, good, install, wanted},
     *,
 };
@@ -53,7 +53,7 @@ fn broken(tree: &Tree, service: &str) {
     }
 }
 
-const LOOK: Look = Look {
+const OPTIONS: WatchOptions = WatchOptions {
     repairs: true,
     window: None,
     backups: None,
@@ -61,9 +61,9 @@ const LOOK: Look = Look {
     built: Wall::from_millis(0),
 };
 
-fn look(tree: &Tree, repairs: bool) -> Option<Done> {
-    let wanted = Look { repairs, ..LOOK };
-    let repaired = tree.keeper().k3s_look(&wanted).unwrap();
+fn watch_once(tree: &Tree, repairs: bool) -> Option<Done> {
+    let wanted = WatchOptions { repairs, ..OPTIONS };
+    let repaired = tree.keeper().k3s_watch_once(&wanted).unwrap();
     repaired.map(|repaired| repaired.done)
 }
 
@@ -133,7 +133,7 @@ fn memory_that_runs_out_is_told_with_the_pod_that_has_it() {
     let lacking = k3s.replace("address|", "condition|MemoryPressure|True|low\\naddress|");
     tree.put("usr/sbin/k3s", &lacking, 0o755);
     tree.put("mended", "", 0o644);
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     let found = faults(&tree);
     assert!(
         found.contains("k3s.memory-pressure") && found.contains("the Pod shop/web-1 has 819.2 MB"),
@@ -155,7 +155,7 @@ fn the_datastore_is_checked_after_a_power_cut_and_not_after_a_shutdown() {
         if is_cut {
             std::fs::remove_file(&mark).unwrap();
         }
-        assert!(look(&tree, true).is_none());
+        assert!(watch_once(&tree, true).is_none());
         assert!(!mark.exists());
         let faults = left(&tree).faults;
         let ids: Vec<_> = faults.iter().map(|fault| fault.id.as_str()).collect();
@@ -174,7 +174,7 @@ fn a_restart_that_can_wait_waits_for_the_maintenance_window() {
 #[test]
 fn a_k3s_that_systemd_gave_up_is_started_and_the_change_is_written_down() {
     let tree = machine(GIVEN_UP);
-    let done = look(&tree, true).unwrap();
+    let done = watch_once(&tree, true).unwrap();
     assert_eq!(done.outcome, "done", "{done:?}");
     assert_eq!(done.undo, None);
     assert!(done.change.as_deref().unwrap().starts_with("k3s-start-"));
@@ -186,27 +186,27 @@ fn a_k3s_that_systemd_gave_up_is_started_and_the_change_is_written_down() {
     let changes = tree.keeper().changes().unwrap();
     assert_eq!(changes[0].who, "the watch over k3s");
     // All is well: nothing more is done.
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     assert_eq!(tree.keeper().changes().unwrap().len(), changes.len());
 }
 
 #[test]
 fn a_repair_holds_nothing_up_while_k3s_starts_and_one_that_does_not_help_is_written_down() {
     let tree = machine(GIVEN_UP);
-    assert_eq!(look(&tree, true).unwrap().outcome, "done");
+    assert_eq!(watch_once(&tree, true).unwrap().outcome, "done");
     let after = tree.calls();
     let (_, after) = after.rsplit_once("systemctl start --no-block k3s").unwrap();
     assert!(after.contains("free") && !after.contains("held"), "{after}");
 
     let tree = machine(GIVEN_UP);
     tree.put("hopeless", "", 0o644);
-    let done = look(&tree, true).unwrap();
+    let done = watch_once(&tree, true).unwrap();
     assert_eq!(done.outcome, "failed", "{done:?}");
     assert!(done.sentence.contains("did not become ready"), "{done:?}");
     let changes = tree.keeper().changes().unwrap();
     assert_eq!(changes[0].outcome, "failed", "{changes:?}");
     // The pause before the next try.
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     assert_eq!(tree.keeper().changes().unwrap().len(), changes.len());
     assert!(faults(&tree).contains("failed"), "{}", faults(&tree));
 }
@@ -214,7 +214,7 @@ fn a_repair_holds_nothing_up_while_k3s_starts_and_one_that_does_not_help_is_writ
 #[test]
 fn repairs_are_forgotten_some_day_and_the_installation_is_not() {
     let tree = machine(GIVEN_UP);
-    look(&tree, true).unwrap();
+    watch_once(&tree, true).unwrap();
     let folder = tree.root().join("var/keeper");
     let record = std::fs::read_to_string(folder.join("0002-k3s-start.json")).unwrap();
     for number in 3..110 {
@@ -225,7 +225,7 @@ fn repairs_are_forgotten_some_day_and_the_installation_is_not() {
             0o600,
         );
     }
-    tree.keeper().open().unwrap().thin().unwrap();
+    tree.keeper().open().unwrap().prune().unwrap();
     let changes = tree.keeper().changes().unwrap();
     assert_eq!(changes.len(), 101);
     assert!(changes.last().unwrap().id.starts_with("k3s-install"));
@@ -240,7 +240,7 @@ fn what_a_person_did_and_what_root_forbids_is_left_alone() {
     for (service, repairs) in [(stopped.as_str(), true), (GIVEN_UP, false)] {
         let tree = machine(service);
         for _ in 0..3 {
-            assert!(look(&tree, repairs).is_none());
+            assert!(watch_once(&tree, repairs).is_none());
         }
         let calls = tree.calls();
         let after = calls.rsplit("ActiveState").next().unwrap();
@@ -269,9 +269,9 @@ fn interrupt(tree: &Tree, steps: impl Fn(usize) -> usize) {
 fn a_change_that_no_service_goes_on_with_is_ended_by_the_watch() {
     let tree = machine(HEALTHY);
     tree.put("mended", "", 0o644);
-    look(&tree, true);
+    watch_once(&tree, true);
     let outcome = || {
-        look(&tree, true);
+        watch_once(&tree, true);
         let changes = tree.keeper().changes().unwrap();
         changes.last().unwrap().outcome.clone()
     };
@@ -301,10 +301,10 @@ fn a_change_that_no_service_goes_on_with_is_ended_by_the_watch() {
 fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
     let tree = machine(GIVEN_UP);
     let lock = tree.keeper().open().unwrap();
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     drop(lock);
     interrupt(&tree, |acts| acts - 3);
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     assert_eq!(faults(&tree), "");
     // As if it had stood still for six minutes.
     let watch_state = || WatchState::parse(&tree.read(STATE.trim_start_matches('/')).unwrap());
@@ -318,13 +318,13 @@ fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
     let aged = format!("0 1 {}", fields[at].rsplit(' ').next().unwrap());
     fields[at] = &aged;
     tree.put(STATE.trim_start_matches('/'), &fields.join("\t"), 0o640);
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     let told = watch_state().escalated();
     assert_eq!(told[0].id, "k3s.unfinished");
     assert!(told[0].sentence.contains("k3s-install-1"), "{told:?}");
     // It ends, and so does that.
     tree.keeper().k3s_resume().unwrap();
-    look(&tree, true);
+    watch_once(&tree, true);
     assert!(
         watch_state()
             .escalated()
@@ -337,7 +337,7 @@ fn nothing_is_judged_while_a_change_is_under_way_or_unfinished() {
 fn a_look_leaves_for_the_agent_what_k3s_status_says() {
     let tree = machine(HEALTHY);
     tree.put("mended", "", 0o644);
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     let (left, status) = (left(&tree), tree.keeper().k3s_status(None).unwrap());
     assert!(left.is_ready, "{left:?}");
     assert_eq!(left.version.as_deref(), Some(VERSION));
@@ -359,14 +359,14 @@ fn a_look_leaves_for_the_agent_what_k3s_status_says() {
     let mut seen = vec![left.encrypts_secrets];
     for (name, text) in [("passwd", ""), ("encryption-config.json", settings)] {
         tree.put(&format!("{folder}/{name}"), text, 0o600);
-        look(&tree, true);
+        watch_once(&tree, true);
         seen.push(self::left(&tree).encrypts_secrets);
     }
     assert_eq!(seen, [None, Some(false), Some(true)]);
     // The program is not started again for its version within the hour.
     let count = || tree.calls().matches("k3s --version").count();
     let before = count();
-    look(&tree, true);
+    watch_once(&tree, true);
     assert_eq!(count(), before);
 }
 
@@ -382,7 +382,7 @@ fn the_agent_sees_the_fault_while_it_is_repaired_and_the_step_that_runs() {
         &format!("start*k3s) {keep}; touch mended;; nothing|"),
     );
     crate::files::replace(&path, script.as_bytes(), 0o755).unwrap();
-    assert_eq!(look(&tree, true).unwrap().outcome, "done");
+    assert_eq!(watch_once(&tree, true).unwrap().outcome, "done");
     let during: K3sStatus = json::shape(tree.read("kept/status").unwrap().as_bytes()).unwrap();
     assert!(!during.is_ready);
     assert!(
@@ -408,7 +408,7 @@ fn a_repair_that_waits_for_ready_says_so_and_since_when() {
     let keep = "[ $1 = --version ] || [ -e kept ] || { [ -e mended ] && cp -r run/pipeops-k3s kept && cp var/keeper/0002* kept/; }\n";
     let script = script.replacen("echo \"k3s", &format!("{keep}echo \"k3s"), 1);
     crate::files::replace(&path, script.as_bytes(), 0o755).unwrap();
-    assert_eq!(look(&tree, true).unwrap().outcome, "done");
+    assert_eq!(watch_once(&tree, true).unwrap().outcome, "done");
     let during: K3sStatus = json::shape(tree.read("kept/status").unwrap().as_bytes()).unwrap();
     let told = &during.changes[0];
     assert_eq!(told.outcome, "waits", "{told:?}");
@@ -427,7 +427,7 @@ fn a_repair_that_waits_for_ready_says_so_and_since_when() {
     assert!(kept.contains("\"waits\": \"for the node box"), "{kept}");
     tree.put("var/keeper/0002-k3s-start.json", &kept, 0o600);
     assert_eq!(tree.keeper().changes().unwrap()[0].outcome, "waits");
-    look(&tree, true);
+    watch_once(&tree, true);
     assert_eq!(tree.keeper().changes().unwrap()[0].outcome, "done");
 }
 
@@ -435,7 +435,7 @@ fn a_repair_that_waits_for_ready_says_so_and_since_when() {
 fn a_change_that_was_interrupted_is_told_as_that_and_its_step_goes() {
     let tree = machine(HEALTHY);
     tree.put("mended", "", 0o644);
-    look(&tree, true);
+    watch_once(&tree, true);
     let doing = PROGRESS.trim_start_matches('/');
     tree.put(
         doing,
@@ -443,11 +443,11 @@ fn a_change_that_was_interrupted_is_told_as_that_and_its_step_goes() {
         0o640,
     );
     let lock = tree.keeper().open().unwrap();
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     assert!(tree.read(doing).is_some());
     drop(lock);
     interrupt(&tree, |acts| acts - 3);
-    look(&tree, true);
+    watch_once(&tree, true);
     assert_eq!(tree.read(doing), None);
     assert_eq!(left(&tree).unfinished.as_deref(), Some("k3s-install-1"));
 }
@@ -478,10 +478,10 @@ fn coredns_the_datastore_and_the_firewall_are_left_to_a_person_without_a_change(
         .open(tree.root().join(db))
         .unwrap();
     log.set_len(3_000_000_000).unwrap();
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     age_faults(&tree);
     let before = tree.keeper().changes().unwrap().len();
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     assert_eq!(tree.keeper().changes().unwrap().len(), before);
     let left = left(&tree);
     let told: Vec<_> = left.faults.iter().map(|fault| fault.id.as_str()).collect();
@@ -527,9 +527,9 @@ const CACHE: &str = "var/lib/rancher/k3s/agent/images/.cache.json";
 #[test]
 fn archives_whose_pins_are_gone_are_imported_again_by_a_restart_that_knows_of_none() {
     let tree = with_skipped_archive("");
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     age_faults(&tree);
-    let done = look(&tree, true).unwrap();
+    let done = watch_once(&tree, true).unwrap();
     assert_eq!(done.outcome, "done", "{}", done.sentence);
     assert_eq!(tree.read(CACHE).as_deref(), Some(""));
     assert!(tree.calls().contains("systemctl restart --no-block k3s"));
@@ -540,7 +540,7 @@ fn archives_whose_pins_are_gone_are_imported_again_by_a_restart_that_knows_of_no
     // With the file empty, the next start imports everything, so that nothing is asked.
     let asked = |tree: &Tree| tree.calls().matches(" images ls ").count();
     let before = asked(&tree);
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     assert_eq!(asked(&tree), before);
 }
 
@@ -548,20 +548,20 @@ fn archives_whose_pins_are_gone_are_imported_again_by_a_restart_that_knows_of_no
 fn a_repair_that_was_cut_off_anywhere_is_finished_by_the_next_look() {
     let due = || {
         let tree = with_skipped_archive("");
-        assert!(look(&tree, true).is_none());
+        assert!(watch_once(&tree, true).is_none());
         age_faults(&tree);
         tree
     };
-    let all = borders(&due(), |tree| tree.keeper().k3s_look(&LOOK));
+    let all = borders(&due(), |tree| tree.keeper().k3s_watch_once(&OPTIONS));
     let mut left_open = 0;
     for border in 0..all {
         let tree = due();
         cut::at(Some(border));
-        let cut_off = tree.keeper().k3s_look(&LOOK).is_err();
+        let cut_off = tree.keeper().k3s_watch_once(&OPTIONS).is_err();
         cut::at(None);
         let open = tree.keeper().changes().unwrap()[0].outcome == "running";
         left_open += u32::from(cut_off && open);
-        look(&tree, true);
+        watch_once(&tree, true);
         let changes = tree.keeper().changes().unwrap();
         assert_eq!(changes[0].outcome, "done", "cut at {border}");
         assert_eq!(left(&tree).unfinished, None, "cut at {border}");
@@ -580,9 +580,9 @@ fn an_import_that_did_not_help_has_failed() {
         &format!("printf '{cache}' > {CACHE}\ncase \"$*\" in "),
     );
     tree.put("usr/sbin/k3s", &again, 0o755);
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     age_faults(&tree);
-    let done = look(&tree, true).unwrap();
+    let done = watch_once(&tree, true).unwrap();
     assert_eq!(done.outcome, "failed");
     assert!(
         done.sentence.contains("k3s has pinned no image again"),
@@ -598,9 +598,9 @@ fn an_import_that_cannot_be_prepared_is_held_up_and_nothing_else() {
     let cache = tree.root().join(CACHE);
     std::fs::rename(&cache, &foreign).unwrap();
     std::os::unix::fs::symlink(&foreign, &cache).unwrap();
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     age_faults(&tree);
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     let told = left(&tree).faults;
     assert_eq!(told[0].id, "k3s.images-unpinned");
     assert!(
@@ -613,7 +613,7 @@ fn an_import_that_cannot_be_prepared_is_held_up_and_nothing_else() {
 fn archives_whose_images_are_pinned_are_left_alone() {
     let tree = with_skipped_archive("docker.io/rancher/mirrored-pause:3.6\\n");
     for _ in 0..2 {
-        assert!(look(&tree, true).is_none());
+        assert!(watch_once(&tree, true).is_none());
         age_faults(&tree);
     }
     assert_eq!(faults(&tree), "");
@@ -659,7 +659,7 @@ fn a_k3s_that_is_bound_to_one_address_is_asked_past_it_on_the_loopback_interface
         0o600,
     );
     let before = tree.calls();
-    assert!(look(&tree, true).is_none());
+    assert!(watch_once(&tree, true).is_none());
     let calls = tree.calls().replace(&before, "");
     let mut asked = calls
         .lines()
@@ -686,10 +686,10 @@ fn a_machine_that_was_renamed_is_reported_and_not_restarted() {
         );
         tree.put("usr/sbin/k3s", &k3s, 0o755);
         for _ in 0..2 {
-            assert!(look(&tree, true).is_none());
+            assert!(watch_once(&tree, true).is_none());
             age_faults(&tree);
         }
-        assert!(look(&tree, true).is_none());
+        assert!(watch_once(&tree, true).is_none());
         let found = left(&tree).faults;
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].id, "k3s.renamed");

@@ -44,7 +44,7 @@ pub const PROGRAM: &str = "/usr/bin/pipeops-agent";
 /// Time until a version that lost the link is tried again by itself.
 const RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 const RECORD_BYTES_MAX: usize = 64 * 1024;
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Room that is kept for the way back beside a second copy of the previous program: records, units,
 /// and the files of a package.
 const RESERVE_BYTES: u64 = 1 << 20;
@@ -361,7 +361,7 @@ impl Keeper {
         let mut trial = Trial::new(&update.version, update.was_linked, within, began);
         (self.system.watch)(&format!("{} must prove itself now", update.version));
         loop {
-            let at = watched.wait(LOOK_EVERY);
+            let at = watched.wait(POLL_INTERVAL);
             match trial.look(&watched.seen(), at) {
                 TrialVerdict::Wait => {}
                 TrialVerdict::Keep => return None,

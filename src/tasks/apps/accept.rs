@@ -148,11 +148,11 @@ impl Apps {
             read.app.owner = requester.owner;
             self.has_namespace(&namespace, requester.owner).await?;
         }
-        self.may_lie_here(&manifests).await?;
+        self.check_chart_namespace(&manifests).await?;
         let notice = self.unencrypted_notice(&read.app, &manifests);
         let cluster = self.cluster(requester.owner);
         let mut laid = manifests.clone();
-        overlay.lay(&mut laid);
+        overlay.apply(&mut laid);
         cluster.only_ours(&mut read.app, &laid).await?;
         // What stays as it is need not be possible.
         laid.retain(|manifest| !overlay.keeps(manifest));
@@ -357,7 +357,7 @@ impl Apps {
         if !requester.is_root {
             without_charts(&read.app, &kept)?;
         }
-        self.may_lie_here(&kept).await?;
+        self.check_chart_namespace(&kept).await?;
         let plan = Plan {
             app: app.to_owned(),
             owner: requester.owner,
@@ -614,10 +614,7 @@ fn fits(app: &App, manifests: &[Manifest], request: &ApplyRequest) -> Result<()>
         .first()
         .map(|manifest| manifest.namespace.as_str());
     if namespace != Some(app.namespace.as_str()) {
-        let what = format!(
-            "the app {} lies in the namespace {}",
-            app.name, app.namespace
-        );
+        let what = format!("the app {} is in namespace {}", app.name, app.namespace);
         return Err(Error::new(what).fix("deploy it under another name: --app NAME"));
     }
     if app.loses_most(manifests) && !request.prune_most {

@@ -107,7 +107,7 @@ impl Account {
         let refused = |why: String| Error::new(format!("{} is not deployed", kind.name)).why(why);
         match &self.source {
             IdentitySource::Local(..) if kind.is_chart() => Ok(()),
-            IdentitySource::Local(..) if self.lets_have(group) => Ok(()),
+            IdentitySource::Local(..) if self.allows_group(group) => Ok(()),
             IdentitySource::Local(..) => Err(refused(format!("apps.groups does not list {group}"))
                 .fix(format!(
                     "if apps may have its objects, as root: apps.groups = \"{group}\" in /etc/pipeops-agent/config.toml, then restart the agent"
@@ -119,7 +119,7 @@ impl Account {
     }
 
     /// Returns whether objects of a group may be deployed that no role of the manifest names.
-    fn lets_have(&self, group: &str) -> bool {
+    fn allows_group(&self, group: &str) -> bool {
         match &self.source {
             IdentitySource::Local(_, groups) => {
                 [GATEWAY, CHARTS].contains(&group) || groups.iter().any(|known| known == group)
@@ -147,14 +147,13 @@ impl Account {
             request.map_err(|error| Error::new("nothing was changed").why(error.to_string()))?;
         let judged = gate.judge(request).await;
         judged.map_err(|error| {
-            let found = self.let_in(namespace, &error);
+            let found = self.missing_rights(namespace, &error);
             found.unwrap_or_else(|| Error::new(error.to_string()).retry(Retry::Soon))
         })
     }
 
-    /// The error where the account lacks rights: what it may not do, and what lets it; `None`:
-    /// another one.
-    pub fn let_in(&self, namespace: &str, error: &Refusal) -> Option<Error> {
+    /// Error of an account that lacks rights, with the fix that grants them; `None`: another failure.
+    pub fn missing_rights(&self, namespace: &str, error: &Refusal) -> Option<Error> {
         let Refusal::Refused {
             status,
             message,
@@ -182,7 +181,7 @@ impl Account {
         let found = denied(message);
         // The message may be that of a webhook, or of somebody's API.
         let apart = found
-            .filter(|(_, _, group)| self.lets_have(group))
+            .filter(|(_, _, group)| self.allows_group(group))
             .and_then(|(_, resource, group)| granted_apart(resource, group));
         let (what, fix) = match (status, found) {
             (401, _) => (

@@ -89,7 +89,7 @@ impl Apps {
         if !requester.is_root {
             without_charts(&read.app, &kept)?;
         }
-        self.may_lie_here(&kept).await?;
+        self.check_chart_namespace(&kept).await?;
         let back = Plan {
             command: requester.command.clone(),
             verb: Verb::Rollback,
@@ -131,7 +131,7 @@ impl Apps {
             log::warn!("app {}: {}", plan.app, error.sentence());
         }
         self.remember(&read.app);
-        self.drift.stir();
+        self.drift.wake();
         Ok(json!({
             "app": plan.app, "change": id, "revision": plan.revision, "state": CANCELLED, "sentence": why,
         }))

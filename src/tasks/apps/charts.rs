@@ -71,7 +71,7 @@ pub(super) fn without_charts(app: &App, manifests: &[Manifest]) -> Result<()> {
 impl Apps {
     /// Refuses charts in a namespace where the control plane makes Pods, and in those of the
     /// cluster and the agent.
-    pub(super) async fn may_lie_here(&self, manifests: &[Manifest]) -> Result<()> {
+    pub(super) async fn check_chart_namespace(&self, manifests: &[Manifest]) -> Result<()> {
         let mut charts = manifests.iter().filter(|it| it.kind.is_chart()).peekable();
         let Some(first) = charts.peek().copied() else {
             return Ok(());

@@ -778,7 +778,7 @@ impl Cluster<'_> {
             Failed::NotMade(error) => error,
             Failed::Call(error) => self
                 .account
-                .let_in(namespace, &error)
+                .missing_rights(namespace, &error)
                 .unwrap_or_else(|| Error::new(error.to_string()).retry(Retry::Soon)),
         }
     }
@@ -792,7 +792,7 @@ impl Cluster<'_> {
             Failed::Call(error) => error,
         };
         let namespace = &manifest.namespace;
-        if let Some(error) = self.account.let_in(namespace, &error) {
+        if let Some(error) = self.account.missing_rights(namespace, &error) {
             return error.within(not_deployed);
         }
         let what = Error::new(not_deployed);

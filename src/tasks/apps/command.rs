@@ -231,9 +231,7 @@ impl Apps {
 fn source(request: ApplyRequest, git: GitPlace) -> Result<(String, SourceRequest)> {
     if git.url.is_empty() || !request.manifests.is_empty() {
         return Err(Error::new("nothing was deployed")
-            .why(
-                "an app comes from manifests or from the url of a repository, and from one of them",
-            )
+            .why("an app comes from manifests or from the url of a repository, not from both")
             .fix(format!("send them as {FROM_GIT}")));
     }
     let source = SourceRequest {

@@ -104,7 +104,7 @@ impl Apps {
     async fn running_manifests(&self, app: &App) -> Option<Vec<Manifest>> {
         let kept = self.ledger.manifests(&app.name, app.running).await;
         let mut manifests = kept.ok().flatten()?;
-        app.overlay(app.running).lay(&mut manifests);
+        app.overlay(app.running).apply(&mut manifests);
         Some(manifests)
     }
 
@@ -131,7 +131,7 @@ impl Apps {
             }
             let kept = self.ledger.manifests(app, number).await.map_err(of_api)?;
             let laid = kept.map(|mut manifests| {
-                read.overlay(number).lay(&mut manifests);
+                read.overlay(number).apply(&mut manifests);
                 manifests
             });
             if let (Some(before), Some(laid)) = (&before, &laid)

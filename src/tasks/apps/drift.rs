@@ -27,7 +27,7 @@ use super::{
 use crate::{
     core::{
         apps::{
-            App, InventoryEntry, Kind, Left, Manifest, Overlay, Owner, REPLICAS, keep_left,
+            App, Contested, InventoryEntry, Kind, Manifest, Overlay, Owner, REPLICAS, keep_left,
             our_fields,
         },
         backoff::Backoff,
@@ -48,15 +48,15 @@ const BY: &str = "agent";
 /// Time for more to come before an app is looked at.
 const SETTLES: Duration = Duration::from_secs(1);
 /// Pauses before a watch is begun again, and before an app is looked at again that could not be.
-const AGAIN: Duration = Duration::from_secs(1);
-const AGAIN_MAX: Duration = Duration::from_secs(60);
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LONGEST: Duration = Duration::from_secs(60);
 /// Number of times that a field, or an object that is deleted, is put back.
 const TAKEN_BACK_MAX: u32 = 3;
 /// Time after which what was put back counts as settled.
 const FORGET: Duration = Duration::from_secs(600);
 /// Number of tries after which an object that cannot be put back is told, where the next one may
 /// do: the API server may only be busy.
-const TOLD_AFTER: u32 = 3;
+const REPORT_AFTER: u32 = 3;
 /// Field of what is gone as a whole.
 const DELETED: &str = "";
 /// Name of who deletes: nothing of the object is left that would say it.
@@ -111,7 +111,7 @@ impl AppDrift {
         let told = self
             .stuck
             .iter()
-            .filter(|(_, (tries, error))| error.retry != Retry::Soon || *tries >= TOLD_AFTER);
+            .filter(|(_, (tries, error))| error.retry != Retry::Soon || *tries >= REPORT_AFTER);
         told.map(|(object, (_, error))| (object, error))
     }
 }
@@ -137,8 +137,8 @@ impl Default for Drift {
 }
 
 impl Drift {
-    /// Has the apps looked at again.
-    pub(super) fn stir(&self) {
+    /// Wakes the comparison of the apps.
+    pub(super) fn wake(&self) {
         // A word that waits already says the same.
         self.stirred.0.try_send(()).ok();
     }
@@ -184,7 +184,7 @@ impl Drift {
             }
             Event::Failed(_) => return,
         }
-        self.stir();
+        self.wake();
     }
 
     fn with_watch(&self, (namespace, kind): (&str, &str), change: impl FnOnce(&mut Watched)) {
@@ -216,7 +216,7 @@ impl Apps {
     /// Keeps good revisions as they were deployed, while this agent is the one that changes apps.
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     pub async fn keep_as_deployed(self: Rc<Self>) {
-        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
         loop {
             self.drift.stirred.1.recv().await.ok();
             Timer::after(SETTLES).await;
@@ -233,7 +233,7 @@ impl Apps {
             if is_done {
                 backoff.reset();
             } else {
-                self.drift.stir();
+                self.drift.wake();
                 Timer::after(backoff.next(fastrand::u16(..))).await;
             }
         }
@@ -300,7 +300,7 @@ impl Apps {
         let key = (namespace, &*kind.name);
         let mut listed = None;
         let mut version = None;
-        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
         loop {
             let cluster = self.cluster(Owner::Machine);
             let take = |event| self.drift.take(key, event, &mut listed);
@@ -378,7 +378,7 @@ impl Apps {
         let Some(mut manifests) = kept.map_err(of_api)? else {
             return Ok(());
         };
-        read.app.overlay(running).lay(&mut manifests);
+        read.app.overlay(running).apply(&mut manifests);
         let objects: Vec<_> = manifests.iter().map(Manifest::in_words).collect();
         self.with_app(&name, |drift| {
             drift.stuck.retain(|object, _| objects.contains(object))
@@ -438,8 +438,8 @@ impl Apps {
             self.with_app(&read.app.name, |drift| drift.missing.push(object));
             return Ok(());
         }
-        if self.is_fought_over(&read.app.name, (&object, DELETED)) {
-            let left = Left {
+        if self.is_contested(&read.app.name, (&object, DELETED)) {
+            let left = Contested {
                 object,
                 field: DELETED.to_owned(),
                 by: SOMEBODY.to_owned(),
@@ -493,9 +493,9 @@ impl Apps {
                 continue;
             }
             // A chart never goes back by itself.
-            if manifest.kind.is_chart() || self.is_fought_over(&read.app.name, (&object, field)) {
+            if manifest.kind.is_chart() || self.is_contested(&read.app.name, (&object, field)) {
                 left.insert(field.clone());
-                taken.push(Left {
+                taken.push(Contested {
                     object: object.clone(),
                     field: field.clone(),
                     by: drifted.by.clone(),
@@ -532,8 +532,8 @@ impl Apps {
     }
 
     /// Leaves fields and objects to those who take them back again and again.
-    async fn leave(&self, read: &mut Read, mut taken: Vec<Left>) -> Result<()> {
-        for Left { object, field, by } in &taken {
+    async fn leave(&self, read: &mut Read, mut taken: Vec<Contested>) -> Result<()> {
+        for Contested { object, field, by } in &taken {
             let name = &read.app.name;
             match field.as_str() {
                 DELETED => log::warn!("app {name}: {object} was deleted again and is left so"),
@@ -570,7 +570,7 @@ impl Apps {
     }
 
     /// Returns whether a field or an object was put back so often that it is left alone.
-    fn is_fought_over(&self, app: &str, (object, field): (&str, &str)) -> bool {
+    fn is_contested(&self, app: &str, (object, field): (&str, &str)) -> bool {
         let key = (object.to_owned(), field.to_owned());
         let by_app = self.drift.by_app.borrow();
         let found = by_app.get(app).and_then(|drift| drift.counts.get(&key));
@@ -615,7 +615,7 @@ impl Apps {
     pub(super) fn forget_drift(&self, app: &str) {
         self.drift.by_app.borrow_mut().remove(app);
         self.drift.verified.borrow_mut().clear();
-        self.drift.stir();
+        self.drift.wake();
     }
 
     /// One condition for everything that is not as it was deployed and stays so.

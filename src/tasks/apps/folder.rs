@@ -34,9 +34,9 @@ use crate::{
 const CONDITION: &str = "apps.folder";
 /// Time between two looks, which are a few calls of the file system. What is the same at two of
 /// them is not being written.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Time until the next try where the cluster is to blame.
-const AGAIN: Duration = Duration::from_secs(60);
+const RETRY_WAIT: Duration = Duration::from_secs(60);
 
 /// A file or sub-folder, as it was at the last look.
 struct TrackedEntry {
@@ -55,7 +55,7 @@ impl Apps {
         };
         let mut seen = LiteMap::new();
         loop {
-            Timer::after(LOOK_EVERY).await;
+            Timer::after(POLL_INTERVAL).await;
             if !self.is_in_charge() {
                 // Another agent may deploy something else meanwhile.
                 seen.clear();
@@ -110,16 +110,16 @@ impl Apps {
                     self.works(&app);
                     // Only now it may be known that it is paused.
                     known.is_done = !self.is_left_alone(&app);
-                    AGAIN
+                    RETRY_WAIT
                 }
                 Err(refusal) => match refusal.retry() {
-                    Retry::Soon => LOOK_EVERY,
+                    Retry::Soon => POLL_INTERVAL,
                     retry @ (Retry::Later | Retry::Never) => {
                         self.fails(&app, refusal);
                         // A namespace or a right may come meanwhile.
                         match retry {
-                            Retry::Never => AGAIN.max(self.sources.every),
-                            Retry::Soon | Retry::Later => AGAIN,
+                            Retry::Never => RETRY_WAIT.max(self.sources.every),
+                            Retry::Soon | Retry::Later => RETRY_WAIT,
                         }
                     }
                 },

@@ -85,7 +85,7 @@ impl Apps {
         let mut app = self.kept(&request.app, &namespace).await?.app;
         let mut overlay = app.overlay(app.running);
         overlay.fit(&manifests);
-        overlay.lay(&mut manifests);
+        overlay.apply(&mut manifests);
         if request.adopt {
             self.adopt(&mut app, &manifests).await?;
         }

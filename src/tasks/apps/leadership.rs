@@ -26,8 +26,8 @@ use crate::{
 };
 
 /// Time between two tries to read what is under way, and to go on with it.
-const AGAIN: Duration = Duration::from_secs(2);
-const AGAIN_MAX: Duration = Duration::from_secs(30);
+const RETRY_FIRST: Duration = Duration::from_secs(2);
+const RETRY_LONGEST: Duration = Duration::from_secs(30);
 /// Time that a request waits until the agent knows what is under way.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 /// Changes of our journal among which one of a record is looked for.
@@ -50,8 +50,8 @@ impl Apps {
             if let Some((changes, apps)) = found.or(refused).await {
                 self.resume(changes, &apps).await;
                 self.is_ready.set(true);
-                self.drift.stir();
-                self.pins.stir();
+                self.drift.wake();
+                self.pins.wake();
                 self.until(|apps| !apps.may_write()).await;
             }
             self.stand_by();
@@ -126,7 +126,7 @@ impl Apps {
                 (Err(failure), _) => log::debug!("unfinished changes of apps: {failure}"),
                 (_, Err(error)) => log::debug!("records of apps: {error}"),
             }
-            Timer::after(AGAIN).await;
+            Timer::after(RETRY_FIRST).await;
         }
     }
 
@@ -161,7 +161,7 @@ impl Apps {
     /// Goes on with what is under way of an app: with our own changes, then with the one of another
     /// agent. Each is tried for as long as trying again can help.
     async fn goes_on(self: Rc<Self>, app: &str, mut own: VecDeque<(Change, Plan)>) {
-        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
         let mut begun = None;
         loop {
             let went_on = match own.front() {

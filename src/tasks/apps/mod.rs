@@ -145,7 +145,7 @@ pub struct AppsDependencies {
     pub lease_gate: Rc<LeaseGate>,
     /// Fetches from repositories.
     pub git: Git,
-    /// Time between two questions to a repository.
+    /// Time between two polls of a repository.
     pub interval: Duration,
     /// Folder whose files and sub-folders are apps.
     pub folder: Option<PathBuf>,

@@ -132,7 +132,7 @@ impl Apps {
             (Some(read), "") => read.app.namespace.clone(),
             (Some(read), wanted) if wanted == read.app.namespace => wanted.to_owned(),
             (Some(read), _) => {
-                let what = format!("the app {app} lies in the namespace {}", read.app.namespace);
+                let what = format!("the app {app} is in namespace {}", read.app.namespace);
                 return Err(Error::new(what).fix("deploy it under another name"));
             }
             (None, "") => {

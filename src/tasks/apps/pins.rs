@@ -37,7 +37,7 @@ pub type PinImages = Box<dyn Fn(Vec<String>) -> Pin<Box<dyn Future<Output = Resu
 /// Interval at which the set is repeated: an image that is pulled again has lost its pin.
 const EVERY: Duration = Duration::from_secs(3_600);
 /// Pause after a failure, which doubles.
-const AGAIN: Duration = Duration::from_secs(60);
+const RETRY_FIRST: Duration = Duration::from_secs(60);
 /// Requests for one set: each writes 32 labels, an image may have several names, and as many pins
 /// of the set before may go.
 const REQUESTS_MAX: usize = 64;
@@ -62,8 +62,8 @@ impl Pins {
         }
     }
 
-    /// Has the set looked at again.
-    pub(super) fn stir(&self) {
+    /// Wakes the comparison of the set.
+    pub(super) fn wake(&self) {
         // A word that waits already says the same.
         self.stirred.0.try_send(()).ok();
     }
@@ -91,7 +91,7 @@ impl Apps {
     /// Keeps images of apps on this node.
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
     pub async fn keep_images(&self) {
-        let mut backoff = Backoff::new(AGAIN, EVERY);
+        let mut backoff = Backoff::new(RETRY_FIRST, EVERY);
         let mut told = String::new();
         loop {
             let pause = match self.pin_images().await {

@@ -19,7 +19,7 @@ use crate::{
     core::{
         apps::{App, Outcome as Concluded, Owner},
         journal::{Journal, Outcome},
-        rollout::{ClusterView, JudgedRollout, LOOK_EVERY, RolloutVerdict, inputs},
+        rollout::{ClusterView, JudgedRollout, POLL_INTERVAL, RolloutVerdict, inputs},
     },
     error::{Error, Result, Retry},
     net::deadline,
@@ -31,7 +31,7 @@ const CHANGES_MAX: usize = 32;
 /// Time that a request waits while an app is being written.
 const FREE_WITHIN: Duration = Duration::from_secs(10);
 /// Interval at which it looks.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const FREE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The next change of an app while it is being accepted.
 pub(super) struct Beginning {
@@ -55,7 +55,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    const fn waits_for_turn(&self) -> bool {
+    const fn waits_for_slot(&self) -> bool {
         matches!(self.slot, Slot::Awaited(..))
     }
 }
@@ -193,7 +193,7 @@ impl Apps {
             format!("{written} waits for its turn: {most} changes of other apps are under way"),
         );
         while !self.has_turn(plan, direction) {
-            Timer::after(LOOK_EVERY).await;
+            Timer::after(POLL_INTERVAL).await;
         }
         show(
             RolloutVerdict::Progressing,
@@ -224,16 +224,16 @@ impl Apps {
         is_free
     }
 
-    /// Gives the turn of a change to another one.
-    pub(super) fn gives_turn(&self, app: &str) {
+    /// Releases the slot of a change for another one.
+    pub(super) fn release_slot(&self, app: &str) {
         self.with_running(app, |running| running.slot = Slot::Unasked);
     }
 
-    /// Returns whether another change of an owner waits for a turn.
-    pub(super) fn is_turn_wanted(&self, owner: Owner) -> bool {
+    /// Returns whether another change of an owner waits for a slot.
+    pub(super) fn is_slot_wanted(&self, owner: Owner) -> bool {
         let running = self.running.borrow();
         let mut of_owner = running.values().filter(|it| it.plan.owner == owner);
-        of_owner.any(Running::waits_for_turn)
+        of_owner.any(Running::waits_for_slot)
     }
 
     /// Begins a change in the place of the one that is under way, if that only waits for a verdict:
@@ -278,7 +278,7 @@ impl Apps {
     async fn until_not(&self, app: &str, is_so: impl Fn(&Self) -> bool) -> Result<()> {
         let over = async {
             while is_so(self) {
-                Timer::after(LOOK_AGAIN).await;
+                Timer::after(FREE_POLL_INTERVAL).await;
             }
         };
         deadline(FREE_WITHIN, over)
@@ -317,7 +317,7 @@ impl Apps {
         let running = self.running.borrow();
         running
             .get(app)
-            .is_some_and(|running| running.watched.is_none() && !running.waits_for_turn())
+            .is_some_and(|running| running.watched.is_none() && !running.waits_for_slot())
     }
 
     /// Waits until no change holds the record of an app.
@@ -416,8 +416,8 @@ impl Apps {
         {
             // Its task is the one that calls this: it ends by itself.
             drop(running.remove(app));
-            self.drift.stir();
-            self.pins.stir();
+            self.drift.wake();
+            self.pins.wake();
         }
     }
 }

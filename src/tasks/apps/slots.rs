@@ -13,20 +13,20 @@ pub(super) const BACK_AT_ONCE: usize = 4;
 /// Direction of a version.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Direction {
-    /// It is new. It is written in its slot, because nobody would see that it is bad.
+    /// A new version: it is written in its slot, because nobody would see that it is bad.
     Forward,
-    /// It ran before. It is written at once, and judged in its slot.
+    /// A version that ran before: it is written at once, and judged in its slot.
     Back,
 }
 
 /// Slot of a change: the right to watch it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Slot {
-    /// It has none and waits for none.
+    /// Neither in a slot nor waiting for one.
     Unasked,
     /// It waits for one since then.
     Awaited(Direction, Mono),
-    /// It has one.
+    /// In a slot.
     Taken(Direction),
 }
 

@@ -17,7 +17,7 @@ use crate::{
     core::{
         apps::{
             App, GitHost, Owner, Revision, Source, Upstream,
-            repository::{Cause, Failure, Repository, Tip},
+            repository::{Cause, Failure, RemoteHead, Repository},
         },
         health::Severity,
         rollout::RolloutVerdict,
@@ -39,7 +39,7 @@ const CONDITION: &str = "apps.source";
 const REFUSED: &str = "source.refused";
 /// Characters of a commit id that are shown.
 const COMMIT_CHARS: usize = 12;
-/// Time until the first question after a start, at least.
+/// Minimum time until the first poll after a start.
 const FIRST: Duration = Duration::from_secs(10);
 
 /// Sources of apps, and what is wrong with them.
@@ -156,14 +156,14 @@ impl Sources {
             .map(|failed| failed.error.clone())
     }
 
-    async fn tip(&self, of: &Repository, owner: Owner) -> std::result::Result<Tip, Failure> {
+    async fn tip(&self, of: &Repository, owner: Owner) -> std::result::Result<RemoteHead, Failure> {
         self.ask((of, owner), Git::tip).await
     }
 
     async fn content(
         &self,
         of: &Repository,
-        (tip, owner): (&Tip, Owner),
+        (tip, owner): (&RemoteHead, Owner),
     ) -> std::result::Result<Content, Failure> {
         let tip = tip.clone();
         let read = move |git: &Git, of: &Repository| git.manifests(of, &tip);
@@ -195,7 +195,7 @@ impl Sources {
         }
     }
 
-    /// Time until the next question: a fifth more or less, so that a hundred boxes do not ask at
+    /// Time until the next poll: a fifth more or less, so that a hundred boxes do not ask at
     /// once.
     fn pause(&self, is_first: bool) -> Duration {
         let share = f64::from(random::jitter()) / f64::from(u16::MAX);
@@ -505,7 +505,7 @@ impl Apps {
     }
 
     /// The refusal of a commit that only a person or another commit can change.
-    fn refused_before(&self, app: &str, tip: &Tip) -> Option<Refusal> {
+    fn refused_before(&self, app: &str, tip: &RemoteHead) -> Option<Refusal> {
         let failed = self.sources.failed.borrow();
         let failed = failed.get(app)?;
         (failed.commit == tip.commit && failed.error.retry == Retry::Never).then(|| Refusal {

@@ -19,7 +19,7 @@ use crate::{
             Customs, InventoryEntry, MANAGER, Manifest, Owner, Staged, common_namespace, judged,
             not_built_in, staged,
         },
-        rollout::LOOK_EVERY,
+        rollout::POLL_INTERVAL,
     },
     error::{Error, Result, Retry},
     kube::query_escaped,
@@ -132,7 +132,7 @@ impl Apps {
                 ))
                 .fix(format!("kubectl describe crd {} says why", one.name)));
             }
-            Timer::after(LOOK_EVERY).await;
+            Timer::after(POLL_INTERVAL).await;
         }
     }
 }

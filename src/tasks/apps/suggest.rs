@@ -189,7 +189,7 @@ impl Apps {
             let kept = self.ledger().manifests(&app.name, revision.number).await;
             let manifests = kept.map_err(of_api)?;
             let mut laid = manifests.clone().unwrap_or_default();
-            revision.overlay.lay(&mut laid);
+            revision.overlay.apply(&mut laid);
             match manifests {
                 Some(manifests) if revision.number == app.running => {
                     running = Some((times, manifests, laid));

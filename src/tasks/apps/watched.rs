@@ -20,8 +20,8 @@ use crate::{
 };
 
 /// Pauses before a watch is begun again.
-const AGAIN: Duration = Duration::from_millis(500);
-const AGAIN_MAX: Duration = Duration::from_secs(10);
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_LONGEST: Duration = Duration::from_secs(10);
 /// Time between two looks at the rights of the account: the API server lets an open watch go on for
 /// minutes after they were taken away.
 const RIGHTS_EVERY: Duration = Duration::from_secs(5);
@@ -222,7 +222,7 @@ async fn watch(
     state: &RefCell<State>,
 ) {
     let mut version = None;
-    let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+    let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
     loop {
         let cluster = apps.cluster(owner);
         let take = |event| state.borrow_mut().take(&kind.name, event);

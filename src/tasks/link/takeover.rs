@@ -27,9 +27,9 @@ pub const ASK_FOR: Duration = Duration::from_secs(20);
 /// Between two questions while the cluster does not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Interval between checks for a running Go agent. One small request.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// The same while it does run and somebody waits for the take-over.
-const LOOK_EVERY_WHILE_HELD: Duration = Duration::from_secs(5);
+const POLL_INTERVAL_HELD: Duration = Duration::from_secs(5);
 
 /// Reads the installation in the cluster; an error if it does not answer or denies access.
 pub async fn look(client: &Client, namespace: &str) -> Result<Installed, kube::Error> {
@@ -75,7 +75,7 @@ pub async fn ask(client: &Client, namespace: &str, shared_state: &SharedState) -
 /// Waits until no Go agent runs any more.
 pub async fn until_go_agent_is_gone(client: &Client, namespace: &str) -> Installed {
     loop {
-        Timer::after(LOOK_EVERY_WHILE_HELD).await;
+        Timer::after(POLL_INTERVAL_HELD).await;
         match look(client, namespace).await {
             Ok(Installed::GoAgentRuns) | Err(_) => {}
             Ok(installed) => return installed,
@@ -94,9 +94,9 @@ pub async fn guard(
     let mut holds = false;
     loop {
         Timer::after(if holds {
-            LOOK_EVERY_WHILE_HELD
+            POLL_INTERVAL_HELD
         } else {
-            LOOK_EVERY
+            POLL_INTERVAL
         })
         .await;
         let Ok(runs) = go_agent_runs(&client, &namespace).await else {

@@ -45,7 +45,7 @@ use crate::{
 };
 
 /// Interval at which a rejected token is read again, to see whether it was replaced.
-const TOKEN_LOOK_EVERY: Duration = Duration::from_secs(5);
+const TOKEN_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Messages in a row before other tasks get a turn.
 const MESSAGES_A_TURN: u32 = 32;
 /// A link that is away for less is not worth a condition: control planes restart.
@@ -337,7 +337,7 @@ impl Uplink {
                 Output::Wait(until, _) => {
                     let until = until.min(self.parts.lease_gate.until(now.mono).unwrap_or(until));
                     return if self.watches_token() {
-                        until.min(now.mono.after(TOKEN_LOOK_EVERY))
+                        until.min(now.mono.after(TOKEN_POLL_INTERVAL))
                     } else {
                         until
                     };

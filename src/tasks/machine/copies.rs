@@ -30,7 +30,7 @@ use crate::{
 /// Condition of copies that are missing.
 pub const MISSING: &str = "k3s.copies";
 /// Interval between two looks at root's directory.
-pub const LOOK_EVERY: Duration = Duration::from_secs(60);
+pub const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval between two looks at the bucket while nothing is to be copied.
 const LIST_EVERY: Duration = Duration::from_hours(6);
 /// Longest wait after failures, short enough for a person who has just mended a setting of the
@@ -57,8 +57,8 @@ pub struct Uploader {
     /// Interval of backups by schedule; `None`: there is no schedule.
     pub every: Option<Duration>,
     /// Interval between two looks at root's directory, and the wait after a failure:
-    /// [`LOOK_EVERY`].
-    pub look_every: Duration,
+    /// [`POLL_INTERVAL`].
+    pub poll_interval: Duration,
     /// State of all components.
     pub shared_state: Rc<SharedState>,
 }
@@ -72,7 +72,7 @@ impl std::fmt::Debug for Uploader {
 /// Copies until it is dropped.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
 pub async fn run(uploader: &Uploader) {
-    let mut backoff = Backoff::new(uploader.look_every, LONGEST_WAIT);
+    let mut backoff = Backoff::new(uploader.poll_interval, LONGEST_WAIT);
     let started = uploader.now().0;
     let mut copied: Option<(Vec<Kept>, Mono)> = None;
     loop {
@@ -92,7 +92,7 @@ pub async fn run(uploader: &Uploader) {
             copied = Some((here.clone(), now));
         }
         uploader.judge(&here, now.since(started));
-        Timer::after(uploader.look_every).await;
+        Timer::after(uploader.poll_interval).await;
     }
 }
 

@@ -19,13 +19,13 @@ use crate::{
     tasks::state::SharedState,
 };
 
-/// Pause between touches. With [`LOOK_EVERY`], the patience of a touch and a second for the last
+/// Pause between touches. With [`POLL_INTERVAL`], the patience of a touch and a second for the last
 /// look it makes 10 s from the first write that hangs to the condition.
 const TOUCH_EVERY: Duration = Duration::from_millis(2_500);
 /// Interval between looks.
-const LOOK_EVERY: Duration = Duration::from_millis(2_500);
+const POLL_INTERVAL: Duration = Duration::from_millis(2_500);
 /// Interval between looks while a job is under way.
-const LOOK_EVERY_WHILE_BUSY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL_BUSY: Duration = Duration::from_secs(1);
 /// A touch opens and reads a file.
 const STACK_BYTES: usize = 64 * 1024;
 
@@ -45,9 +45,9 @@ pub async fn watch(jobs: Jobs, directory: Option<PathBuf>, shared_state: Rc<Shar
         let found = stalls.look(&jobs.running(), shared_state.now().mono);
         report(&found, &jobs, &name, &shared_state);
         clock::tick(if found.is_busy {
-            LOOK_EVERY_WHILE_BUSY
+            POLL_INTERVAL_BUSY
         } else {
-            LOOK_EVERY
+            POLL_INTERVAL
         })
         .await;
     }

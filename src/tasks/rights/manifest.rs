@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Between two looks.
-const LOOK_EVERY: Duration = Duration::from_secs(600);
+const POLL_INTERVAL: Duration = Duration::from_secs(600);
 /// The same while the cluster does not answer, or something is wrong that a person may be mending.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// A refused token is a reason to look at once, but not all the time.
@@ -142,7 +142,7 @@ impl Rights {
         match self.is_wrong() {
             true if is_expected => LOOK_SOON,
             true => LOOK_AGAIN,
-            false => LOOK_EVERY,
+            false => POLL_INTERVAL,
         }
     }
 

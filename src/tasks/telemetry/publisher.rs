@@ -11,7 +11,7 @@ use super::events::Events;
 use crate::{core::event::Event, store::telemetry::Handle, tasks::stream::Stream};
 
 /// Interval between checks for new events while there are viewers.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Publishes new events to the archive and to live viewers.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Publisher {
         loop {
             hub.watched().await;
             self.look().await;
-            Timer::after(LOOK_EVERY).await;
+            Timer::after(POLL_INTERVAL).await;
         }
     }
 

@@ -182,7 +182,7 @@ fn reaches_for_no_other_host(whole: &Whole) {
     let mut both = whole.args(&whole.forge.url());
     both["manifests"] = json!(map("x"));
     let said = whole.bench.refused("same-id", "app.apply", &both);
-    assert!(said.contains("from one of them"), "{said}");
+    assert!(said.contains("not from both"), "{said}");
     let mut system = whole.args(&whole.forge.url());
     system["namespace"] = json!("kube-system");
     let said = whole.bench.refused("same-id", "app.apply", &system);

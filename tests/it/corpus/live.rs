@@ -8,7 +8,7 @@ use nix::{
 };
 use pipeops_agent::{
     core::apps::{Kind, kind_of},
-    core::rollout::{Died, Key, LOOK_EVERY, Object, Observation, Scope, died, last_lines},
+    core::rollout::{Died, Key, Object, Observation, POLL_INTERVAL, Scope, died, last_lines},
     kube::{Client, Identity},
     tasks::apps::observe::{log_query, observe},
     wire::rollout::Recorder,
@@ -278,7 +278,7 @@ fn watch(
                 break;
             }
             text.extend(recorder.line(at, seen.as_ref()).map(|line| line + "\n"));
-            smol::Timer::after(LOOK_EVERY).await;
+            smol::Timer::after(POLL_INTERVAL).await;
         }
     }));
     text

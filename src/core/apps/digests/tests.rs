@@ -215,12 +215,12 @@ fn a_pinned_workload_names_the_tag_and_the_digest() {
         ("db:1".to_owned(), B.to_owned()),
         ("local:1".to_owned(), LOCAL.to_owned()),
     ]));
-    overlay.lay(&mut laid);
+    overlay.apply(&mut laid);
     assert_eq!(laid, before, "it did not go back");
     overlay.pinned = ["Deployment/web", "CronJob/web", "Job/web"]
         .map(str::to_owned)
         .to_vec();
-    overlay.lay(&mut laid);
+    overlay.apply(&mut laid);
     let wanted = json!({
         "containers": [{"image": format!("web:1@{A}"), "imagePullPolicy": "IfNotPresent"}, {"image": format!("db:1@{B}"), "imagePullPolicy": "Always"}, {"image": "local:1"}],
         "initContainers": [{"image": format!("web:1@{A}"), "imagePullPolicy": "Always"}]});
@@ -239,7 +239,7 @@ fn a_pinned_workload_names_the_tag_and_the_digest() {
         ["local:1"]
     );
     let again = laid.clone();
-    overlay.lay(&mut laid);
+    overlay.apply(&mut laid);
     assert_eq!(laid, again);
     // The next version has the words of its manifests.
     overlay.fit(&before);

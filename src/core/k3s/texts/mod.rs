@@ -64,7 +64,7 @@ pub fn protection(unit: &str) -> String {
 fn filled(text: &str, role: Role, data_dir: &str) -> String {
     text.replace("@DATA@", data_dir)
         .replace("@NAME@", role.name())
-        .replace("@COMMAND@", role.command())
+        .replace("@COMMAND@", role.subcommand())
 }
 
 /// The service that finishes an interrupted change after a start of the machine.

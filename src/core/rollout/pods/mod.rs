@@ -6,7 +6,7 @@ use super::{
     Cause, Finding, Key, Object, Observation,
     containers::{ContainerRole, count_of, ends_of, is_sidecar, statuses},
     earlier::Earlier,
-    evidence::{Trouble, Words, spoken_of},
+    evidence::{ContainerLines, Trouble, trouble_suffix},
     messages::{
         FOREIGN, RUNTIME_FIX, VOLUME_IN_USE, config, container_of, events_about, evidence,
         exit_code, is_beside_others, newest, node_trouble, platform_of, pull, start, unschedulable,
@@ -103,7 +103,7 @@ pub(super) fn rejected(pod: &Object, seen: &Observation) -> Option<Finding> {
     }
     let sentence = format!("{} was rejected by its node", pod.in_words());
     let evidence = evidence(reason, pod.text("/status/message"));
-    let fix = "read the evidence; kubectl describe the node shows what it has; the controller makes another Pod by itself";
+    let fix = "read the evidence; kubectl describe the node shows what it has; the controller creates another Pod automatically";
     Some(Finding {
         is_definite: false,
         ..definite(pod, Cause::Schedule, (sentence, evidence, fix))
@@ -152,7 +152,7 @@ fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
         is_definite: is_too_large.unwrap_or_else(|| {
             cause != Cause::Schedule
                 && !message.contains("unbound immediate")
-                && !gets_room(pod, (cause, message), seen)
+                && !may_be_freed(pod, (cause, message), seen)
         }),
     })
 }
@@ -173,7 +173,7 @@ fn of_claims(pod: &Object, seen: &Observation) -> Option<Finding> {
 
 /// Returns whether a Pod that ends, or is about to, may still keep the port, the volume or the node
 /// that another one waits for.
-fn gets_room(pod: &Object, (cause, message): (Cause, &str), seen: &Observation) -> bool {
+fn may_be_freed(pod: &Object, (cause, message): (Cause, &str), seen: &Observation) -> bool {
     let is_held = cause == Cause::SchedulePorts
         || is_beside_others(message)
         || message.contains(VOLUME_IN_USE);
@@ -234,7 +234,7 @@ fn tainted(seen: &Observation) -> Option<(Cause, &'static str)> {
 }
 
 /// Action for a volume that is not there now.
-const VOLUME_FIX: &str = "kubectl get pv,nodes -o wide shows where the volume lies; bring that node back, or restore the volume elsewhere; it goes on by itself";
+const VOLUME_FIX: &str = "kubectl get pv,nodes -o wide shows where the volume lies; bring that node back, or restore the volume elsewhere; it then continues automatically";
 
 /// Action for a Pod that another one keeps from its place.
 fn crowded_fix(cause: Cause, message: &str) -> Option<&'static str> {
@@ -488,7 +488,10 @@ fn container(
         ),
         "CreateContainerConfigError" => {
             let (cause, fix) = config(message);
-            let sentence = format!("container {name} cannot be created: {}", said(message));
+            let sentence = format!(
+                "container {name} cannot be created: {}",
+                kubelet_message(message)
+            );
             let evidence = evidence(reason, message);
             Some(Finding {
                 // What it does not name may pass.
@@ -521,8 +524,8 @@ fn definite(
     }
 }
 
-/// Words of the kubelet without the Pod that it names in brackets.
-fn said(message: &str) -> String {
+/// Message of the kubelet without the Pod that it names in brackets.
+fn kubelet_message(message: &str) -> String {
     let message = message.trim_start_matches('[').trim_end_matches(']');
     let message = message.split(" (pod: ").next().unwrap_or_default();
     message.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -549,7 +552,7 @@ fn start_error(pod: &Object, name: &str, message: &str) -> Finding {
 fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
     const UNKNOWN: (&str, &str) = (
         "the image IMAGE cannot be pulled: see the evidence",
-        "correct what the evidence names; the kubelet tries again by itself",
+        "correct what the evidence names; the kubelet then retries automatically",
     );
     let name = text(status, "/name");
     let image = text(status, "/image");
@@ -610,7 +613,8 @@ fn pulls(pod: &Object, status: &Value, seen: &Observation) -> Option<Finding> {
     let sentence = format!("the node pulls the image {image} of container {name}{since}");
     let message = event.map_or("", |event| event.text("/message"));
     let evidence = evidence("Pulling", message);
-    let fix = "wait: the link of the machine is slow, or the image is large; it goes on by itself";
+    let fix =
+        "wait: the link of the machine is slow, or the image is large; it continues automatically";
     Some(Finding {
         is_definite: false,
         ..definite(pod, Cause::ImagePulling, (sentence, evidence, fix))
@@ -804,15 +808,15 @@ fn ended(
         let (cause, found) = probed(name, killed);
         definite(pod, cause, found)
     } else {
-        let words = Words::of(pod, name, last, seen);
-        if words.speak_of_a_foreign_program() {
-            let found = foreign(pod, (name, part), words.below(seen_of_it));
+        let last_lines = ContainerLines::of(pod, name, last, seen);
+        if last_lines.is_foreign_program() {
+            let found = foreign(pod, (name, part), last_lines.below(seen_of_it));
             return Some(Finding {
                 is_definite: is_new,
                 ..found
             });
         }
-        failed(pod, (name, part), (last, seen_of_it), (&words, seen))
+        failed(pod, (name, part), (last, seen_of_it), (&last_lines, seen))
     };
     Some(Finding {
         is_definite: goes_on && again >= LOOP,
@@ -842,24 +846,24 @@ fn failed(
     pod: &Object,
     (name, part): (&str, ContainerRole),
     (ended, seen_of_it): (&Value, String),
-    (words, seen): (&Words<'_>, &Observation),
+    (last_lines, seen): (&ContainerLines<'_>, &Observation),
 ) -> Finding {
     let (cause, kind) = kind_of(part);
     let code = code_of(ended);
     if hook_failed(pod, (name, ended), seen) {
         let sentence = format!("{kind} {name} keeps being ended because its postStart hook fails");
         let fix = "correct lifecycle.postStart in the manifest; what it writes is in no log";
-        return definite(pod, cause, (sentence, words.below(seen_of_it), fix));
+        return definite(pod, cause, (sentence, last_lines.below(seen_of_it), fix));
     }
-    let trouble = words.speak_of();
+    let trouble = last_lines.trouble();
     let cause = Trouble::cause_or(trouble, cause);
     let sentence = format!(
         "{kind} {name} keeps exiting, last with exit code {code} ({}){}",
         exit_code(code),
-        spoken_of(trouble)
+        trouble_suffix(trouble)
     );
     let fix = trouble.map_or_else(|| read_log(pod, name), |trouble| trouble.fix.to_owned());
-    definite(pod, cause, (sentence, words.below(seen_of_it), &fix))
+    definite(pod, cause, (sentence, last_lines.below(seen_of_it), &fix))
 }
 
 fn read_log(pod: &Object, name: &str) -> String {
@@ -1061,7 +1065,7 @@ fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
         _ if message.contains("helper program") => (
             Cause::StorageUnavailable,
             format!("{object} cannot start: its node lacks the program that mounts a volume"),
-            "install it on the node, with apt: sudo apt install nfs-common (NFS) or cifs-utils (SMB); it goes on by itself",
+            "install it on the node, with apt: sudo apt install nfs-common (NFS) or cifs-utils (SMB); it then continues automatically",
         ),
         _ => (
             Cause::StorageUnavailable,
@@ -1088,7 +1092,7 @@ fn sandbox(object: &str, message: &str) -> (Cause, String, &'static str) {
         (
             Cause::NodeSandbox,
             format!("the node cannot pull the image that every Pod needs first, for {object}"),
-            "check network and DNS of the machine: sudo pipeops-agent doctor; without a network, put the images of k3s into /var/lib/rancher/k3s/agent/images; it goes on by itself",
+            "check network and DNS of the machine: sudo pipeops-agent doctor; without a network, put the images of k3s into /var/lib/rancher/k3s/agent/images; it then continues automatically",
         )
     } else if has(&["network", "cni", "CNI"]) {
         (
@@ -1177,13 +1181,13 @@ pub(super) fn claim_findings(claim: &Object, seen: &Observation) -> Vec<Finding>
         (
             Cause::StorageUnavailable,
             format!("{object} has no volume yet: the provisioner has not made one"),
-            "look at the Pods of the provisioner that the evidence names: kubectl -n kube-system get pods; it goes on by itself",
+            "check the Pods of the provisioner that the evidence names: kubectl -n kube-system get pods; it then continues automatically",
         )
     } else if reason == "ProvisioningFailed" {
         (
             Cause::StorageUnavailable,
             format!("{object} has no volume yet: the provisioner does not manage to make one"),
-            "read the evidence; for a full disk: sudo pipeops-agent doctor; it goes on by itself",
+            "read the evidence; for a full disk: sudo pipeops-agent doctor; it then continues automatically",
         )
     } else {
         (

@@ -19,7 +19,7 @@ use crate::{
     core::{
         apps::{App, InventoryEntry, Kind, Manifest, digests},
         rollout::{
-            ClusterView, DEADLINE, JobEnd, JudgedRollout, LOOK_EVERY, Rollout, RolloutVerdict,
+            ClusterView, DEADLINE, JobEnd, JudgedRollout, POLL_INTERVAL, Rollout, RolloutVerdict,
             Scope, Stuck, job_end, stuck,
         },
         time::Mono,
@@ -80,7 +80,7 @@ impl<'a> Judging<'a> {
         };
         let scope = scope_within(&judged, app.patience(DEADLINE));
         let mut rollout = Rollout::new(scope.clone(), now);
-        rollout.knows_done(version.jobs(|job| app.has_succeeded(job, version.number)));
+        rollout.mark_done(version.jobs(|job| app.has_succeeded(job, version.number)));
         Self {
             version,
             part,
@@ -137,7 +137,7 @@ impl Work {
             if let Some(judged) = found? {
                 return Ok(judged);
             }
-            self.apps.gives_turn(&self.plan.app);
+            self.apps.release_slot(&self.plan.app);
             self.apps.takes_turn(&self.plan, version.direction()).await;
         }
     }
@@ -169,12 +169,12 @@ impl Work {
                 }
                 if waits_for_others(judgement.verdict)
                     && now.since(began) >= GIVES_WAY_AFTER
-                    && self.apps.is_turn_wanted(self.plan.owner)
+                    && self.apps.is_slot_wanted(self.plan.owner)
                 {
                     return Ok(None);
                 }
             }
-            Timer::after(LOOK_EVERY).await;
+            Timer::after(POLL_INTERVAL).await;
         }
     }
 

@@ -14,7 +14,7 @@ use std::rc::Rc;
 pub(super) use self::plan::{Plan, Verb, is_ours};
 use self::{
     judge::{Part, Proof},
-    retry::{AGAIN, AGAIN_MAX},
+    retry::{RETRY_FIRST, RETRY_LONGEST},
 };
 use super::{
     Apps,
@@ -141,7 +141,7 @@ impl Work {
 
     /// The step at which the change was stopped. The journal is asked until it answers.
     async fn stopped(&self) -> Next {
-        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
         loop {
             match self.apps.store().unfinished_changes().await {
                 Ok(changes) => {
@@ -357,13 +357,13 @@ impl Work {
     /// The record of the app; `None`: it is gone.
     async fn known_record(&self) -> Result<Option<Read>> {
         let (ledger, app) = (self.apps.ledger(), &self.plan.app);
-        self.patiently(async || ledger.read(app).await.map_err(of_api))
+        self.with_retries(async || ledger.read(app).await.map_err(of_api))
             .await
     }
 
     async fn keep(&self, read: &mut Read) -> Result<()> {
         let ledger = self.apps.ledger();
-        self.patiently(async || ledger.write_for(self.lock.id(), read).await)
+        self.with_retries(async || ledger.write_for(self.lock.id(), read).await)
             .await?;
         self.apps.remember(&read.app);
         Ok(())

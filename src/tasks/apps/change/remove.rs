@@ -5,7 +5,7 @@ use smol::Timer;
 use super::{
     super::verdict::waiting,
     Work,
-    retry::{AGAIN, AGAIN_MAX},
+    retry::{RETRY_FIRST, RETRY_LONGEST},
     version::Version,
 };
 use crate::{
@@ -42,7 +42,7 @@ impl Work {
             self.done(DELETE).await?;
         }
         self.intend(FORGET, "forget").await?;
-        self.patiently(async || ledger.drop_app(&read.app).await)
+        self.with_retries(async || ledger.drop_app(&read.app).await)
             .await?;
         self.apps.forget(app);
         self.done(FORGET).await?;
@@ -60,10 +60,10 @@ impl Work {
             self.delete(app, entry).await?;
         }
         let cluster = self.cluster();
-        let mut backoff = Backoff::new(AGAIN / 4, AGAIN_MAX);
+        let mut backoff = Backoff::new(RETRY_FIRST / 4, RETRY_LONGEST);
         for entry in goes() {
             while let Some(left) = self
-                .patiently(async || cluster.remains(app, entry).await)
+                .with_retries(async || cluster.remains(app, entry).await)
                 .await?
             {
                 let finding = Finding {
@@ -85,7 +85,7 @@ impl Work {
 
     async fn delete(&self, app: &App, entry: &InventoryEntry) -> Result<()> {
         let cluster = self.cluster();
-        self.patiently(async || cluster.delete(app, entry).await)
+        self.with_retries(async || cluster.delete(app, entry).await)
             .await
     }
 
@@ -98,7 +98,7 @@ impl Work {
         };
         for manifest in version.manifests.iter().filter(has_number) {
             let of_version = (manifest, version.manifests.as_slice());
-            let written = self.patiently(async || cluster.write(app, of_version).await);
+            let written = self.with_retries(async || cluster.write(app, of_version).await);
             if let Err(error) = written.await {
                 log::warn!("app {}: {}", app.name, error.sentence());
             }
@@ -125,7 +125,7 @@ impl Work {
         let ledger = self.apps.ledger();
         for number in gone {
             let app = &self.plan.app;
-            self.patiently(async || ledger.drop_revision(app, number).await)
+            self.with_retries(async || ledger.drop_revision(app, number).await)
                 .await?;
         }
         read.app.reach(self.lock.id(), Stage::Over);

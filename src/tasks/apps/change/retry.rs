@@ -13,13 +13,14 @@ use crate::{
     error::{Error, Result, Retry},
 };
 
-/// Pauses before a call is repeated that found no API server, or no rights.
-pub(super) const AGAIN: Duration = Duration::from_secs(1);
-pub(super) const AGAIN_MAX: Duration = Duration::from_secs(10);
+/// Pauses before a call is repeated that found no API server, or no rights: the first.
+pub(super) const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// The longest.
+pub(super) const RETRY_LONGEST: Duration = Duration::from_secs(10);
 
 impl Work {
     /// Repeats a call for as long as the API server is away, or a right is missing.
-    pub(super) async fn patiently<T>(&self, call: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+    pub(super) async fn with_retries<T>(&self, call: impl AsyncFnMut() -> Result<T>) -> Result<T> {
         self.until(|error| error.retry == Retry::Never, call).await
     }
 
@@ -33,7 +34,7 @@ impl Work {
         is_over: fn(&Error) -> bool,
         mut call: impl AsyncFnMut() -> Result<T>,
     ) -> Result<T> {
-        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
         loop {
             match call().await {
                 Err(error) if !is_over(&error) => self.waits(&error, &mut backoff).await,

@@ -144,7 +144,7 @@ impl Work {
             overlay.pinned = self.to_pin(&app, (&overlay, before), version).await;
             overlay.kept = self.kept_as_is(&app, version).await;
         }
-        overlay.lay(&mut manifests);
+        overlay.apply(&mut manifests);
         Ok(Version {
             number,
             manifests,
@@ -159,14 +159,14 @@ impl Work {
     /// Manifests of a revision; `None`: they are not kept.
     async fn manifests(&self, number: u64) -> Result<Option<Vec<Manifest>>> {
         let (ledger, app) = (self.apps.ledger(), &self.plan.app);
-        self.patiently(async || ledger.manifests(app, number).await.map_err(of_api))
+        self.with_retries(async || ledger.manifests(app, number).await.map_err(of_api))
             .await
     }
 
     /// Objects of these manifests, and what belongs to them, as they are now.
     async fn observe(&self, app: &App, manifests: &[&Manifest]) -> Result<Observation> {
         let (cluster, kinds) = (self.cluster(), kinds(manifests));
-        self.patiently(async || cluster.observe(&app.namespace, &kinds).await)
+        self.with_retries(async || cluster.observe(&app.namespace, &kinds).await)
             .await
     }
 
@@ -186,7 +186,7 @@ impl Work {
             }
             let cluster = self.cluster();
             let drifted = self
-                .patiently(async || cluster.drifted(app, manifest).await)
+                .with_retries(async || cluster.drifted(app, manifest).await)
                 .await;
             let is_kept = match drifted {
                 Ok(drifted) => is_same && drifted.is_some(),
@@ -218,8 +218,8 @@ impl Work {
             return Vec::new();
         }
         let (mut version, mut current) = (manifests.to_vec(), earlier.to_vec());
-        overlay.lay(&mut version);
-        app.overlay(before).lay(&mut current);
+        overlay.apply(&mut version);
+        app.overlay(before).apply(&mut current);
         let seen = self.observe(app, &version.iter().collect::<Vec<_>>()).await;
         // Where nothing can be seen, everything goes by digest.
         let running = digests(&version, &seen.unwrap_or_default());

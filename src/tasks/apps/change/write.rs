@@ -8,14 +8,14 @@ use super::{
     super::{cluster::Cluster, ledger::Read},
     Work,
     judge::Part,
-    retry::{AGAIN, AGAIN_MAX},
+    retry::{RETRY_FIRST, RETRY_LONGEST},
     version::Version,
 };
 use crate::{
     core::{
         apps::{App, InventoryEntry, Manifest, Stage},
         backoff::Backoff,
-        rollout::{JudgedRollout, LOOK_EVERY, RolloutVerdict},
+        rollout::{JudgedRollout, POLL_INTERVAL, RolloutVerdict},
     },
     error::{Error, Result, Retry},
     host::random,
@@ -63,7 +63,7 @@ impl Work {
     /// Writes a part of a version, for as long as the account is not let in. Until then another
     /// change may take its place: what was written is kept.
     async fn write_part(&self, version: &Version, part: (u64, Part)) -> Result<()> {
-        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
         loop {
             match self.write_all(version, part).await {
                 Err(error) if error.retry == Retry::Later => {
@@ -174,7 +174,7 @@ impl Work {
             read.app.unproven_job = manifest.in_words();
             self.keep(read).await?;
         }
-        let mut backoff = Backoff::new(AGAIN, AGAIN_MAX);
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
         let uid = loop {
             match cluster.write(&read.app, (manifest, all)).await {
                 Err(error) if error.retry == Retry::Soon => {
@@ -222,7 +222,7 @@ impl Work {
                 ))
                 .fix("kubectl describe job shows what keeps it"));
             }
-            Timer::after(LOOK_EVERY).await;
+            Timer::after(POLL_INTERVAL).await;
         }
         app.own(entry, "");
         Ok(())

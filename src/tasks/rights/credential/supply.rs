@@ -24,7 +24,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// Time that the first registration waits for a token.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
 /// Interval between checks for running calls, when a registration may end them.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 const SHARED: &str = "access.token-shared";
 
 /// Dependencies of [`Credential::supply`].
@@ -151,7 +151,7 @@ impl Credential {
         // On a gateway a registration ends what runs: it waits for a quiet moment, while there is
         // time.
         while !is_idle() && clock::now().mono < overdue {
-            Timer::after(LOOK_EVERY).await;
+            Timer::after(POLL_INTERVAL).await;
         }
         self.next_token(parts).await;
     }

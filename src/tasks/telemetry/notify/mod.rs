@@ -29,7 +29,7 @@ pub const NOTE: &str = "notify.told";
 /// Condition of undelivered notifications: the one that is not reported this way.
 pub const UNREACHED: &str = "notify.unreached";
 /// Interval between checks of the conditions.
-pub const LOOK_EVERY: Duration = Duration::from_secs(10);
+pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// Failures in a row that are worth a condition.
 const FAILURES_MAX: u32 = 3;
 /// Time for which the offset of the local time is trusted: summer time begins and ends once a year.
@@ -53,8 +53,8 @@ pub struct NotifyDependencies<'a> {
     pub host: String,
     /// Current conditions.
     pub shared_state: &'a SharedState,
-    /// Interval between checks: [`LOOK_EVERY`].
-    pub look_every: Duration,
+    /// Interval between checks: [`POLL_INTERVAL`].
+    pub poll_interval: Duration,
 }
 
 impl std::fmt::Debug for NotifyDependencies<'_> {
@@ -108,7 +108,7 @@ pub async fn run(parts: NotifyDependencies<'_>) {
                 report(shared_state, &error);
             }
         }
-        clock::tick(parts.look_every).await;
+        clock::tick(parts.poll_interval).await;
     }
 }
 

@@ -112,7 +112,7 @@ fn beside(port: u16, reader: ReceiverKind, work: &impl AsyncFn(&SharedState, &st
             store: store.handle(),
             host: "edge".to_owned(),
             shared_state: &shared_state,
-            look_every: Duration::from_millis(10),
+            poll_interval: Duration::from_millis(10),
         };
         let reporting = async {
             run(parts).await;

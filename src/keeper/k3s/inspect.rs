@@ -1,4 +1,4 @@
-//! State of the machine before k3s comes, and while it runs: the doctor's facts, other
+//! State of the machine before k3s is installed, and while it runs: the doctor's facts, other
 //! distributions, sizes, ends of certificates.
 
 use std::{net::IpAddr, os::unix::fs::MetadataExt, path::Path};
@@ -32,16 +32,22 @@ use crate::{
     wire::keeper::Finding,
 };
 
-/// Findings, the worst first.
+/// Findings about a change, the worst first.
 #[derive(Debug, Default)]
-pub(super) struct Look {
-    /// These hold an installation up.
+pub(super) struct FindingSet {
+    /// Blocking findings.
     pub(super) refused: Vec<Finding>,
-    /// These do not.
+    /// Warnings.
     pub(super) warned: Vec<Finding>,
 }
 
-impl Look {
+impl FindingSet {
+    /// Removes blocking findings that are to be ignored.
+    pub(super) fn ignore(&mut self, ignored: &[String]) {
+        self.refused
+            .retain(|finding| !ignored.contains(&finding.id));
+    }
+
     /// Judges a web server on the ports of k3s' ingress: it is in nobody's way where no ingress
     /// comes. Whether one comes to a worker is its server's to say.
     pub(super) fn judge_web_ports(&mut self, ingress: Ingress) {
@@ -66,7 +72,7 @@ impl Look {
 /// Origin of k3s' ingress, which takes the ports 80 and 443 of each node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Ingress {
-    /// It is left out.
+    /// k3s gets no ingress.
     None,
     /// This installation brings it.
     Here,
@@ -87,8 +93,8 @@ const FIXED_ADDRESS: [(&str, &str); 4] = [
 const ENTRIES_MAX: u32 = 200_000;
 
 impl System {
-    /// Looks at the machine as the doctor does, as if k3s was there already.
-    pub(super) fn look(&self, data_dir: &str, ignored: &[String], built: Wall) -> Look {
+    /// Inspects the machine as the doctor does, as if k3s was there already.
+    pub(super) fn inspect(&self, data_dir: &str, ignored: &[String], built: Wall) -> FindingSet {
         let mut facts = Facts {
             now: clock::now().wall,
             built,
@@ -111,12 +117,12 @@ impl System {
         }
         let verdicts = judge(&facts, &Environment::of(&facts));
         let found = k3s::findings(&verdicts, ignored);
-        let mut look = Look {
+        let mut findings = FindingSet {
             refused: found.refused.into_iter().map(finding).collect(),
             warned: found.warned.into_iter().map(finding).collect(),
         };
         if self.is_noexec(data_dir) {
-            look.refused.push(Finding {
+            findings.refused.push(Finding {
                 id: "disk.noexec".to_owned(),
                 what: format!(
                     "programs cannot run from {data_dir}: its file system is mounted noexec"
@@ -125,9 +131,8 @@ impl System {
                     .to_owned(),
             });
         }
-        look.refused
-            .retain(|finding| !ignored.contains(&finding.id));
-        look
+        findings.ignore(ignored);
+        findings
     }
 
     /// Findings that speak against this version.
@@ -208,7 +213,7 @@ impl System {
         Some(Finding {
             id: "network.public".to_owned(),
             what: format!(
-                "{address} is a public address: everybody reaches {tcp}, {more} where there is one, and 8472/udp (VXLAN), by which anybody can send to Pods unasked"
+                "{address} is a public address: {tcp}, {more} if used, and 8472/udp (VXLAN) are reachable from the internet; through VXLAN anyone can send packets to Pods"
             ),
             fix: "let only the other nodes and you through, in the firewall of the provider or here: sudo ufw allow from ADDRESS to any, for each; \
                   sudo ufw deny 6443/tcp; sudo ufw deny 10250/tcp; sudo ufw deny 8472/udp; or give k3s a private address: --node-ip ADDRESS"
@@ -252,7 +257,8 @@ impl System {
     /// also where the settings cannot be read, which nobody can say then.
     pub(super) fn has_fixed_address(&self) -> bool {
         let role = self.role();
-        let texts = [role.unit(), role.service()].map(|path| self.text(path).unwrap_or_default());
+        let texts =
+            [role.unit_path(), role.init_script()].map(|path| self.text(path).unwrap_or_default());
         let is_set = |(flag, variable): (&str, &str)| {
             self.k3s_value(flag, variable).is_some() || texts.iter().any(|text| text.contains(flag))
         };

@@ -1,0 +1,299 @@
+//! `apps apply`, `rollback` and `remove`.
+
+use std::{path::Path, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        args::Args,
+        output::{Output, printable},
+        socket::{self, Ask},
+        table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
+        view::View,
+    },
+    FILE, NAMESPACE, ONE, PATH, VERSION, WAIT,
+    inspect::compare,
+    path,
+    show::{print_change, verdict},
+};
+use crate::{
+    core::rollout::RolloutVerdict,
+    error::{Error, Exit, Result},
+    host::manifests::manifests,
+};
+
+/// Time between two looks of `--wait`.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Consent to lose most of an app.
+pub(super) const PRUNE_MOST: Opt = Opt::flag(
+    "prune-most",
+    "Allow more than half of the app to be deleted",
+);
+
+/// `apps apply`.
+pub(super) static APPLY: Command = Command {
+    name: "apply",
+    about: "Deploy manifests as an app",
+    options: &[
+        FILE,
+        Opt::value(
+            "app",
+            Takes::Text,
+            "NAME",
+            "Name of the app (default: that of the file or folder)",
+        ),
+        NAMESPACE,
+        WAIT,
+        PRUNE_MOST,
+        Opt::flag(
+            "adopt",
+            "Take over objects that exist and do not belong to the app",
+        ),
+        Opt::flag("dry-run", "Show what would change, and change nothing"),
+        SOCKET,
+        CONFIG,
+        SET,
+        JSON,
+    ],
+    notes: "A dry run of everything comes first. A version that does not work is rolled back to the last good one.\n\
+        Objects that the manifests no longer have are deleted once the new version is good; volume claims never are.\n\
+        Objects that do not belong to the app are refused. With --adopt they become the app's: fields that 'kubectl apply' set and the manifests\n\
+        do not have are removed, and 'apps remove' deletes them. The difference is shown first.",
+    examples: &[
+        "sudo pipeops-agent apps apply -f web.yaml --namespace shop --wait",
+        "sudo pipeops-agent apps apply -f shop/ --app shop",
+        "sudo pipeops-agent apps apply -f shop/ --app shop --adopt --dry-run",
+    ],
+    exit: "0 accepted (with --wait: good; with --dry-run: no difference), 1 bad or rolled back (with --dry-run: something would change),\n\
+        2 nothing was deployed.",
+    run: Some(apply),
+    ..Command::BARE
+};
+
+/// `apps rollback`.
+pub(super) static ROLLBACK: Command = Command {
+    name: "rollback",
+    about: "Roll an app back to an earlier version",
+    options: &[
+        Opt::value(
+            "to",
+            Takes::Text,
+            "REVISION",
+            "Revision (default: the last good one before this)",
+        ),
+        Opt::value(
+            "auto",
+            Takes::Text,
+            "on|off",
+            "Turn automatic rollback of the app on or off, and roll back nothing now",
+        ),
+        WAIT,
+        SOCKET,
+        CONFIG,
+        SET,
+        JSON,
+    ],
+    notes: "Jobs are not run again, and a Secret keeps its current value unless it was changed in between.",
+    examples: &[
+        "sudo pipeops-agent apps rollback web --wait",
+        "sudo pipeops-agent apps rollback web --to 3",
+        "sudo pipeops-agent apps rollback web --auto off",
+    ],
+    exit: "0 accepted (with --wait: good), 1 bad, 2 nothing was changed.",
+    run: Some(rollback),
+    ..VERSION
+};
+
+/// `apps remove`.
+pub(super) static REMOVE: Command = Command {
+    name: "remove",
+    about: "Delete an app; its volume claims stay",
+    examples: &["sudo pipeops-agent apps remove web"],
+    exit: "0 removed, 2 it is still there.",
+    run: Some(remove),
+    ..ONE
+};
+
+fn apply(args: &Args, output: &mut Output) -> Result<Exit> {
+    let file = args.path("file").ok_or_else(|| {
+        Error::new("no manifests were named").fix("sudo pipeops-agent apps apply -f FILE")
+    })?;
+    let app = match args.text("app") {
+        Some(app) => app.to_owned(),
+        None => name_of(&file)?,
+    };
+    let body = json!({
+        "app": app,
+        "namespace": args.text("namespace").unwrap_or_default(),
+        "manifests": manifests(&file)?,
+        "prune_most": args.has("prune-most"),
+        "adopt": args.has("adopt"),
+    });
+    let is_dry = args.has("dry-run");
+    if is_dry || (args.has("adopt") && !args.has("json")) {
+        let exit = compare(args, output, (&app, body.clone()))?;
+        if is_dry {
+            return Ok(exit);
+        }
+    }
+    let accepted = socket::request(
+        args,
+        &Ask::Slow(PATH, body),
+        &format!("{app} was not deployed"),
+    )?;
+    follow(args, output, (&app, &accepted))
+}
+
+fn rollback(args: &Args, output: &mut Output) -> Result<Exit> {
+    let app = args.text("NAME").unwrap_or_default();
+    let to = args.read("to", |text| {
+        text.parse::<u64>().map_err(|_number| {
+            "use the number of a revision: pipeops-agent apps history NAME".to_owned()
+        })
+    })?;
+    let auto = args.read("auto", |text| match text {
+        "on" | "off" => Ok(text.to_owned()),
+        _ => Err("use 'on' or 'off'".to_owned()),
+    })?;
+    if auto.is_some() && (to.is_some() || args.has("wait")) {
+        return Err(
+            Error::new("--auto changes a setting and rolls nothing back")
+                .fix("leave out --to and --wait"),
+        );
+    }
+    let body = json!({ "to": to.unwrap_or(0), "auto": auto.as_deref().unwrap_or_default() });
+    let accepted = socket::request(
+        args,
+        &Ask::Slow(&path(app, "/rollback"), body),
+        &match &auto {
+            Some(_) => format!("automatic rollback of {app} stays as it is"),
+            None => format!("{app} was not rolled back"),
+        },
+    )?;
+    if auto.is_some() {
+        if args.has("json") {
+            output.json(&accepted);
+        } else {
+            let sentence = printable(View::new(&accepted).text("sentence"));
+            output.line(&format!("{}: {sentence}", printable(app)));
+        }
+        return Ok(Exit::Fine);
+    }
+    follow(args, output, (app, &accepted))
+}
+
+fn remove(args: &Args, output: &mut Output) -> Result<Exit> {
+    let app = args.text("NAME").unwrap_or_default();
+    let removed = socket::request(
+        args,
+        &Ask::Delete(&path(app, "")),
+        &format!("{app} was not removed"),
+    )?;
+    if args.has("json") {
+        output.json(&removed);
+        return Ok(Exit::Fine);
+    }
+    output.line(&format!("{} is removed", printable(app)));
+    let kept = removed
+        .get("kept")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    for claim in kept.iter().filter_map(Value::as_str) {
+        output.line(&format!("  kept with its data: {}", printable(claim)));
+    }
+    Ok(Exit::Fine)
+}
+
+/// The name of a file or folder as that of an app.
+fn name_of(file: &Path) -> Result<String> {
+    let whole = file
+        .canonicalize()
+        .unwrap_or_else(|_missing| file.to_path_buf());
+    let name = whole
+        .file_stem()
+        .map(|name| name.to_string_lossy().into_owned());
+    name.filter(|name| crate::core::apps::is_name(name))
+        .ok_or_else(|| {
+            Error::new(format!("{} does not name an app", file.display()))
+                .fix("add --app NAME: lowercase letters, digits and dashes")
+        })
+}
+
+/// Says that a change was accepted; with `--wait` until it is over.
+pub(super) fn follow(
+    args: &Args,
+    output: &mut Output,
+    (app, accepted): (&str, &Value),
+) -> Result<Exit> {
+    let change = View::new(accepted).text("change").to_owned();
+    let notice = View::new(accepted).text("notice");
+    if !notice.is_empty() && !args.has("json") {
+        output.line(&format!("note: {}", printable(notice)));
+    }
+    if !args.has("wait") {
+        if args.has("json") {
+            output.json(accepted);
+        } else {
+            let revision = View::new(accepted).count("revision").unwrap_or(0);
+            output.line(&format!(
+                "revision {revision} of {} is being deployed: pipeops-agent apps why {}",
+                printable(app),
+                printable(app)
+            ));
+        }
+        return Ok(Exit::Fine);
+    }
+    let mut last = String::new();
+    loop {
+        let value = socket::request(
+            args,
+            &Ask::Test(&path(app, "/why")),
+            "the verdict is not known",
+        )?;
+        let state = View::new(&value).at("change");
+        if state.text("id") != change {
+            return Err(
+                Error::new(format!("{app} was changed by somebody else meanwhile"))
+                    .fix(format!("pipeops-agent apps why {app}")),
+            );
+        }
+        if state.text("state") != "under way" {
+            return Ok(over(
+                args,
+                output,
+                (&value, state.text("state"), state.text("why")),
+            ));
+        }
+        let said = format!(
+            "{}: {}",
+            verdict(&value).as_str(),
+            View::new(&value).text("sentence")
+        );
+        let is_countdown =
+            verdict(&value) == RolloutVerdict::Soaking && last.starts_with("soaking");
+        if said != last && !is_countdown && !args.has("json") {
+            output.line(&printable(&said));
+        }
+        last = said;
+        if output.is_over() || !output.rest(POLL_INTERVAL) {
+            return Ok(Exit::CouldNotRun);
+        }
+    }
+}
+
+fn over(args: &Args, output: &mut Output, (value, state, why): (&Value, &str, &str)) -> Exit {
+    if args.has("json") {
+        output.json(value);
+    } else {
+        print_change(value, output);
+        output.line(&printable(why));
+    }
+    if state == "done" {
+        Exit::Fine
+    } else {
+        Exit::Problem
+    }
+}
