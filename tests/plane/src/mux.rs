@@ -1,7 +1,7 @@
 //! yamux over the binary messages of one session: the plane is its server and opens the streams.
 //!
 //! The `yamux` crate speaks it, because a peer that shares code with the agent would prove little.
-//! Beside it the book says what really went over the wire.
+//! Beside it the stream table has what really went over the wire.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -22,13 +22,13 @@ use smol::lock::{Semaphore, SemaphoreGuardArc};
 use yamux::{Config, Connection, Mode};
 
 use crate::bell::{Bell, Inbox};
-use crate::book::{AuditWriter, News};
 use crate::clock;
 use crate::exchange::Failed;
 use crate::framing::{self, Framing};
 use crate::pool::Pool;
 use crate::record::{Direction, StreamEvent};
 use crate::session::Session;
+use crate::stream_table::{StreamTable, StreamUpdate};
 use crate::wire::Wire;
 use crate::world::World;
 
@@ -79,7 +79,7 @@ pub(crate) struct Mux {
     /// What the crate wrote, and how much of it are whole frames.
     pending: RefCell<Vec<u8>>,
     whole: Cell<usize>,
-    book: RefCell<AuditWriter>,
+    streams: RefCell<StreamTable>,
     wanted: RefCell<VecDeque<Wanted>>,
     places: Arc<Semaphore>,
     ended: RefCell<Option<String>>,
@@ -97,7 +97,7 @@ impl Mux {
             outgoing: RefCell::default(),
             pending: RefCell::default(),
             whole: Cell::new(0),
-            book: RefCell::default(),
+            streams: RefCell::default(),
             wanted: RefCell::default(),
             places: Arc::new(Semaphore::new(STREAMS_MAX)),
             ended: RefCell::default(),
@@ -168,8 +168,8 @@ impl Mux {
 
     /// Streams that are open, and that ever were.
     pub(crate) fn count(&self) -> (usize, u64) {
-        let book = self.book.borrow();
-        (book.open(), book.opened())
+        let streams = self.streams.borrow();
+        (streams.open(), streams.opened())
     }
 
     /// Ends everything; the driver and the crate go with it.
@@ -178,7 +178,7 @@ impl Mux {
         if ended.is_none() {
             *ended = Some(why.to_owned());
             drop(ended);
-            self.book.borrow_mut().lose();
+            self.streams.borrow_mut().lose();
             self.wanted.borrow_mut().clear();
             self.pool.clear();
             self.inbox.abandon();
@@ -200,7 +200,7 @@ impl Mux {
 
     /// Resets streams that the crate cannot reset.
     fn sweep(&self, world: &World, session: &Session) {
-        let reset = self.book.borrow_mut().given_up(clock::now());
+        let reset = self.streams.borrow_mut().given_up(clock::now());
         let frames: Vec<u8> = reset.into_iter().flat_map(framing::reset).collect();
         if !frames.is_empty() {
             // Between whole frames: what the crate has begun to write stays in `pending`.
@@ -212,17 +212,17 @@ impl Mux {
 
     /// Tells the record what happened.
     fn publish(&self, world: &World, session: &Session) {
-        let mut book = self.book.borrow_mut();
-        let news = std::mem::take(&mut book.news);
-        let freed = std::mem::take(&mut book.freed);
-        drop(book);
+        let mut streams = self.streams.borrow_mut();
+        let news = std::mem::take(&mut streams.news);
+        let freed = std::mem::take(&mut streams.freed);
+        drop(streams);
         if !freed.is_empty() {
             world.tasks.spawn(async move {
                 Timer::after(RESET_PAUSE).await;
                 drop(freed);
             });
         }
-        for News {
+        for StreamUpdate {
             stream,
             target,
             change,
@@ -257,10 +257,10 @@ impl AsyncRead for Socket {
             let Some(chunk) = ready!(self.mux.inbox.poll_pop(context)) else {
                 return Poll::Ready(Ok(0));
             };
-            let mut book = self.mux.book.borrow_mut();
+            let mut streams = self.mux.streams.borrow_mut();
             let mut incoming = self.mux.incoming.borrow_mut();
-            incoming.read(&chunk, |header| book.came(&header));
-            drop((book, incoming));
+            incoming.read(&chunk, |header| streams.came(&header));
+            drop((streams, incoming));
             self.chunk = chunk;
         }
         let bytes = self.chunk.len().min(buffer.len());
@@ -281,13 +281,13 @@ impl AsyncWrite for Socket {
         ready!(self.session.poll_room(context, OUTBOX_BYTES_MAX));
         let mut pending = self.mux.pending.borrow_mut();
         pending.extend_from_slice(data);
-        let mut book = self.mux.book.borrow_mut();
+        let mut streams = self.mux.streams.borrow_mut();
         let mut outgoing = self.mux.outgoing.borrow_mut();
-        outgoing.read(data, |header| book.sent(&header));
+        outgoing.read(data, |header| streams.sent(&header));
         if outgoing.is_between() {
             self.mux.whole.set(pending.len());
         }
-        drop((pending, book, outgoing));
+        drop((pending, streams, outgoing));
         if self.mux.whole.get() >= MESSAGE_BYTES {
             self.mux.write_out(&self.world, &self.session);
         }
@@ -358,7 +358,7 @@ impl Mux {
                 return Poll::Ready(why);
             }
             let inbound = connection.poll_next_inbound(context);
-            let go_away = self.book.borrow_mut().go_away.take();
+            let go_away = self.streams.borrow_mut().go_away.take();
             match go_away {
                 Some((Direction::FromAgent, code)) => {
                     return Poll::Ready(format!("the agent ended yamux with code {code}"));
@@ -407,9 +407,9 @@ impl Mux {
         let Some(wanted) = self.wanted.borrow_mut().pop_front() else {
             return;
         };
-        let mut book = self.book.borrow_mut();
-        let fate = book.add(stream.id().val(), wanted.target, wanted.place);
-        drop(book);
+        let mut streams = self.streams.borrow_mut();
+        let fate = streams.add(stream.id().val(), wanted.target, wanted.place);
+        drop(streams);
         // Who does not take it drops it.
         drop(wanted.given.try_send(Wire::new(stream, fate)));
     }

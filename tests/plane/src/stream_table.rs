@@ -1,6 +1,6 @@
 //! The streams of one yamux session, as the wire has them.
 //!
-//! A stream is in the book from before its first byte until both halves are over on the wire, and
+//! A stream is in the table from before its first byte until both halves are over on the wire, and
 //! so is its place among the streams that may be open at once.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,30 +27,30 @@ struct Entry {
     left_at: Option<Instant>,
 }
 
-/// Something that happened to a stream.
+/// Update of a stream.
 #[derive(Debug)]
-pub(crate) struct News {
+pub(crate) struct StreamUpdate {
     pub(crate) stream: u32,
     pub(crate) target: String,
     pub(crate) change: StreamChange,
 }
 
-/// See the module.
+/// Open streams of one yamux session, as seen on the wire.
 #[derive(Debug, Default)]
-pub(crate) struct AuditWriter {
+pub(crate) struct StreamTable {
     entries: BTreeMap<u32, Entry>,
     /// Those whose half the plane finished: always a subset of `entries`.
     finishing: BTreeSet<u32>,
     opened: u64,
     /// For the record.
-    pub(crate) news: Vec<News>,
+    pub(crate) news: Vec<StreamUpdate>,
     /// Places of streams that were just reset.
     pub(crate) freed: Vec<SemaphoreGuardArc>,
     /// Who said that the session is over, and with which code.
     pub(crate) go_away: Option<(Direction, u32)>,
 }
 
-impl AuditWriter {
+impl StreamTable {
     /// A stream that is about to be opened.
     pub(crate) fn add(
         &mut self,
@@ -132,7 +132,7 @@ impl AuditWriter {
     }
 
     /// Streams that the plane finished, that nobody holds, and that must be reset now: the crate
-    /// resets only what was not finished. They are out of the book.
+    /// resets only what was not finished. They are out of the table.
     pub(crate) fn given_up(&mut self, now: Instant) -> Vec<u32> {
         let mut reset = Vec::new();
         for id in &self.finishing {
@@ -186,7 +186,7 @@ impl AuditWriter {
 
     fn tell(&mut self, id: u32, change: StreamChange) {
         if let Some(entry) = self.entries.get(&id).filter(|entry| entry.is_opened) {
-            self.news.push(News {
+            self.news.push(StreamUpdate {
                 stream: id,
                 target: entry.target.clone(),
                 change,
