@@ -61,6 +61,8 @@ pub struct ProgramEnd {
     pub output: String,
     /// Standard error.
     pub complaints: String,
+    /// True if there was more output than is kept.
+    pub is_cut: bool,
 }
 
 impl ProgramEnd {
@@ -168,11 +170,13 @@ pub fn run_in(
             return Err(Error::new(what()).because(&error).retry(Retry::Soon));
         }
     };
+    let is_cut = streams.first().is_some_and(|output| output.is_cut);
     let [output, complaints] = streams.map(Heard::text);
     Ok(ProgramEnd {
         code,
         output,
         complaints,
+        is_cut,
     })
 }
 
@@ -281,6 +285,7 @@ struct Heard {
     pipe: Option<Box<dyn Pipe>>,
     bytes: Vec<u8>,
     bytes_max: usize,
+    is_cut: bool,
 }
 
 trait Pipe: Read + AsFd {}
@@ -293,6 +298,7 @@ impl Heard {
             pipe: pipe.map(|pipe| -> Box<dyn Pipe> { Box::new(pipe) }),
             bytes: Vec::new(),
             bytes_max,
+            is_cut: false,
         }
     }
 
@@ -311,6 +317,7 @@ impl Heard {
                 let room = self.bytes_max.saturating_sub(self.bytes.len());
                 let kept = piece.get(..length.min(room)).unwrap_or_default();
                 self.bytes.extend_from_slice(kept);
+                self.is_cut |= length > room;
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -371,8 +378,11 @@ mod tests {
     fn what_says_too_much_is_cut_and_ends_all_the_same() {
         let argv = ["head", "-c", "3000000", "/dev/zero"];
         let ended = run(Path::new(ROOT), &argv, limits(60_000, 1000)).unwrap();
-        assert!(ended.is_fine());
+        assert!(ended.is_fine() && ended.is_cut);
         assert_eq!(ended.output.len(), 1000);
+        let argv = ["head", "-c", "1000", "/dev/zero"];
+        let ended = run(Path::new(ROOT), &argv, limits(60_000, 1000)).unwrap();
+        assert!(ended.output.len() == 1000 && !ended.is_cut);
     }
 
     #[test]

@@ -200,6 +200,9 @@ mod tests {
         std::fs::create_dir(path("shop")).unwrap();
         put(&path("shop/b.yml"), "b: 1");
         put(&path("shop/a.yml"), "a: 1");
+        // One that is just written, and the lock of an editor.
+        put(&path("shop/.c.yml"), "c: [");
+        symlink("somebody@here.1", path("shop/.#a.yml")).unwrap();
         let before = look(folder).unwrap();
         assert_eq!(before.apps.keys().collect::<Vec<_>>(), ["shop", "web"]);
         assert!(before.odd.is_none());

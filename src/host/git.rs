@@ -62,6 +62,10 @@ const FILES_MAX: usize = 200;
 const CREDENTIALS_BYTES_MAX: usize = 16 << 10;
 /// Folder of the certificates of the system, beside those of `tls.ca_file`.
 const SYSTEM_CERTIFICATES: &str = "/etc/ssl/certs";
+/// The same in one file, where the folder has no index that OpenSSL could read: Fedora and RHEL.
+const SYSTEM_BUNDLE: &str = "/etc/pki/tls/certs/ca-bundle.crt";
+/// Most that is read of the file or the one of `tls.ca_file`.
+const BUNDLE_BYTES_MAX: usize = 4 << 20;
 
 /// Settings of every call that change what git does: nothing of the repository runs, and memory
 /// stays small.
@@ -88,7 +92,10 @@ const SETTINGS: [&str; 18] = [
 
 /// Variables of every call: no configuration, attributes or questions of this machine, and two
 /// protocols.
-const VARIABLES: [(&str, &str); 9] = [
+const VARIABLES: [(&str, &str); 10] = [
+    // For one allocation. An object that is put together from others takes three of them: 68 MB,
+    // and the unit of the agent has 128 MB.
+    ("GIT_ALLOC_LIMIT", "24m"),
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
     ("GIT_ATTR_NOSYSTEM", "1"),
@@ -207,7 +214,14 @@ impl Git {
     pub fn manifests(&self, of: &Repository, tip: &RemoteHead) -> Result<Content, Failure> {
         let scratch = Scratch::new(&self.scratch).map_err(|error| of.unusable(&error))?;
         let session = self.session(of, &scratch.0)?;
-        session.git(&["init", "--quiet", "--bare", "--template=", "."], READ)?;
+        let format = match tip.commit.len() {
+            64 => "--object-format=sha256",
+            _ => "--object-format=sha1",
+        };
+        session.git(
+            &["init", "--quiet", "--bare", "--template=", format, "."],
+            READ,
+        )?;
         let wanted = format!("+{}:refs/pipeops/tip", tip.reference);
         session.git(
             &[
@@ -263,10 +277,16 @@ impl Git {
 
     /// The credentials and host keys of one conversation.
     fn session<'a>(&'a self, of: &'a Repository, folder: &'a Path) -> Result<Session<'a>, Failure> {
+        let authorities = self.ca_file.as_deref().map(|own| {
+            let bundle = Path::new(SYSTEM_BUNDLE);
+            Authorities::new(own, bundle, &self.scratch)
+        });
+        let authorities = authorities.transpose();
         let mut session = Session {
             git: self,
             of,
             folder,
+            authorities: authorities.map_err(|error| of.unusable(&error))?,
             variables: Vec::new(),
         };
         session.check_version()?;
@@ -327,6 +347,7 @@ struct Session<'a> {
     git: &'a Git,
     of: &'a Repository,
     folder: &'a Path,
+    authorities: Option<Authorities>,
     variables: Vec<(&'static str, Secret)>,
 }
 
@@ -359,8 +380,8 @@ impl Session<'_> {
     fn git(&self, words: &[&str], limits: Limits) -> Result<String, Failure> {
         let mut argv = vec!["git"];
         argv.extend(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
-        let ca_file = self.git.ca_file.as_ref();
-        let ca_file = ca_file.map(|file| format!("http.sslCAInfo={}", file.display()));
+        let ca_file = self.authorities.as_ref();
+        let ca_file = ca_file.map(|all| format!("http.sslCAInfo={}", all.file.display()));
         let ca_path = format!("http.sslCAPath={SYSTEM_CERTIFICATES}");
         if let Some(ca_file) = &ca_file {
             argv.extend(["-c", ca_file, "-c", &ca_path]);
@@ -383,6 +404,11 @@ impl Session<'_> {
         let ended = exec::run_in(Path::new("/"), &argv, limits, &surroundings);
         let known_hosts = self.git.known_hosts.display().to_string();
         match ended {
+            Ok(ended) if ended.is_cut => {
+                let why = "it has more names of files or references than are read";
+                let fix = "keep manifests in a folder with few other files: --path deploy/";
+                Err(self.of.failure(Cause::TooLarge, why, fix))
+            }
             Ok(ended) if ended.is_fine() => Ok(ended.output),
             _ if is_too_large.get() => {
                 let why = format!("its commit takes more than {}", size(self.git.bytes_max));
@@ -488,6 +514,33 @@ impl Session<'_> {
     }
 }
 
+/// File with the authorities of `tls.ca_file`; of the system as well where git does not find them
+/// by their folder, because it takes one file.
+struct Authorities {
+    file: PathBuf,
+    _folder: Option<Scratch>,
+}
+
+impl Authorities {
+    fn new(own: &Path, bundle: &Path, scratch: &Path) -> Result<Self, Error> {
+        if !bundle.exists() {
+            return Ok(Self {
+                file: own.to_owned(),
+                _folder: None,
+            });
+        }
+        let read = |file| files::read(file, BUNDLE_BYTES_MAX);
+        let all = [read(own)?, read(bundle)?].join(&b'\n');
+        let folder = Scratch::new(scratch)?;
+        let file = folder.0.join("ca.pem");
+        files::replace(&file, &all, 0o600)?;
+        Ok(Self {
+            file,
+            _folder: Some(folder),
+        })
+    }
+}
+
 /// A folder that is removed in the end.
 struct Scratch(PathBuf);
 
@@ -564,4 +617,40 @@ fn folder_bytes(folder: &Path) -> u64 {
         Err(_gone) => 0,
     };
     entries.filter_map(Result::ok).map(bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::time::in_words;
+
+    #[test]
+    fn the_authorities_of_the_system_are_added_where_they_are_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [own, bundle] = ["own", "bundle"].map(|name| folder.path().join(name));
+        let scratch = folder.path().join("git");
+        let text = |of: &Authorities| std::fs::read_to_string(&of.file).unwrap();
+        files::replace(&own, b"own", 0o644).unwrap();
+        let alone = Authorities::new(&own, &bundle, &scratch).unwrap();
+        assert_eq!((&alone.file, text(&alone).as_str()), (&own, "own"));
+        files::replace(&bundle, b"system", 0o444).unwrap();
+        let all = Authorities::new(&own, &bundle, &scratch).unwrap();
+        assert_eq!(text(&all), "own\nsystem");
+        drop(all);
+        assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_fetch_that_is_ended_is_told_as_slow() {
+        let of = Repository {
+            url: "https://git.example/x".to_owned(),
+            ..Repository::default()
+        };
+        let ended = |limits: Limits| {
+            let why = format!("it did not end within {}", in_words(limits.within));
+            of.explained(&why, "").cause
+        };
+        assert_eq!(ended(FETCH), Cause::Slow);
+        assert_eq!(ended(ASK), Cause::Unreachable);
+    }
 }

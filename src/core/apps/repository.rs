@@ -49,11 +49,11 @@ impl Repository {
         let path = self.path.trim_matches('/').trim_start_matches("./");
         let path = if path == "." { "" } else { path };
         let is_step =
-            |step: &str| !step.is_empty() && step != "." && step != ".." && is_plain(step);
+            |step: &str| !["", ".", ".."].contains(&step) && is_plain(&step.replace(' ', ""));
         if path.len() > TEXT_BYTES_MAX || !(path.is_empty() || path.split('/').all(is_step)) {
             return Err(problem(
                 format!("the path {:?} cannot be used", self.path),
-                "it does not stay in the repository",
+                "it does not stay in the repository, or has characters that are not supported",
                 "write it like deploy/ or deploy/web.yaml",
             ));
         }
@@ -120,7 +120,7 @@ impl Repository {
         let is_branch = |name: &str| name.starts_with("refs/heads/");
         let Some((name, commit)) = found.first() else {
             let why = if self.reference == HEAD {
-                "the repository has no commit".to_owned()
+                "its default branch has no commit".to_owned()
             } else {
                 format!("it has no branch and no tag {}", self.reference)
             };
@@ -188,6 +188,8 @@ pub struct RemoteHead {
 pub enum Cause {
     /// There is no `git`, or one that is too old.
     Program,
+    /// There is no `ssh`.
+    NoSsh,
     /// The server refused the credentials, or wants some.
     Access,
     /// A file with credentials or host keys cannot be used.
@@ -212,6 +214,8 @@ pub enum Cause {
     Manifests,
     /// The server is not reached.
     Unreachable,
+    /// The fetch takes too long.
+    Slow,
     Disk,
     /// The control plane may not deploy from there.
     Host,
@@ -224,6 +228,7 @@ impl Cause {
     pub const fn id(self) -> &'static str {
         match self {
             Self::Program => "source.no-git",
+            Self::NoSsh => "source.no-ssh",
             Self::Access => "source.unauthorised",
             Self::File => "source.file",
             Self::HostKey => "source.host-key",
@@ -236,6 +241,7 @@ impl Cause {
             Self::TooLarge => "source.too-large",
             Self::Manifests => "source.unreadable",
             Self::Unreachable => "source.unreachable",
+            Self::Slow => "source.slow",
             Self::Disk => "source.disk",
             Self::Host => "source.host-not-listed",
             Self::Unknown => "source.failed",
@@ -245,8 +251,9 @@ impl Cause {
     /// Chance that it goes away by itself.
     const fn retry(self) -> Retry {
         match self {
-            Self::Unreachable | Self::Disk | Self::Unknown => Retry::Later,
+            Self::Unreachable | Self::Slow | Self::Disk | Self::Unknown => Retry::Later,
             Self::Program
+            | Self::NoSsh
             | Self::Access
             | Self::File
             | Self::HostKey
@@ -274,12 +281,17 @@ impl Cause {
             Self::Missing => format!("{host} has no such repository, or does not show it"),
             Self::Moved => format!("{host} names another address for it"),
             Self::Unreachable => format!("{host} is not reached ({})", last_line(complaints)),
+            Self::NoSsh => "there is no ssh on this machine".to_owned(),
+            Self::TooLarge => "one of its files takes too much memory".to_owned(),
+            Self::Slow => format!(
+                "fetching its commit is too slow ({})",
+                last_line(complaints)
+            ),
             Self::Program
             | Self::File
             | Self::Reference
             | Self::Path
             | Self::Link
-            | Self::TooLarge
             | Self::Manifests
             | Self::Disk
             | Self::Host
@@ -310,11 +322,12 @@ impl Cause {
             Self::Moved => "look the address up in a browser and name the new one".to_owned(),
             Self::Reference => "name a branch or a tag: --ref main".to_owned(),
             Self::Disk => "make room on the disk of agent.state_dir".to_owned(),
+            Self::NoSsh => "install it, such as: sudo apt install openssh-client".to_owned(),
+            Self::TooLarge | Self::Slow => "keep manifests in a repository of their own".to_owned(),
             Self::Program
             | Self::File
             | Self::Path
             | Self::Link
-            | Self::TooLarge
             | Self::Manifests
             | Self::Unreachable
             | Self::Host
@@ -326,6 +339,10 @@ impl Cause {
 /// Parts of messages of git, ssh and curl (as of git 2.39 and OpenSSH 9.2), in lower case; the
 /// first cause that fits holds.
 const SIGNS: &[(Cause, &[&str])] = &[
+    // A shell names its command line with it, which has words of the others.
+    (Cause::NoSsh, &["ssh: not found", "ssh: command not found"]),
+    (Cause::TooLarge, &["attempting to allocate"]),
+    (Cause::Slow, &["did not end within 1 min 30 s"]),
     (
         Cause::Disk,
         &["no space left on device", "disk quota exceeded"],
@@ -478,10 +495,11 @@ pub fn items(listed: &str) -> Vec<Item> {
     listed.split('\0').filter_map(item).collect()
 }
 
-/// Returns whether a file with this name holds manifests.
+/// Returns whether a file with this name holds manifests. One whose name begins with a dot belongs
+/// to a tool, or is being written.
 pub fn is_manifest(name: &str) -> bool {
     let ending = name.rsplit_once('.').map(|(_, ending)| ending);
-    matches!(ending, Some("yaml" | "yml" | "json"))
+    !name.starts_with('.') && matches!(ending, Some("yaml" | "yml" | "json"))
 }
 
 fn address(text: &str) -> Result<String, Problem> {
@@ -688,10 +706,11 @@ mod tests {
             ("/", ""),
             ("deploy/", "deploy"),
             ("./a/b.yaml", "a/b.yaml"),
+            ("my dir/a b.yaml", "my dir/a b.yaml"),
         ] {
             assert_eq!(repository("https://h/x", "", path).unwrap().path, cleaned);
         }
-        for path in ["..", "a/../..", "a//b", "-x", "a b", "a/./b"] {
+        for path in ["..", "a/../..", "a//b", "-x", " -x", "a\tb", "a/./b"] {
             assert!(!is_fine("", path), "{path}");
         }
         assert!(
@@ -732,7 +751,25 @@ mod tests {
     }
 
     /// Address, words of git or ssh, cause, and a part of the fix.
-    const SAID: [(&str, &str, Cause, &str); 9] = [
+    const SAID: [(&str, &str, Cause, &str); 12] = [
+        (
+            "git@git.example:x",
+            "ssh -F none -o ConnectTimeout=15: 1: ssh: not found\nfatal: Could not read from remote repository.",
+            Cause::NoSsh,
+            "openssh-client",
+        ),
+        (
+            "git@git.example:x",
+            "ssh -F none -o ConnectTimeout=15: line 1: ssh: command not found\nfatal: Could not read from remote repository.",
+            Cause::NoSsh,
+            "openssh-client",
+        ),
+        (
+            "https://git.example/x",
+            "fatal: attempting to allocate 1000000001 over limit 25165824\nfatal: fetch-pack: invalid index-pack output",
+            Cause::TooLarge,
+            "a repository of their own",
+        ),
         (
             "git@git.example:x",
             "No ED25519 host key is known for [git.example]:22 and you have requested strict checking.\nHost key verification failed.\nfatal: Could not read from remote repository.",
@@ -823,5 +860,8 @@ mod tests {
             ]
         );
         assert!(is_manifest("a.yml") && !is_manifest("yaml") && !is_manifest("a.yaml.orig"));
+        for of_a_tool in [".gitlab-ci.yml", ".a.yaml", ".#a.yaml", ".json"] {
+            assert!(!is_manifest(of_a_tool), "{of_a_tool}");
+        }
     }
 }

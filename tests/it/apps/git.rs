@@ -6,7 +6,7 @@ use pipeops_agent::{
     host::git::{Content, FETCHED_BYTES_MAX, Git, GitOptions},
 };
 
-use std::{path::Path, time::Duration};
+use std::{fmt::Write as _, path::Path, time::Duration};
 
 use serde_json::Value;
 
@@ -76,7 +76,11 @@ fn manifests_of_a_branch_a_tag_and_a_commit_are_read() {
     let forge = &pair.forge;
     let first = forge.commit(&[("deploy/b.yaml", MAP), ("deploy/README.md", "no")]);
     forge.here(&["tag", "--annotate", "v1", "--message", "first"]);
-    let second = forge.commit(&[("deploy/a.yml", "a: 1\n"), ("deploy/sub/c.yaml", "c: 1\n")]);
+    let second = forge.commit(&[
+        ("deploy/a.yml", "a: 1\n"),
+        ("deploy/sub/c.yaml", "c: 1\n"),
+        ("deploy/.gitlab-ci.yml", "stages: [x]\n"),
+    ]);
     let read = |reference: &str, path: &str| pair.read(&pair.repository(reference, path)).unwrap();
     let whole = Content {
         commit: second,
@@ -245,6 +249,86 @@ fn a_repository_that_is_too_large_is_left_before_it_is_here() {
     pair.forge.commit(&[]);
     let failure = pair.refused("main", "");
     assert_eq!(failure.cause, Cause::TooLarge, "{}", failure.error);
+}
+
+/// Two files of which one is the other and a bit: a pack of some hundred kilobytes, from which git
+/// makes both in memory.
+#[test]
+fn a_small_pack_that_becomes_large_is_refused_before_it_takes_memory() {
+    const MEMORY_BYTES_MAX: u64 = 40_000_000;
+    let pair = Pair::new();
+    let forge = &pair.forge;
+    let large = "line\n".repeat(9_000_000);
+    let larger = format!("first\n{large}");
+    let commit = forge.commit(&[("a.yaml", MAP), ("one", &large), ("two", &larger)]);
+    let packed = ["-c", "core.compression=9", "repack", "-q", "-a", "-d", "-F"];
+    forge.here(&packed);
+    let pack = bytes_below(&forge.folder().join(".git/objects/pack"));
+    assert!(pack < 1_000_000, "{pack} bytes of the pack");
+    let of = pair.repository(&commit, "");
+    let scratch = pair.folder.path().join("git");
+    let (refused, _, memory) = watched(pair.git(), of, &scratch);
+    let failure = refused.unwrap_err();
+    assert_eq!(failure.cause, Cause::TooLarge, "{}", failure.error);
+    let fix = failure.error.fix.unwrap();
+    assert!(fix.contains("a repository of their own"), "{fix}");
+    assert!(memory < MEMORY_BYTES_MAX, "{memory} bytes of memory");
+}
+
+/// What is not seen of a folder would be deleted as if it had been removed.
+#[test]
+fn a_folder_with_more_names_than_are_read_is_refused() {
+    let pair = Pair::new();
+    let forge = &pair.forge;
+    forge.commit(&[("b.yaml", MAP), ("z.yaml", MAP)]);
+    let blob = forge.here(&["hash-object", "-w", "b.yaml"]);
+    let mut lines = String::new();
+    for number in 0..16_000 {
+        writeln!(lines, "100644 blob {blob}\tm-image-layer-{number:05}.dat").unwrap();
+    }
+    for name in ["b.yaml", "z.yaml"] {
+        writeln!(lines, "100644 blob {blob}\t{name}").unwrap();
+    }
+    let listed = forge.folder().join(".git/listed");
+    put(&listed, &lines);
+    let script = format!("alias.tree=!git mktree < {}", listed.display());
+    let tree = forge.here(&["-c", &script, "tree"]);
+    let commit = forge.here(&["commit-tree", &tree, "-m", "many"]);
+    forge.here(&["reset", "--quiet", "--soft", &commit]);
+    let failure = pair.refused("main", "");
+    assert_eq!(failure.cause, Cause::TooLarge, "{}", failure.error);
+    assert!(failure.error.fix.unwrap().contains("--path"));
+    // One that is named is found.
+    let named = pair.read(&pair.repository("main", "z.yaml")).unwrap();
+    assert_eq!(named.manifests, MAP);
+}
+
+#[test]
+fn a_repository_with_sha256_is_read() {
+    let pair = Pair::new();
+    let forge = &pair.forge;
+    std::fs::remove_dir_all(forge.folder()).unwrap();
+    let format = "--object-format=sha256";
+    forge.git(&["init", "--quiet", format, "--initial-branch=main", "web"]);
+    let commit = forge.commit(&[("my dir/a.yaml", MAP)]);
+    assert_eq!(commit.len(), 64);
+    for reference in ["", "main", &commit] {
+        let of = pair.repository(reference, "my dir");
+        assert_eq!(pair.read(&of).unwrap().manifests, MAP);
+    }
+}
+
+#[test]
+fn a_default_branch_that_is_not_there_is_named_as_the_reason() {
+    let pair = Pair::new();
+    let forge = &pair.forge;
+    forge.commit(&[("a.yaml", MAP)]);
+    forge.here(&["symbolic-ref", "HEAD", "refs/heads/absent"]);
+    let failure = pair.refused("", "");
+    assert_eq!(failure.cause, Cause::Reference, "{}", failure.error);
+    let sentence = failure.error.sentence();
+    let why = "its default branch has no commit";
+    assert!(sentence.contains(why), "{sentence}");
 }
 
 /// The most that git takes while a repository is read: bytes of its folder, and of the memory of
