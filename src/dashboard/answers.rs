@@ -38,7 +38,7 @@ pub trait Answers: 'static {
     fn accepted(&self);
 
     /// Answers a request in good form, of somebody who may. The server gives up the wait for it
-    /// after [`super::ANSWER_WITHIN`].
+    /// after [`super::ANSWER_WITHIN`], or later where it takes a download.
     fn answer(self: Rc<Self>, view: View, request: ApiRequest) -> Answering;
 }
 

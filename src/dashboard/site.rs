@@ -39,6 +39,9 @@ const APP_BYTES_MAX: usize = 256 << 10;
 const BODY_DEADLINE: Duration = Duration::from_secs(5);
 /// Time for the agent to answer, or to send the head of a streamed answer.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// Time for an answer that takes the download of a repository, perhaps after that of another app.
+/// The command line waits for ten seconds more.
+const DOWNLOADED_WITHIN: Duration = Duration::from_secs(270);
 /// Answers that flow at a time, over all ways together.
 pub const FLOWS_MAX: usize = 16;
 /// The cookie of a session.
@@ -284,7 +287,7 @@ impl Site {
         }
         let answer = Rc::clone(&self.answers).answer(view, asked);
         let late = async {
-            Timer::after(ANSWER_WITHIN).await;
+            Timer::after(answer_within(view)).await;
             log::debug!("dashboard: no answer in time: {view:?}");
             Reply::unavailable(
                 "the agent did not answer in time",
@@ -335,6 +338,15 @@ impl Site {
             Own::Description => assets::reply("openapi.json", &asked.cache),
             Own::Health => Reply::json(&Health::default()),
         }
+    }
+}
+
+/// Time for the agent to answer a request.
+fn answer_within(view: View) -> Duration {
+    if matches!(view, View::FollowApp | View::PullApp) {
+        DOWNLOADED_WITHIN
+    } else {
+        ANSWER_WITHIN
     }
 }
 
@@ -430,4 +442,19 @@ fn said(fault: &Fault) -> Reply {
         ),
     };
     Reply::refusal(code, error, fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_download_is_waited_for_to_its_end() {
+        // A question to the server (25 s) and a fetch (90 s), behind those of another app.
+        let both = Duration::from_secs(2 * (25 + 90));
+        for view in [View::FollowApp, View::PullApp] {
+            assert!(answer_within(view) > both);
+        }
+        assert_eq!(answer_within(View::App), ANSWER_WITHIN);
+    }
 }

@@ -191,6 +191,7 @@ export class Refusal extends Error {
 }
 
 const ANSWER_DEADLINE_MS = 20_000;
+const DOWNLOAD_DEADLINE_MS = 280_000;
 
 const silent = () => new Refusal(0, 'the agent does not answer', 'on the machine, run: systemctl status pipeops-agent; this page reconnects automatically');
 
@@ -206,7 +207,7 @@ async function refusal(answer) {
 }
 
 export async function ask(path, { method = 'GET', body, signal } = {}) {
-  const deadline = AbortSignal.timeout(ANSWER_DEADLINE_MS);
+  const deadline = AbortSignal.timeout(path.endsWith('/pull') ? DOWNLOAD_DEADLINE_MS : ANSWER_DEADLINE_MS);
   let answer;
   try {
     answer = await fetch(path, {

@@ -1,7 +1,7 @@
 //! Apps that have a source: set up, asked for at once, and kept up to date; and what is wrong with
 //! sources of all kinds.
 
-use std::{cell::RefCell, path::PathBuf, rc::Rc, time::Duration};
+use std::{cell::RefCell, path::PathBuf, rc::Rc, sync::Arc, time::Duration};
 
 use litemap::LiteMap;
 use serde_json::{Value, json};
@@ -50,8 +50,8 @@ pub(super) struct Sources {
     /// Folder whose files and sub-folders are apps.
     pub(super) folder: Option<PathBuf>,
     git_hosts: Vec<GitHost>,
-    /// Memory is small: one git at a time.
-    one: Mutex<()>,
+    /// Memory is small: one git at a time, also where nobody waits for its answer any more.
+    one: Arc<Mutex<()>>,
     failed: RefCell<LiteMap<String, Failed>>,
 }
 
@@ -143,7 +143,7 @@ impl Sources {
             every,
             folder,
             git_hosts,
-            one: Mutex::new(()),
+            one: Arc::default(),
             failed: RefCell::default(),
         }
     }
@@ -179,20 +179,21 @@ impl Sources {
     ) -> std::result::Result<T, Failure> {
         let (git, of) = (self.git.clone(), of.clone());
         match owner {
-            Owner::Machine => {
-                let _one = self.one.lock().await;
-                executor::unblock(move || work(&git, &of)).await
-            }
-            Owner::ControlPlane => {
-                of.is_listed(&self.git_hosts)?;
-                let _one = self.one.lock().await;
-                executor::unblock(move || {
+            Owner::Machine => {}
+            Owner::ControlPlane => of.is_listed(&self.git_hosts)?,
+        }
+        let one = self.one.lock_arc().await;
+        executor::unblock(move || {
+            let _one = one;
+            match owner {
+                Owner::Machine => work(&git, &of),
+                Owner::ControlPlane => {
                     let (of, file) = git.laid_down(of)?;
                     work(&git, &of).map_err(|failure| failure.with_credentials_in(&file))
-                })
-                .await
+                }
             }
-        }
+        })
+        .await
     }
 
     /// Time until the next poll: a fifth more or less, so that a hundred boxes do not ask at
@@ -637,6 +638,31 @@ pub(super) fn nothing_to_pull(app: &str, source: Option<&Source>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::git::GitOptions;
+
+    #[test]
+    fn a_git_that_nobody_waits_for_any_more_holds_up_the_next() {
+        let git = Git::new(GitOptions::default());
+        let sources = Sources::new(git, (Duration::ZERO, Vec::new()), None);
+        let (begins, begun) = smol::channel::bounded(1);
+        let (ends, end) = smol::channel::bounded::<()>(1);
+        smol::block_on(async {
+            let of = Repository::default();
+            let asked = sources.ask((&of, Owner::Machine), move |_, _| {
+                begins.try_send(()).unwrap();
+                end.recv_blocking().ok();
+                Ok(())
+            });
+            let left = async {
+                begun.recv().await.unwrap();
+                Ok(())
+            };
+            smol::future::or(asked, left).await.unwrap();
+            assert!(sources.one.try_lock().is_none());
+            drop(ends);
+            drop(sources.one.lock().await);
+        });
+    }
 
     #[test]
     fn what_a_source_gave_is_not_taken_once_the_app_is_paused_or_has_another_source() {
