@@ -330,14 +330,15 @@ impl App {
 
     /// Number of the revision that a person goes back to who names none; 0: there is none.
     pub fn before_running(&self) -> u64 {
-        let is_good = |it: &&Revision| it.outcome.verdict == RolloutVerdict::Good.as_str();
-        let mut earlier = self.revisions.iter().rev().filter(is_good);
-        if self.good == self.running {
-            let earlier = earlier.find(|revision| revision.number != self.running);
-            earlier.map_or(0, |revision| revision.number)
-        } else {
-            self.good
+        if self.good < self.running {
+            return self.good;
         }
+        // Whoever goes back once more does not mean what was left by that.
+        let is_good = |it: &&Revision| {
+            it.number < self.running && it.outcome.verdict == RolloutVerdict::Good.as_str()
+        };
+        let earlier = self.revisions.iter().rev().find(is_good);
+        earlier.map_or(0, |revision| revision.number)
     }
 
     /// Notes the progress of a change, if it is the last one.
@@ -600,6 +601,41 @@ mod tests {
         };
         assert_eq!(of(RolloutVerdict::Good), 2);
         assert_eq!(of(RolloutVerdict::Bad), 1);
+    }
+
+    #[test]
+    fn who_goes_back_again_and_again_never_goes_forward() {
+        let revision = |number: u64, verdict: RolloutVerdict| Revision {
+            number,
+            outcome: Outcome {
+                verdict: verdict.as_str().to_owned(),
+                ..Outcome::default()
+            },
+            ..Revision::default()
+        };
+        let (good, bad) = (RolloutVerdict::Good, RolloutVerdict::Bad);
+        let all = [(1, good), (2, good), (3, bad), (4, good), (5, bad)];
+        let app = |running: u64, good: u64| App {
+            running,
+            good,
+            revisions: all
+                .map(|(number, verdict)| revision(number, verdict))
+                .into(),
+            ..App::default()
+        };
+        for (running, good, before) in [
+            // What the cluster goes back to by itself, also where a later one was good once.
+            (5, 4, 4),
+            (5, 2, 2),
+            (5, 0, 0),
+            (4, 4, 2),
+            (2, 2, 1),
+            (1, 1, 0),
+            // It was good, and is not any more.
+            (2, 4, 1),
+        ] {
+            assert_eq!(app(running, good).before_running(), before, "{running}");
+        }
     }
 
     #[test]

@@ -49,9 +49,7 @@ pub fn deployed(
 ) -> Result<Vec<Manifest>, Problem> {
     let objects = before.iter().map(|manifest| manifest.object.clone());
     let mut objects = Objects(objects.collect());
-    let mut web = objects
-        .get("Deployment", name)
-        .unwrap_or_else(|| fresh(name));
+    let mut web = objects.deployment(name)?;
     // It is put back below.
     let taken = web.pointer_mut(CONTAINER).map(Value::take);
     let Some(mut container) = taken.filter(Value::is_object) else {
@@ -271,6 +269,28 @@ impl Objects {
         self.0.iter().find(is_meant).cloned()
     }
 
+    /// The Deployment that is meant: that of this name, or the only one. Of an app without objects
+    /// it is made.
+    fn deployment(&self, name: &str) -> Result<Value, Problem> {
+        if self.0.is_empty() {
+            return Ok(fresh(name));
+        }
+        if let Some(named) = self.get("Deployment", name) {
+            return Ok(named);
+        }
+        let is_one = |object: &&Value| is(object, "Deployment", &text(object, "/metadata/name"));
+        let mut all = self.0.iter().filter(is_one);
+        if let (Some(only), None) = (all.next(), all.next()) {
+            return Ok(only.clone());
+        }
+        let why = format!("it has no Deployment {name}, and not exactly one other");
+        Err(problem(
+            format!("{name} is not deployed"),
+            &why,
+            BY_MANIFEST,
+        ))
+    }
+
     /// The Service that leads to the Pods of a Deployment.
     fn service_of(&self, web: &Value) -> Option<&Value> {
         self.0.iter().find(|object| leads_to(object, web))
@@ -433,6 +453,30 @@ mod tests {
         container["env"][1]["value"] = json!("3");
         assert_eq!(second[3], wanted);
         assert_eq!(second[..3], first[..3]);
+    }
+
+    #[test]
+    fn the_only_deployment_is_meant_whatever_its_name() {
+        let options = Simple {
+            image: Some("i:2".to_owned()),
+            ..Simple::default()
+        };
+        let other = BY_HAND.replace("{name: web}\nspec:\n", "{name: front}\nspec:\n");
+        assert_ne!(other, BY_HAND);
+        let [mut wanted, after] = by_hand(&other, &options).map(Result::unwrap);
+        let image = wanted[1].object.pointer_mut(&format!("{CONTAINER}/image"));
+        *image.unwrap() = json!("i:2");
+        assert_eq!(after, wanted);
+        let second = other
+            .split("---")
+            .nth(1)
+            .unwrap()
+            .replace("front}\nspec", "back}\nspec");
+        let service = BY_HAND.split("---").next().unwrap();
+        for unclear in [format!("{other}---{second}"), service.to_owned()] {
+            let [_, after] = by_hand(&unclear, &options);
+            assert_eq!(after.unwrap_err().fix, BY_MANIFEST);
+        }
     }
 
     const BY_HAND: &str = "

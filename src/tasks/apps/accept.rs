@@ -347,7 +347,7 @@ impl Apps {
         if to == 0 || read.app.revision(to).is_none() {
             return Err(Error::new("nothing was changed")
                 .why(match to {
-                    0 => "no other revision was good".to_owned(),
+                    0 => "no earlier revision was good".to_owned(),
                     to => format!("there is no revision {to}"),
                 })
                 .fix(format!("pipeops-agent apps history {app}")));

@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 
 use super::{
     Apps,
+    change::Plan,
     ledger::{Read, of_api},
     named, of_problem,
     requester::{Origin, Requester, Submission},
 };
 use crate::{
-    core::apps::{Manifest, Overlay, Simple, deployed},
+    core::apps::{App, Manifest, Overlay, Simple, Stage, deployed},
     error::{Error, Result},
     wire::apps::ScaleRequest,
 };
@@ -142,11 +143,13 @@ impl Apps {
         };
         self.allowed(&namespace)?;
         let read = known.unwrap_or_else(|| Read::new(app, &namespace));
-        // The last version is what the words are about, also where it does not work yet.
-        let last = read.app.next().saturating_sub(1);
-        let kept = self.ledger().manifests(app, last).await.map_err(of_api)?;
-        let mut overlay = read.app.overlay(last);
-        overlay.unpin();
+        let base = base(&read.app);
+        let kept = self.ledger().manifests(app, base).await.map_err(of_api)?;
+        let mut overlay = read.app.overlay(base);
+        // What went back by digest stays so until another image is named.
+        if request.image.is_some() || overlay.pinned.is_empty() {
+            overlay.unpin();
+        }
         let kept = kept.unwrap_or_default();
         let manifests = deployed((app, &namespace), &kept, request).map_err(of_problem)?;
         overlay.reconfigure(&kept, &manifests, self.now().wall);
@@ -207,7 +210,14 @@ impl Apps {
         self.may_change(&read).await?;
         let (word, sentence) = match automation {
             Automation::Paused => ("pause", "it is left alone until it is resumed"),
-            Automation::Resumed => ("resume", "it is no longer left alone"),
+            Automation::Resumed if read.app.is_rolled_back_by_hand => (
+                "resume",
+                "it is no longer left alone; automatic rollback stays off",
+            ),
+            Automation::Resumed => (
+                "resume",
+                "it is no longer left alone, and automatic rollback is on",
+            ),
             Automation::Automatic => ("start automatic rollback of", "automatic rollback is on"),
             Automation::ByHand => (
                 "stop automatic rollback of",
@@ -260,7 +270,29 @@ fn workload(app: &str, manifests: &[Manifest], asked: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::apps::parse;
+    use crate::core::apps::{LastChange, parse};
+
+    #[test]
+    fn a_few_words_are_about_what_is_being_deployed_or_runs() {
+        let app = |verb: &str, stage: Stage| App {
+            running: 2,
+            good: 2,
+            change: Some(LastChange {
+                body: json!({"app": "web", "verb": verb, "revision": 3, "before": 2, "back_to": 2})
+                    .to_string(),
+                stage,
+                ..LastChange::default()
+            }),
+            ..App::default()
+        };
+        assert_eq!(base(&app("apply", Stage::Write)), 3);
+        assert_eq!(base(&app("rollback", Stage::Judge)), 3);
+        // It was cancelled, or did not work.
+        for stage in [Stage::Back, Stage::Over] {
+            assert_eq!(base(&app("apply", stage)), 2);
+        }
+        assert_eq!(base(&App::default()), 0);
+    }
 
     #[test]
     fn the_workload_that_is_scaled_is_the_only_one_or_named() {

@@ -277,7 +277,7 @@ fn an_app_of_the_control_plane_is_operated_by_commands_until_the_level_is_tighte
     assert!(bench.apps(&["list"]).1.contains("paused"));
     bench.accepted("c-4", "app.resume", &json!({"app": "web"}));
     let said = bench.refused("c-5", "app.rollback", &json!({"app": "web"}));
-    assert!(said.contains("no other revision was good"), "{said}");
+    assert!(said.contains("no earlier revision was good"), "{said}");
     let auto = json!({"app": "web", "auto": "off"});
     let said = bench.refused("c-7", "app.rollback", &auto);
     assert!(said.contains("turn automatic rollback on or off"), "{said}");
