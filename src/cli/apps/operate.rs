@@ -119,34 +119,26 @@ fn scale(args: &Args, output: &mut Output) -> Result<Exit> {
 }
 
 fn cancel(args: &Args, output: &mut Output) -> Result<Exit> {
-    let app = args.text("NAME").unwrap_or_default();
-    let answer = post(args, (app, "cancel"), json!({}))?;
-    if args.has("json") {
-        output.json(&answer);
-    } else {
-        let sentence = printable(View::new(&answer).text("sentence"));
-        output.line(&format!("{}: {sentence}", printable(app)));
-    }
-    Ok(Exit::Fine)
+    at_once(args, output, "cancel")
 }
 
 fn pause(args: &Args, output: &mut Output) -> Result<Exit> {
-    let done = "it is not rolled back automatically until 'apps resume'";
-    care(args, output, ("pause", done))
+    at_once(args, output, "pause")
 }
 
 fn resume(args: &Args, output: &mut Output) -> Result<Exit> {
-    let done = "automatic rollback is on again";
-    care(args, output, ("resume", done))
+    at_once(args, output, "resume")
 }
 
-fn care(args: &Args, output: &mut Output, (verb, done): (&str, &str)) -> Result<Exit> {
+/// Asks for what is done when its answer comes.
+fn at_once(args: &Args, output: &mut Output, verb: &str) -> Result<Exit> {
     let app = args.text("NAME").unwrap_or_default();
     let answer = post(args, (app, verb), json!({}))?;
     if args.has("json") {
         output.json(&answer);
     } else {
-        output.line(&format!("{}: {done}", printable(app)));
+        let sentence = printable(View::new(&answer).text("sentence"));
+        output.line(&format!("{}: {sentence}", printable(app)));
     }
     Ok(Exit::Fine)
 }

@@ -213,7 +213,11 @@ impl Apps {
         }
         read.app.stage(&staged);
         match origin {
-            Origin::Manifests => read.app.source = None,
+            Origin::Manifests => {
+                if read.app.source.take().is_some() {
+                    self.works(app);
+                }
+            }
             Origin::Source(source) => read.app.source = Some(source),
             Origin::Update(source, reason) => {
                 still_follows(&read.app, &source, reason)?;

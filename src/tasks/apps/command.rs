@@ -121,9 +121,10 @@ impl Apps {
             }
             Verb::Resume => {
                 let AppArgs { app } = read(args, NAME)?;
-                self.automate(&app, Automation::Resumed, &requester).await?;
-                let why = "it is rolled back to its last good version automatically again";
-                self.note(command, why, None).await?;
+                let answer = self.automate(&app, Automation::Resumed, &requester);
+                let answer = answer.await?;
+                let why = answer.get("sentence").and_then(Value::as_str);
+                self.note(command, why.unwrap_or_default(), None).await?;
             }
         }
         Ok(())

@@ -59,6 +59,7 @@ impl Apps {
             if !self.is_in_charge() {
                 // Another agent may deploy something else meanwhile.
                 seen.clear();
+                self.shared_state.clear(CONDITION);
                 continue;
             }
             let problem = match looked_at(&folder).await {

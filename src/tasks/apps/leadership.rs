@@ -101,6 +101,7 @@ impl Apps {
     /// Ends the tasks of changes, as a power cut would: what they did stands in the records.
     fn stand_by(&self) {
         self.is_ready.set(false);
+        self.forget_failures();
         let running = self.running.take();
         let beginning = self.beginning.take();
         for app in running.keys() {

@@ -247,6 +247,14 @@ impl Apps {
     }
 }
 
+/// Revision that a few words are about: the one that is being deployed, also where it does not work
+/// yet, else the one that runs.
+fn base(app: &App) -> u64 {
+    let open = app.under_way().filter(|last| last.stage != Stage::Back);
+    let plan = open.and_then(|last| Plan::read(&last.body));
+    plan.map_or(app.running, |plan| plan.revision)
+}
+
 /// The workload that is meant, as the key of an overlay.
 fn workload(app: &str, manifests: &[Manifest], asked: &str) -> Result<String> {
     let all: Vec<_> = manifests.iter().filter_map(Overlay::key).collect();

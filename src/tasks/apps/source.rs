@@ -523,7 +523,16 @@ impl Apps {
         }
     }
 
+    /// Forgets all failures.
+    pub(super) fn forget_failures(&self) {
+        self.sources.failed.take();
+        self.report_sources();
+    }
+
     pub(super) fn fails(&self, app: &str, refusal: Refusal) {
+        if !self.is_in_charge() {
+            return;
+        }
         let since = {
             let failed = self.sources.failed.borrow();
             let same = failed.get(app).filter(|it| it.cause == refusal.cause);

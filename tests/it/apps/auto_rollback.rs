@@ -28,24 +28,18 @@ fn a_bad_version_stays_where_automatic_rollback_is_off_and_the_rest_goes_on() {
     let auto = |word| ["rollback", "web", "--auto", word];
     says(&bench, &auto("never"), 2, "use 'on' or 'off'");
     says(&bench, &auto(""), 2, "use 'on' or 'off'");
-    says(
-        &bench,
-        &["rollback", "web", "--auto", "off", "--to", "1"],
-        2,
-        "rolls nothing back",
-    );
-    says(
-        &bench,
-        &["show", "web", "--json"],
-        0,
-        r#""auto_rollback": true"#,
-    );
+    let both = ["rollback", "web", "--auto", "off", "--to", "1"];
+    says(&bench, &both, 2, "rolls nothing back");
+    let is_on = r#""auto_rollback": true"#;
+    says(&bench, &["show", "web", "--json"], 0, is_on);
     says(&bench, &auto("off"), 0, "web: automatic rollback is off");
     bench.agent.kill();
     bench.agent.start();
     bench.agent.until_linked();
     says(&bench, &["list"], 0, "(automatic rollback is off)");
     says(&bench, &["show", "web"], 0, "apps rollback web --auto on");
+    let resumed = "web: it is no longer left alone; automatic rollback stays off";
+    says(&bench, &["resume", "web"], 0, resumed);
     assert_eq!(bench.why("web").1["auto_rollback"], false);
 
     // What somebody edits is still put back.

@@ -146,6 +146,10 @@ fn the_control_plane_deploys_from_listed_hosts_as_long_as_they_are() {
     whole.until_page("four");
     let (_, shown) = whole.bench.apps(&["show", "web"]);
     assert!(!shown.contains("source:"), "{shown}");
+    let (_, said) = whole.bench.apps(&["why", "web", "--json"]);
+    assert!(said.contains("\"source\": null"), "{said}");
+    let status = whole.bench.agent.status();
+    assert!(!status.to_string().contains("apps.source"), "{status:#}");
     let (_, password) = CREDENTIALS.split_once(':').unwrap();
     assert!(!whole.bench.agent.log().contains(password));
     assert_eq!(whole.bench.plane.violations(), Vec::<String>::new());

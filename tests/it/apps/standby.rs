@@ -51,9 +51,31 @@ fn until_why(agent: &Agent, app: &str, is_so: impl Fn(&Value) -> bool) -> Value 
     })
 }
 
+/// The conditions of what is wrong with sources.
+const OF_SOURCES: [&str; 2] = ["apps.folder", "apps.source"];
+
+/// The agent that is the first, with a file that names no app, and one that is no manifest.
+fn with_odd_files(agent: Agent) -> Agent {
+    let folder = agent.folder().join("apps");
+    std::fs::create_dir(&folder).unwrap();
+    put(&folder.join("Odd.yaml"), "");
+    put(&folder.join("broken.yaml"), "a: [");
+    let agent = agent.with("PIPEOPS_AGENT_ID", "agent-first");
+    agent.with("PIPEOPS_APPS_FOLDER", folder.display().to_string())
+}
+
+/// What is wrong with its own sources is of no interest while an agent deploys nothing.
+fn until_no_source_is_reported(agent: &Agent) {
+    agent.until("no source is reported", SOON, |status| {
+        let ids = status["conditions"].as_array()?.iter();
+        let mut ids = ids.filter_map(|condition| condition["id"].as_str());
+        (!ids.any(|id| OF_SOURCES.contains(&id))).then_some(())
+    });
+}
+
 #[test]
 fn only_the_holder_of_the_lease_changes_apps_and_goes_on_with_what_others_began() {
-    let Some(bench) = Bench::prepared(|agent| agent.with("PIPEOPS_AGENT_ID", "agent-first")) else {
+    let Some(bench) = Bench::prepared(with_odd_files) else {
         return;
     };
     bench.bind();
@@ -72,7 +94,6 @@ fn only_the_holder_of_the_lease_changes_apps_and_goes_on_with_what_others_began(
     assert!(code == 2 && said.contains("finalizers"), "{said}");
 
     changes_nothing_and_says_who_does(&bench, &second);
-
     // The holder is stopped: what it had under way goes on elsewhere.
     let began = clock();
     bench.agent.signal(Signal::SIGSTOP);
@@ -106,6 +127,7 @@ fn only_the_holder_of_the_lease_changes_apps_and_goes_on_with_what_others_began(
     // The one that was stopped was about to forget the app of this name.
     bench.agent.signal(Signal::SIGCONT);
     until_stands_by(&bench.agent);
+    until_no_source_is_reported(&bench.agent);
     until_every(LOOK, "it leaves them alone", SOON, || {
         bench
             .agent
@@ -125,6 +147,9 @@ fn only_the_holder_of_the_lease_changes_apps_and_goes_on_with_what_others_began(
 }
 
 fn changes_nothing_and_says_who_does(bench: &Bench, second: &Agent) {
+    for id in OF_SOURCES {
+        bench.agent.until_condition(id, SOON);
+    }
     let holder = "agent agent-first on host ";
     let file = bench.agent.folder().join("web.yaml").display().to_string();
     let words = ["apply", "-f", &file, "--namespace", &bench.namespace];
