@@ -66,22 +66,22 @@ parse() {
             usage
             exit 0
             ;;
-        --token | --token=*) die 'a token is no argument: others could read it in the list of processes' 'use --token-file FILE, or --token-file - for standard input' ;;
+        --token | --token=*) die 'do not pass a token as an argument: others could read it in the list of processes' 'use --token-file FILE, or --token-file - for standard input' ;;
         *) die "unknown argument $1" 'sh install.sh --help' ;;
         esac
         shift
     done
     case $version in
     '' | [0-9]*) ;;
-    *) die "$version is no version" ;;
+    *) die "invalid version: $version" ;;
     esac
     case $repository in
     '' | none) ;;
-    *[!0-9A-Za-z:/._~-]*) die "$repository is no address" ;;
+    *[!0-9A-Za-z:/._~-]*) die "invalid address: $repository" ;;
     http://?* | https://?*) ;;
-    *) die "$repository is no address" '--repository https://…, the folder that holds apt and rpm' ;;
+    *) die "invalid address: $repository" '--repository https://…, the folder that holds apt and rpm' ;;
     esac
-    case $version in */* | *..*) die "$version is no version" ;; esac
+    case $version in */* | *..*) die "invalid version: $version" ;; esac
 }
 
 # What this machine is: arch, kind (deb, rpm, tar), init.
@@ -179,7 +179,7 @@ look_around() {
     has_space "$state" 64 || die "$state: $free MB free, and the databases and the download take 64" "free space: du -xh $state | sort -h | tail -n 20"
     # The download is there, and what is in a tarball.
     temporary=${TMPDIR:-/tmp}
-    { [ -d "$temporary" ] && [ -w "$temporary" ]; } || die "$temporary is no folder to write to" 'name another: sudo env TMPDIR=/var/tmp sh install.sh'
+    { [ -d "$temporary" ] && [ -w "$temporary" ]; } || die "$temporary is not a writable directory" 'name another: sudo env TMPDIR=/var/tmp sh install.sh'
     has_space "$temporary" 32 || die "$temporary: $free MB free, and the download takes 32" 'name another folder: sudo env TMPDIR=/var/tmp sh install.sh'
     has_space "$state" 256 || note "$state: $free MB free" 'free space: unused images (they are pulled again when needed), the journal, old packages'
     # The second version has them in a file, the first in another.
@@ -603,7 +603,7 @@ run_install() {
         install_package "$file"
         # Some leave an older version alone, and say that all is well.
         [ -n "$dry_run" ] || [ "$kind" = tar ] || [ "$(installed_version)" = "$found" ] ||
-            die "the package manager did not install $found" 'look at what it printed above'
+            die "the package manager did not install $found" 'see its output above'
     fi
     set_up_repository
     say "updates: $updates"
@@ -613,7 +613,7 @@ run_install() {
 # The program is gone, which tells its own files from those of others.
 name_rest() {
     for path in /etc/pipeops-agent /var/lib/pipeops-agent /var/lib/pipeops-keeper /var/log/pipeops-agent.log /var/log/pipeops-keeper.log; do
-        [ ! -e "$path" ] || say "left: $path; without it: sudo rm -r $path"
+        [ ! -e "$path" ] || say "left: $path; to remove it: sudo rm -r $path"
     done
 }
 
@@ -627,7 +627,7 @@ remove_rest() {
         case $list in passwd) remover=userdel other=deluser ;; group) remover=groupdel other=delgroup ;; esac
         have "$remover" || remover=$other
         # Somebody may have given the group a member, or run a program as that user.
-        act "$remover" pipeops-agent || say "left: pipeops-agent in /etc/$list; without it: sudo $remover pipeops-agent"
+        act "$remover" pipeops-agent || say "left: pipeops-agent in /etc/$list; to remove it: sudo $remover pipeops-agent"
     done
 }
 
@@ -643,8 +643,8 @@ is_package() {
 # The repository may have packages of others.
 name_keyring() {
     ! has_keyring || case $kind in
-    deb) say 'left: the repository of packages; without it: sudo apt-get purge pipeops-archive-keyring' ;;
-    rpm) say 'left: the repository of packages; without it: sudo rpm -e pipeops-archive-keyring' ;;
+    deb) say 'left: the repository of packages; to remove it: sudo apt-get purge pipeops-archive-keyring' ;;
+    rpm) say 'left: the repository of packages; to remove it: sudo rpm -e pipeops-archive-keyring' ;;
     esac
 }
 
@@ -654,7 +654,7 @@ stop_agent() {
     [ -z "$purge" ] || set -- down --purge --yes
     act pipeops-agent "$@" || {
         failed=1
-        note "\"pipeops-agent $*\" failed, and the rest is removed nevertheless" 'see above; what stays is named below'
+        note "\"pipeops-agent $*\" failed; removing the rest anyway" 'see above; what stays is named below'
     }
 }
 

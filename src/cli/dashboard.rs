@@ -115,7 +115,7 @@ fn new_token(args: &Args) -> Result<Value> {
     let token = socket::request(args, &Ask::Post(TOKENS_PATH, body), cannot)
         .map_err(|error| as_root(error, args))?;
     if View::new(&token).text("token").is_empty() {
-        return Err(socket::odd("it has no token"));
+        return Err(socket::unexpected("it has no token"));
     }
     Ok(token)
 }

@@ -107,9 +107,9 @@ fn check_is_known(named: &str) -> Result<()> {
     if ids().any(|id| id == named) {
         return Ok(());
     }
-    let room = named.split('.').next().unwrap_or_default();
+    let part = named.split('.').next().unwrap_or_default();
     let near: Vec<_> = ids()
-        .filter(|id| id.split('.').next() == Some(room))
+        .filter(|id| id.split('.').next() == Some(part))
         .collect();
     let fix = match nearest(named, ids()) {
         Some(meant) => format!("did you mean {meant}?"),
@@ -172,7 +172,7 @@ fn own_look(args: &Args, loaded: Loaded) -> Doctor {
     if let Some(root) = args.path(ROOT.long) {
         subject.paths.root = root;
     }
-    smol::block_on(doctor::look(&subject)).to_wire()
+    smol::block_on(doctor::run(&subject)).to_wire()
 }
 
 /// Replaces checks that the agent could not make by those of root. The agent's checks of itself

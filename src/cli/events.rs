@@ -23,7 +23,7 @@ use crate::{
 /// Events that are remembered so that none is printed twice: more than one answer has.
 const SHOWN_MAX: usize = 600;
 /// Events of one answer.
-const PAGE: usize = 500;
+const PAGE_EVENTS: usize = 500;
 /// Events of one command: a year of a busy cluster is for `metrics export` and other programs.
 const EVENTS_MAX: usize = 10_000;
 
@@ -91,7 +91,10 @@ fn events(args: &Args, output: &mut Output) -> Result<Exit> {
     let since = args.read("since", moment)?;
     let most = match since {
         Some(_) => EVENTS_MAX,
-        None => args.read("tail", lines)?.unwrap_or(PAGE).min(EVENTS_MAX),
+        None => args
+            .read("tail", lines)?
+            .unwrap_or(PAGE_EVENTS)
+            .min(EVENTS_MAX),
     };
     if args.has("follow") {
         return follow_on(args, since, most, output);
@@ -115,7 +118,7 @@ fn pages(args: &Args, since: Option<Wall>, most: usize) -> Result<Vec<Value>> {
     let mut found: Vec<Value> = Vec::new();
     let mut before = String::new();
     while found.len() < most {
-        let limit = PAGE.min(most.saturating_sub(found.len())).max(1);
+        let limit = PAGE_EVENTS.min(most.saturating_sub(found.len())).max(1);
         let page = page(args, &format!("limit={limit}{before}"))?;
         let view = View::new(&page);
         let is_wanted = |event: &View<'_>| {
@@ -185,7 +188,7 @@ impl EventStream<'_> {
 
 impl Printer for EventStream<'_> {
     fn read(&mut self, output: &mut Output) -> Result<()> {
-        for event in pages(self.args, None, PAGE)? {
+        for event in pages(self.args, None, PAGE_EVENTS)? {
             if number(&event).is_none_or(|number| number > self.floor) {
                 self.print(&event, output);
             }

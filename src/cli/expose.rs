@@ -67,7 +67,7 @@ fn expose(args: &Args, output: &mut Output) -> Result<Exit> {
     let (file, before) = install::now(args);
     let listen = wanted(args, &before)?;
     install::check_may_write(&file, "dashboard expose")?;
-    let keys = vec![install::wish(KEY, listen.to_string(), "--listen")];
+    let keys = vec![install::override_of(KEY, listen.to_string(), "--listen")];
     let plan = Plan::new(file, keys, Basis::Process, output)?;
     let written = plan.write_keys()?;
     check_that_it_holds(args, &listen.to_string())?;

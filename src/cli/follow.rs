@@ -19,7 +19,7 @@ use crate::{
 /// Longest silence of a living agent: it sends a sign of life every 2 s.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Interval between attempts to reach an agent that is gone.
-pub(super) const AGAIN: Duration = Duration::from_secs(1);
+pub(super) const RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// Prints each item of a stream once.
 pub(super) trait Printer {
@@ -35,18 +35,18 @@ pub(super) trait Printer {
 pub(super) fn follow(
     args: &Args,
     topic: &str,
-    teller: &mut dyn Printer,
+    printer: &mut dyn Printer,
     output: &mut Output,
 ) -> Result<Exit> {
     let mut waiting = Waiting::default();
     let mut position = Position::default();
     loop {
-        match session(args, topic, &mut position, teller, output, &mut waiting) {
+        match session(args, topic, &mut position, printer, output, &mut waiting) {
             Ok(()) => return Ok(Exit::Fine),
             Err(error) if !position.has_begun => return Err(error),
             Err(error) => waiting.warn_once(&error, output),
         }
-        if !output.rest(AGAIN) {
+        if !output.sleep(RETRY_WAIT) {
             return Ok(Exit::Fine);
         }
     }
@@ -85,7 +85,7 @@ fn session(
     args: &Args,
     topic: &str,
     position: &mut Position,
-    teller: &mut dyn Printer,
+    printer: &mut dyn Printer,
     output: &mut Output,
     waiting: &mut Waiting,
 ) -> Result<()> {
@@ -95,7 +95,7 @@ fn session(
     let mut flow = socket::flow(args, &path, (Some(SILENCE), position.last_id), cannot)?;
     // Without a number the agent cannot tell what was missed.
     if position.last_id.is_none() {
-        teller.read(output)?;
+        printer.read(output)?;
         position.has_begun = true;
     }
     loop {
@@ -108,9 +108,9 @@ fn session(
         waiting.over();
         position.last_id = message.id.or(position.last_id);
         match message.name.as_str() {
-            "reset" => teller.read(output)?,
+            "reset" => printer.read(output)?,
             "beat" | "" => {}
-            _ => teller.hear(&message.data, output),
+            _ => printer.hear(&message.data, output),
         }
         if output.is_over() {
             return Ok(());

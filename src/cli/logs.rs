@@ -8,7 +8,7 @@ use super::{
     access::escaped,
     args::Args,
     events::lines,
-    follow::{AGAIN, Printer, Waiting, follow, number},
+    follow::{Printer, RETRY_WAIT, Waiting, follow, number},
     output::{Output, Tone, printable},
     socket::{self, Ask, Flow, Lost},
     table::{CONFIG, Command, JSON, Opt, SET, SOCKET, Takes},
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Lines of one request.
-const AT_ONCE: usize = 200;
+const LINES_MAX: usize = 200;
 /// Longest silence of a container in an answer that does not follow.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -75,7 +75,7 @@ pub(super) static COMMAND: Command = Command {
 };
 
 fn logs(args: &Args, output: &mut Output) -> Result<Exit> {
-    let tail = args.read("tail", lines)?.unwrap_or(AT_ONCE);
+    let tail = args.read("tail", lines)?.unwrap_or(LINES_MAX);
     match args.text("pod") {
         Some(pod) => match pod.split_once('/') {
             Some((namespace, name)) => {
@@ -135,7 +135,7 @@ impl OwnLines<'_> {
 
 impl Printer for OwnLines<'_> {
     fn read(&mut self, output: &mut Output) -> Result<()> {
-        let found = newest(self.args, AT_ONCE)?;
+        let found = newest(self.args, LINES_MAX)?;
         for entry in after(&found, self.last.as_ref()) {
             self.print(entry, output);
         }
@@ -271,7 +271,7 @@ fn follow_pod(args: &Args, path: &str, cannot: &str, output: &mut Output) -> Res
             Err(error) => error,
         };
         waiting.warn_once(&error, output);
-        if !output.rest(AGAIN) {
+        if !output.sleep(RETRY_WAIT) {
             return Ok(Exit::Fine);
         }
     }

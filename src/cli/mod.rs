@@ -62,7 +62,7 @@ use crate::{
     daemon,
     error::{Error, Exit},
     files::Jobs,
-    keeper::rest,
+    keeper::wait_for_connection,
     net::tls::build_date,
 };
 
@@ -138,7 +138,7 @@ pub fn main(words: impl Iterator<Item = OsString>) -> Exit {
         .peek()
         .is_some_and(|word| word == keeper::COMMAND.name)
     {
-        rest();
+        wait_for_connection();
     }
     let mut output = Output::of_process();
     let words: Vec<_> = words.collect();

@@ -1,4 +1,4 @@
-//! `node`: this node, out of service and back.
+//! `node`: cordons, drains and removes a node.
 
 use super::{
     args::Args,

@@ -125,7 +125,7 @@ impl Output {
     }
 
     /// Waits, and returns true while standard output still has a reader.
-    pub(super) fn rest(&mut self, time: Duration) -> bool {
+    pub(super) fn sleep(&mut self, time: Duration) -> bool {
         let mut reader = [PollFd::new(self.out.as_fd(), PollFlags::empty())];
         let wait = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
         // No event is requested, so any event is the end of the reader.
@@ -181,12 +181,12 @@ impl Output {
 
     /// A value as JSON on standard output.
     pub(super) fn json(&mut self, value: &serde_json::Value) {
-        self.line(&tamed(&format!("{value:#}")));
+        self.line(&escaped_json(&format!("{value:#}")));
     }
 
     /// A value as JSON in a line of its own.
     pub(super) fn json_line(&mut self, value: &serde_json::Value) {
-        self.line(&tamed(&value.to_string()));
+        self.line(&escaped_json(&value.to_string()));
     }
 
     /// An error with its fix on standard error.
@@ -232,7 +232,7 @@ fn write(stream: &mut dyn Write, text: &str) {
 }
 
 /// JSON without control sequences: they can occur in strings only, where an escape means the same.
-fn tamed(json: &str) -> String {
+fn escaped_json(json: &str) -> String {
     if !json.chars().any(is_harmful) {
         return json.to_owned();
     }
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\nc");
         assert_eq!(printable("a\u{202e}b\u{9b}2J"), "a\\u{202e}b\\u{9b}2J");
         let value = serde_json::json!({ "a": "\u{1b}]0;x\u{7}\u{9b}\u{202e}é" });
-        let text = tamed(&value.to_string());
+        let text = escaped_json(&value.to_string());
         assert!(!text.chars().any(is_unprintable), "{text}");
         let read: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(read, value);

@@ -14,7 +14,7 @@ use crate::{
         policy::{Expose, PodSecurity},
     },
     error::{Error, Exit, Result},
-    kube::rbac::{Manifest, Reach},
+    kube::rbac::{GrantScope, Manifest},
 };
 
 /// `rbac`.
@@ -28,7 +28,7 @@ pub(super) static COMMAND: Command = Command {
         ),
         Opt::flag(
             "node-stats",
-            "Only the right to query kubelets for usage data: a powerful right, read its comment first",
+            "Print only the role that queries kubelets for usage data; it grants broad access: read its comment first",
         )
         .against("full"),
         Opt::value(
@@ -65,9 +65,9 @@ pub(super) static COMMAND: Command = Command {
 
 fn rbac(args: &Args, output: &mut Output) -> Result<Exit> {
     let reach = if args.has("full") {
-        Reach::Full
+        GrantScope::Full
     } else {
-        Reach::Managed
+        GrantScope::Managed
     };
     let word = args.text("pod-security").unwrap_or_default();
     let pod_security = PodSecurity::from_word(word).unwrap_or_default();

@@ -108,7 +108,11 @@ fn replace(args: &Args, output: &mut Output) -> Result<Exit> {
     if !is_set("pipeops.token_file") && !is_set("pipeops.token") {
         let path = file.with_file_name("token");
         let path = path.display().to_string();
-        keys.push(install::wish("pipeops.token_file", path, "this command"));
+        keys.push(install::override_of(
+            "pipeops.token_file",
+            path,
+            "this command",
+        ));
     }
     let plan = Plan::new(file.clone(), keys.clone(), Basis::Files, output)?;
     let namespace = plan.settings.agent.go_state_namespace.clone();
@@ -116,7 +120,9 @@ fn replace(args: &Args, output: &mut Output) -> Result<Exit> {
         find(&client, &namespace).await
     })?;
     let adopted = found.keys.iter().filter(|(key, _)| !is_set(key));
-    keys.extend(adopted.map(|(key, value)| install::wish(key, value, "the agent in the cluster")));
+    keys.extend(
+        adopted.map(|(key, value)| install::override_of(key, value, "the agent in the cluster")),
+    );
     let plan = Plan::new(file, keys, Basis::Files, output)?;
 
     let own = plan.settings.pipeops.control_plane()?.token.read().ok();
@@ -193,7 +199,7 @@ fn print_plan(found: &GoAgent, plan: &Plan, args: &Args, output: &mut Output) {
     let written: Vec<String> = plan
         .keys
         .iter()
-        .map(|wish| format!("{} = {}", wish.key, wish.shown()))
+        .map(|entry| format!("{} = {}", entry.key, entry.shown()))
         .collect();
     let written = if written.is_empty() {
         "nothing: everything is already set here".to_owned()
@@ -224,9 +230,9 @@ fn stop(found: &GoAgent, plan: &Plan, args: &Args) -> Result<String> {
         })?;
         return Ok(format!("kubectl apply -f {}", kept.display()));
     }
-    let wish = json!({ "spec": { "replicas": 0 } });
+    let body = json!({ "spec": { "replicas": 0 } });
     oneshot::with_cluster(&plan.settings, async |client| {
-        let scaled: std::result::Result<Value, _> = client.patch(&path, Patch::Merge, &wish).await;
+        let scaled: std::result::Result<Value, _> = client.patch(&path, Patch::Merge, &body).await;
         scaled.map_err(|error| Error::new("cannot scale its Deployment").because(&error))
     })?;
     Ok(format!(

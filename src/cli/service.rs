@@ -55,9 +55,9 @@ pub(super) fn start_line() -> &'static str {
 /// Hint for finding the agent's log.
 pub(super) fn log_line() -> &'static str {
     match manager(Path::new("/")) {
-        Some(Manager::Systemd) => "look at its log: journalctl -u pipeops-agent -n 50",
-        Some(Manager::OpenRc) => "look at its log: tail -n 50 /var/log/pipeops-agent.log",
-        None => "look at what it wrote where it was started",
+        Some(Manager::Systemd) => "see its log: journalctl -u pipeops-agent -n 50",
+        Some(Manager::OpenRc) => "see its log: tail -n 50 /var/log/pipeops-agent.log",
+        None => "see its output where it was started",
     }
 }
 

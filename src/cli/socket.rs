@@ -60,11 +60,11 @@ impl ApiResponse {
     /// The JSON as received: a newer agent may send more than this program knows.
     pub(super) fn json(&self) -> Result<Value> {
         let value: Value =
-            serde_json::from_slice(&self.body).map_err(|error| odd(error.to_string()))?;
+            serde_json::from_slice(&self.body).map_err(|error| unexpected(error.to_string()))?;
         if value.is_object() {
             Ok(value)
         } else {
-            Err(odd("it is not a JSON object"))
+            Err(unexpected("it is not a JSON object"))
         }
     }
 
@@ -87,7 +87,7 @@ impl ApiResponse {
         let view: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let view = View::new(&view);
         if view.text("error").is_empty() {
-            return odd(format!("HTTP status {}", self.code));
+            return unexpected(format!("HTTP status {}", self.code));
         }
         Error {
             fix: view.maybe("fix").map(str::to_owned),
@@ -98,11 +98,11 @@ impl ApiResponse {
 
 /// The fields of an answer that this program knows.
 pub(super) fn understood<T: Shape + Default>(value: &Value) -> Result<T> {
-    json::shape(value.to_string().as_bytes()).map_err(|error| odd(error.to_string()))
+    json::shape(value.to_string().as_bytes()).map_err(|error| unexpected(error.to_string()))
 }
 
 /// Error for an answer that this program does not understand.
-pub(super) fn odd(why: impl Into<String>) -> Error {
+pub(super) fn unexpected(why: impl Into<String>) -> Error {
     Error::new("the agent sent an answer that this program does not understand")
         .why(why)
         .fix("check that both have the same version: pipeops-agent version")

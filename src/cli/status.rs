@@ -100,7 +100,7 @@ fn asked(args: &Args, ask: &Ask<'_>) -> Result<Value> {
     // Absent fields are accepted, so any JSON would do; but an agent has always something to say
     // about itself.
     if View::new(&status).text("summary").is_empty() {
-        return Err(socket::odd("it has no summary"));
+        return Err(socket::unexpected("it has no summary"));
     }
     Ok(status)
 }
@@ -138,7 +138,7 @@ fn watch(args: &Args, output: &mut Output) -> Exit {
             }
             last = news;
         }
-        output.rest(WATCH_EVERY);
+        output.sleep(WATCH_EVERY);
     }
     Exit::Fine
 }
@@ -180,7 +180,7 @@ fn lines(status: View<'_>, now: Wall, output: &Output) -> Vec<String> {
     let mut lines = verdict(status, now, output);
     lines.push(String::new());
     let others = status.list("conditions").filter(|condition| {
-        condition.maybe("because").is_none() && !is_the_verdict(*condition, status)
+        condition.maybe("because").is_none() && !is_verdict(*condition, status)
     });
     lines.extend(
         others
@@ -220,10 +220,7 @@ pub(super) fn verdict(status: View<'_>, now: Wall, output: &Output) -> Vec<Strin
         output.toned(tone, &summary),
         ages(verdict, now)
     )];
-    let Some(worst) = status
-        .list("conditions")
-        .find(|it| is_the_verdict(*it, status))
-    else {
+    let Some(worst) = status.list("conditions").find(|it| is_verdict(*it, status)) else {
         return lines;
     };
     let reason = printable(&sentence(worst.text("sentence")));
@@ -248,7 +245,7 @@ fn code(status: View<'_>) -> Option<&str> {
 }
 
 /// True if the verdict is about this condition.
-fn is_the_verdict(condition: View<'_>, status: View<'_>) -> bool {
+fn is_verdict(condition: View<'_>, status: View<'_>) -> bool {
     match code(status) {
         Some(code) => condition.text("id") == code,
         None => condition.text("sentence") == status.text("summary"),

@@ -81,7 +81,7 @@ pub(super) static COMMAND: Command = Command {
 fn up(args: &Args, output: &mut Output) -> Result<Exit> {
     let (file, before) = install::now(args);
     install::check_may_write(&file, "up")?;
-    let mut keys = wishes(args, &file, &before);
+    let mut keys = overrides(args, &file, &before);
     let plan = Plan::new(file.clone(), keys.clone(), Basis::Files, output)?;
     if let Err(error) = plan.settings.pipeops.control_plane() {
         let is_asked_for = args.has("api-url");
@@ -104,7 +104,7 @@ fn up(args: &Args, output: &mut Output) -> Result<Exit> {
     if plan.settings.pipeops.cluster_name.is_none() && ask::is_possible() {
         let usual = hostname(Path::new("/")).unwrap_or_default();
         let name = ask::line("Name of this cluster", &usual)?;
-        keys.push(install::wish(
+        keys.push(install::override_of(
             "pipeops.cluster_name",
             name,
             "the name that was typed",
@@ -159,7 +159,7 @@ fn finish(plan: &Plan, token: Option<&Secret>, args: &Args, output: &mut Output)
 }
 
 /// Keys to write: from options, from the environment, and those that a new machine needs.
-fn wishes(args: &Args, file: &Path, before: &Loaded) -> Vec<Override> {
+fn overrides(args: &Args, file: &Path, before: &Loaded) -> Vec<Override> {
     let mut keys = install::from_environment(before, false);
     for (name, option, key) in [
         ("api-url", "--api-url", "pipeops.api_url"),
@@ -167,14 +167,14 @@ fn wishes(args: &Args, file: &Path, before: &Loaded) -> Vec<Override> {
         ("access", "--access", "access.level"),
     ] {
         if let Some(value) = args.text(name) {
-            keys.retain(|wish| wish.key != key);
-            keys.push(install::wish(key, value, option));
+            keys.retain(|entry| entry.key != key);
+            keys.push(install::override_of(key, value, option));
         }
     }
-    let wanted = keys.iter().find(|wish| wish.key == "pipeops.api_url");
+    let wanted = keys.iter().find(|entry| entry.key == "pipeops.api_url");
     let known = before.entry("pipeops.api_url");
     let url = wanted
-        .map(|wish| wish.text.clone())
+        .map(|entry| entry.text.clone())
         .or_else(|| known.map(|entry| entry.value.to_string()));
     if url.as_deref() == Some("off") {
         return keys;
@@ -182,7 +182,11 @@ fn wishes(args: &Args, file: &Path, before: &Loaded) -> Vec<Override> {
     if before.entry("pipeops.token_file").is_none() && before.entry("pipeops.token").is_none() {
         let path = file.with_file_name("token");
         let path = path.display().to_string();
-        keys.push(install::wish("pipeops.token_file", path, "this command"));
+        keys.push(install::override_of(
+            "pipeops.token_file",
+            path,
+            "this command",
+        ));
     }
     keys
 }

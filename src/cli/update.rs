@@ -508,7 +508,7 @@ fn follow(keeper: &Keeper, within: Duration, agent: &Agent, output: &mut Output)
         }
         if now >= until {
             return Err(Error::new("the update has not ended yet").fix(format!(
-                "look at its log: {}; sudo pipeops-agent update --check shows the result",
+                "see its log: {}; sudo pipeops-agent update --check shows the result",
                 service::log_of_update()
             )));
         }

@@ -16,11 +16,9 @@ use crate::{
     core::{nearest::nearest, order::OrderExt as _},
     error::{Error, Exit, Result},
     host::clock,
-    wire::api::{EVENTS_PATH, HOST_PATH, LOGS_PATH},
+    wire::api::{EVENTS_PATH, HOST_PATH, LOGS_PATH, PROBLEMS_PATH},
 };
 
-/// Path of the doctor's findings.
-const PROBLEMS_PATH: &str = "/api/v1/problems";
 /// Maximum number of events and log lines shown.
 const RELATED_MAX: usize = 8;
 
@@ -124,7 +122,7 @@ fn why(args: &Args, output: &mut Output) -> Result<Exit> {
             None => format!("one of: {}", ids.join(", ")),
         }));
     }
-    let is_about_link = evidence.iter().any(|it| room(&it.about) == "link");
+    let is_about_link = evidence.iter().any(|it| part(&it.about) == "link");
     let diagnosis = is_about_link.then(|| link::diagnosis(args).ok()).flatten();
     if args.has("json") {
         let evidence: Vec<Value> = evidence.iter().map(Evidence::json).collect();
@@ -167,23 +165,23 @@ fn nothing_wrong(known: &Known, args: &Args, output: &mut Output) -> Exit {
 }
 
 /// Prefix of a condition's id: `link` of `link.refused`.
-fn room(id: &str) -> &str {
+fn part(id: &str) -> &str {
     id.split('.').next().unwrap_or(id)
 }
 
 fn gather<'a>(known: &'a Known, thing: &str) -> Evidence<'a> {
     let is_it = |it: &View<'_>| {
         let id = it.text("id");
-        id == thing || (!thing.contains('.') && room(id) == thing)
+        id == thing || (!thing.contains('.') && part(id) == thing)
     };
     let mut conditions: Vec<_> = known.conditions().filter(is_it).collect();
     let parts: Vec<_> = known
         .parts()
-        .filter(|it| it.text("id") == room(thing))
+        .filter(|it| it.text("id") == part(thing))
         .collect();
     let figures: Vec<_> = known
         .figures()
-        .filter(|it| it.text("id") == room(thing))
+        .filter(|it| it.text("id") == part(thing))
         .collect();
     let mut checks: Vec<_> = known.checks().filter(is_it).collect();
     if conditions.is_empty() && parts.is_empty() && figures.is_empty() && checks.is_empty() {
@@ -200,10 +198,10 @@ fn gather<'a>(known: &'a Known, thing: &str) -> Evidence<'a> {
             .collect();
     }
     let ids: Vec<&str> = conditions.iter().map(|it| it.text("id")).collect();
-    let is_named = |text: &str| ids.contains(&text) || room(text) == room(thing);
+    let is_named = |text: &str| ids.contains(&text) || part(text) == part(thing);
     let events = View::new(&known.events).list("events");
     let events = events.filter(|it| is_named(it.text("reason")) || is_named(it.text("subject")));
-    let start = format!("{}:", room(thing));
+    let start = format!("{}:", part(thing));
     let logs = View::new(&known.logs).list("lines");
     let logs = logs.filter(|it| {
         let text = it.text("text");

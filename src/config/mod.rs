@@ -27,8 +27,8 @@ pub use self::{
     layers::{ConfigEntry, Origin, Override},
     settings::{
         Access, Agent, Allow, CertificateFiles, ControlPlane, Dashboard, K3s, K3sBackup, Keeper,
-        Log, LogFormat, Notify, Pipeops, RemoteWrite, Roots, S3, Settings, Surroundings, Telemetry,
-        Tls, Update,
+        Log, LogFormat, Notify, Pipeops, RemoteWrite, Roots, S3, ServiceEnvironment, Settings,
+        Telemetry, Tls, Update,
     },
     token::{Credentials, TokenSource},
 };
@@ -129,7 +129,7 @@ pub struct Provisional {
     /// Log lines.
     pub log: Log,
     /// Surroundings of the process.
-    pub surroundings: Surroundings,
+    pub surroundings: ServiceEnvironment,
 }
 
 /// Settings that are known without reading a file, and so without waiting for a disk.
@@ -142,7 +142,7 @@ pub fn provisional(sources: &Sources) -> Provisional {
         listen: merged.listen(),
         shows_itself: merged.shows_itself(),
         log: merged.log(),
-        surroundings: Surroundings::of(&sources.environment),
+        surroundings: ServiceEnvironment::of(&sources.environment),
     }
 }
 
@@ -174,7 +174,7 @@ fn loaded(mut merged: Merged, sources: &Sources) -> Loaded {
     let main = sources.main_file();
     let process = sources.process();
     let settings = merged.settings(&process).map(|settings| Settings {
-        surroundings: Surroundings::of(&sources.environment),
+        surroundings: ServiceEnvironment::of(&sources.environment),
         ..settings
     });
     let socket = merged.socket(&process);

@@ -58,7 +58,7 @@ pub struct Settings {
     /// Log lines.
     pub log: Log,
     /// Surroundings of the process.
-    pub surroundings: Surroundings,
+    pub surroundings: ServiceEnvironment,
     /// Warnings, to be logged once at the start.
     pub warnings: Vec<Error>,
     /// Every key as people look at it.
@@ -82,9 +82,9 @@ impl Settings {
     }
 }
 
-/// Variables that the service manager or Kubernetes set. Not settings: no file has them.
+/// Environment that the service manager or Kubernetes set. Not settings: no file has them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Surroundings {
+pub struct ServiceEnvironment {
     /// `NOTIFY_SOCKET`: where the service manager listens.
     pub notify_socket: Option<OsString>,
     /// `WATCHDOG_USEC`: within what time the service manager wants a sign of life, where it does.
@@ -99,7 +99,7 @@ pub struct Surroundings {
     pub kubernetes_port: Option<String>,
 }
 
-impl Surroundings {
+impl ServiceEnvironment {
     /// Reads them from an environment.
     pub(super) fn of(environment: &LiteMap<OsString, OsString>) -> Self {
         let value = |name: &str| environment.get(&OsString::from(name)).cloned();
@@ -330,7 +330,7 @@ impl S3 {
 /// `[apps]`: deployed applications.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Apps {
-    /// Time between two questions to a Git repository.
+    /// Time between two polls of a Git repository.
     pub interval: Duration,
     /// Folder whose files and sub-folders are apps.
     pub folder: Option<PathBuf>,

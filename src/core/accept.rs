@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Accepts {
     backoff: Backoff,
-    /// Since when accepts fail, and how many did, where they do.
+    /// Start and number of failing accepts.
     failing: Option<(Mono, u64)>,
     /// True if the log has a line about it.
     is_told: bool,

@@ -140,7 +140,7 @@ enum End {
 /// Answer of the receiver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReceiverAnswer {
-    /// It has these samples now.
+    /// Accepted.
     Taken,
     /// It will never take this request as it is.
     Refused,

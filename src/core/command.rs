@@ -81,9 +81,9 @@ pub struct Command {
     pub issued: Wall,
 }
 
-/// A command as it was said.
+/// A command as it was received.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Said {
+pub struct RawCommand {
     /// Its id, which [`is_id`].
     pub id: String,
     /// Word of the verb.
@@ -119,7 +119,7 @@ pub fn is_id(text: &str) -> bool {
 ///
 /// # Errors
 /// Reason why it is not accepted.
-pub fn judge(said: &Said, now: Wall) -> Result<Command, Error> {
+pub fn judge(said: &RawCommand, now: Wall) -> Result<Command, Error> {
     let refused = |why: String| Error::new("the command is not accepted").why(why);
     let Some(verb) = Verb::of(&said.verb) else {
         let known: Vec<_> = Verb::ALL.iter().map(|verb| verb.as_str()).collect();
@@ -174,8 +174,8 @@ mod tests {
 
     const DAY_MS: i64 = 24 * 3600 * 1000;
 
-    fn said() -> Said {
-        Said {
+    fn said() -> RawCommand {
+        RawCommand {
             id: "c-1".to_owned(),
             verb: "app.restart".to_owned(),
             args: Some("{}".to_owned()),
@@ -192,42 +192,42 @@ mod tests {
         assert_eq!((command.verb, command.id.as_str()), (Verb::Restart, "c-1"));
         for (said, why) in [
             (
-                Said {
+                RawCommand {
                     verb: "app.explode".to_owned(),
                     ..said()
                 },
                 "there is no verb \"app.explode\"",
             ),
             (
-                Said {
+                RawCommand {
                     args_bytes: ARGS_BYTES_MAX + 1,
                     ..said()
                 },
                 "524288 is the most",
             ),
             (
-                Said {
+                RawCommand {
                     issued: None,
                     ..said()
                 },
                 "issued_at is missing",
             ),
             (
-                Said {
+                RawCommand {
                     deadline: Deadline::Unreadable,
                     ..said()
                 },
                 "its deadline is not a valid time",
             ),
             (
-                Said {
+                RawCommand {
                     deadline: Deadline::At(Wall::from_millis(999)),
                     ..said()
                 },
                 "it expired at 1970-01-01T00:00:00.999Z",
             ),
             (
-                Said {
+                RawCommand {
                     issued: Some(Wall::from_millis(1_001 + DAY_MS)),
                     ..said()
                 },
@@ -238,7 +238,7 @@ mod tests {
             assert!(error.sentence().contains(why), "{error}");
             assert!(error.fix.is_some(), "{error}");
         }
-        let at_the_last_moment = Said {
+        let at_the_last_moment = RawCommand {
             issued: Some(Wall::from_millis(1_000 + DAY_MS)),
             deadline: Deadline::At(now),
             ..said()

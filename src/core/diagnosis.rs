@@ -48,9 +48,9 @@ impl PathStep {
 /// Result of a step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum StepResult {
-    /// It works.
+    /// The step succeeded.
     Ok,
-    /// It does not, and this side is to blame.
+    /// The step failed; the side that is to blame.
     Failed(Side),
     /// It was not tried, because one before it failed or it does not apply.
     Skipped,

@@ -45,7 +45,7 @@ impl Severity {
 /// One thing that is wrong.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Condition {
-    /// Stable name, `room.what`: `link.refused`, `store.full`.
+    /// Stable id, `part.name`: `link.refused`, `store.full`.
     pub id: &'static str,
     pub severity: Severity,
     /// Time when it began, by the wall clock of that moment.
@@ -59,7 +59,7 @@ pub struct Condition {
 /// Effect of a report on the list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
-    /// It was not there before.
+    /// New condition.
     Began,
     /// Its sentence, severity or fix changed, which is worth a line in the log.
     Changed,

@@ -54,13 +54,13 @@ pub struct Identity {
     /// The machine that this identity belongs to.
     pub fingerprint: Fingerprint,
     /// Identity of the machine that this disk was copied from.
-    pub left_behind: Option<LeftBehind>,
+    pub left_behind: Option<ForeignIdentity>,
 }
 
 /// An identity that belongs to another machine. The copied cluster still has it in its state, so it
 /// must be known for good.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct LeftBehind {
+pub struct ForeignIdentity {
     /// The other machine's agent id.
     pub agent_id: String,
     /// The other machine's cluster id.
@@ -143,7 +143,7 @@ pub struct Evidence {
 /// Permission to link with this identity.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Linking {
-    /// It may.
+    /// Linking is allowed.
     Free,
     /// Not before the cluster answered: registering now could make a second cluster out of one that
     /// is known.
@@ -152,9 +152,9 @@ pub enum Linking {
     Held,
 }
 
-/// Something that people should know about the identity.
+/// Event of the identity that people should know.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Remark {
+pub enum IdentityEvent {
     /// A new id was made.
     Created,
     /// One of the two copies on disk is missing, damaged or older, and is rewritten.
@@ -180,7 +180,7 @@ pub enum Remark {
     GoAgentRuns,
 }
 
-impl Remark {
+impl IdentityEvent {
     /// The condition's id and severity, for what stays true until somebody acts; `None` for what is
     /// said once, in the log.
     pub const fn condition(&self) -> Option<(&'static str, Severity)> {
@@ -269,7 +269,7 @@ pub struct Decision {
     /// Permission to link.
     pub linking: Linking,
     /// Remarks to log.
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<IdentityEvent>,
 }
 
 /// Decides who this agent is.
@@ -289,18 +289,18 @@ pub fn decide(evidence: &Evidence) -> Decision {
     {
         let from = std::mem::replace(&mut identity.agent_id, configured);
         if stored.is_some_and(|stored| stored.agent_id == from) {
-            remarks.push(Remark::Renamed { from });
+            remarks.push(IdentityEvent::Renamed { from });
         }
     }
     identity.fingerprint = evidence.fingerprint.or(&identity.fingerprint);
     say_copied(&identity, &mut remarks);
     if evidence.installed == Installed::GoAgentRuns {
-        remarks.push(Remark::GoAgentRuns);
+        remarks.push(IdentityEvent::GoAgentRuns);
     }
     let is_changed = stored != Some(&identity) || evidence.database != evidence.file;
     if is_changed {
         if stored == Some(&identity) {
-            remarks.push(Remark::CopyRepaired);
+            remarks.push(IdentityEvent::CopyRepaired);
         }
         identity.generation = identity.generation.saturating_add(1);
     }
@@ -327,8 +327,8 @@ fn newest(evidence: &Evidence) -> Option<&Identity> {
         .max_by_key(|copy| copy.generation)
 }
 
-fn created(evidence: &Evidence, remarks: &mut Vec<Remark>) -> Identity {
-    remarks.push(Remark::Created);
+fn created(evidence: &Evidence, remarks: &mut Vec<IdentityEvent>) -> Identity {
+    remarks.push(IdentityEvent::Created);
     Identity {
         agent_id: evidence.fresh_id.clone(),
         ..Identity::default()
@@ -340,7 +340,7 @@ fn parted(stored: &Identity, fresh_id: &str) -> Identity {
     Identity {
         generation: stored.generation,
         agent_id: fresh_id.to_owned(),
-        left_behind: Some(LeftBehind {
+        left_behind: Some(ForeignIdentity {
             agent_id: stored.agent_id.clone(),
             cluster_id: stored.cluster_id.clone(),
         }),
@@ -349,7 +349,7 @@ fn parted(stored: &Identity, fresh_id: &str) -> Identity {
 }
 
 /// Goes on as the installation in the cluster, where this agent is not registered itself.
-fn take_over(identity: &mut Identity, installed: &Installed, remarks: &mut Vec<Remark>) {
+fn take_over(identity: &mut Identity, installed: &Installed, remarks: &mut Vec<IdentityEvent>) {
     let Installed::State(state) = installed else {
         return;
     };
@@ -373,19 +373,19 @@ fn take_over(identity: &mut Identity, installed: &Installed, remarks: &mut Vec<R
     // The earlier agent knew one id only and used it at the gateway too.
     identity.cluster_uuid.clone_from(&cluster_id);
     identity.gateway_ws_url = clean(&state.gateway_ws_url);
-    remarks.retain(|remark| *remark != Remark::Created);
-    remarks.push(Remark::TakenOver { cluster_id });
+    remarks.retain(|remark| *remark != IdentityEvent::Created);
+    remarks.push(IdentityEvent::TakenOver { cluster_id });
 }
 
 /// A copy is told about until this machine has a cluster of its own; a shared id for as long as it
 /// is shared.
-fn say_copied(identity: &Identity, remarks: &mut Vec<Remark>) {
+fn say_copied(identity: &Identity, remarks: &mut Vec<IdentityEvent>) {
     let Some(left) = &identity.left_behind else {
         return;
     };
     let is_id_shared = left.agent_id == identity.agent_id;
     if is_id_shared || identity.cluster_id.is_none() {
-        remarks.push(Remark::Copied {
+        remarks.push(IdentityEvent::Copied {
             from: left.agent_id.clone(),
             is_id_shared,
         });
@@ -643,7 +643,10 @@ mod tests {
             decision.identity.gateway_ws_url.as_deref(),
             Some("wss://go")
         );
-        assert!(matches!(decision.remarks[..], [Remark::TakenOver { .. }]));
+        assert!(matches!(
+            decision.remarks[..],
+            [IdentityEvent::TakenOver { .. }]
+        ));
         // A name in the settings wins, and the cluster still goes on.
         evidence.configured_id = Some("me".to_owned());
         let decision = decide(&evidence);
@@ -693,7 +696,7 @@ mod tests {
             assert_eq!(decision.identity.cluster_id, None);
             assert!(matches!(
                 decision.remarks[..],
-                [Remark::Copied {
+                [IdentityEvent::Copied {
                     is_id_shared: false,
                     ..
                 }]
@@ -760,7 +763,7 @@ mod tests {
                 evidence.installed
             );
             let runs = evidence.installed == Installed::GoAgentRuns;
-            assert_eq!(decision.remarks.contains(&Remark::GoAgentRuns), runs);
+            assert_eq!(decision.remarks.contains(&IdentityEvent::GoAgentRuns), runs);
         }
     }
 

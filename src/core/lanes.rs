@@ -151,13 +151,13 @@ impl<F: Weight> Lanes<F> {
         }
         lane.queue.push_back(frame);
         if lane.queue.len() == 1 {
-            self.give_turn(id);
+            self.enqueue(id);
         }
         Ok(())
     }
 
-    /// Puts a lane that has frames at the end of the queue of its class.
-    fn give_turn(&mut self, id: LaneId) {
+    /// Appends a lane that has frames to the queue of its class.
+    fn enqueue(&mut self, id: LaneId) {
         let Some(lane) = self.open.get(&id) else {
             return;
         };
@@ -169,7 +169,7 @@ impl<F: Weight> Lanes<F> {
         turns.push_back(id);
     }
 
-    fn take_turn_away(&mut self, id: LaneId) {
+    fn dequeue(&mut self, id: LaneId) {
         for turns in [&mut self.small, &mut self.bulk, &mut self.background] {
             turns.retain(|other| *other != id);
         }
@@ -204,7 +204,7 @@ impl<F: Weight> Lanes<F> {
     /// Drops a lane and what is queued in it.
     pub fn abort(&mut self, id: LaneId) {
         self.open.remove(&id);
-        self.take_turn_away(id);
+        self.dequeue(id);
         self.end_broken_message(id);
     }
 
@@ -238,9 +238,9 @@ impl<F: Weight> Lanes<F> {
         lane.sent_bytes = lane.sent_bytes.saturating_add(frame.weight());
         let (has_more, is_finished) = (!lane.queue.is_empty(), lane.is_finished);
         self.within = (!frame.ends_message()).then_some(id);
-        self.take_turn_away(id);
+        self.dequeue(id);
         if has_more {
-            self.give_turn(id);
+            self.enqueue(id);
         } else if is_finished {
             self.open.remove(&id);
             self.end_broken_message(id);

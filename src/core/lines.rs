@@ -10,7 +10,7 @@ const LINE_BYTES_MAX: usize = 4096;
 /// Mark at the end of a truncated line.
 const CUT: &str = " … (cut)";
 
-/// Takes in bytes, gives out lines.
+/// Splits bytes into sanitized lines.
 #[derive(Debug, Default)]
 pub struct Lines {
     // Never longer than LINE_BYTES_MAX.
@@ -35,7 +35,7 @@ enum Escape {
 }
 
 impl Lines {
-    /// Takes in what came; adds the lines that are whole now to `out`, each with its line end.
+    /// Feeds bytes; appends complete lines to `out`, each with its line end.
     pub fn take(&mut self, bytes: &[u8], out: &mut String) {
         for byte in bytes {
             if *byte == b'\n' {

@@ -1,6 +1,6 @@
 //! Suggestions for misspelt words.
 
-/// The word that was probably meant: at most a third of its letters differ.
+/// The word that was probably meant: at most a third of its characters differ.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // Longer words are not typing errors, and the comparison is quadratic.
     if word.len() > 64 {

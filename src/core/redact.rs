@@ -5,7 +5,8 @@
 
 use super::secret::Secret;
 
-const HIDDEN: &str = "(hidden)";
+/// Text in the place of a secret.
+pub const HIDDEN: &str = "(hidden)";
 /// A shorter text is a word that stands in many places.
 const KNOWN_BYTES_MIN: usize = 6;
 /// A shorter value behind a name that speaks of secrets is a number or a word of a sentence: `the

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use super::time::DAY_MS;
+
 /// Resolution of stored samples. A finer level is copied into the next one while it still exists
 /// itself.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -22,7 +24,6 @@ pub enum Resolution {
 const MINUTES_OF_DAY: u64 = 1_440;
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
-const DAY_MS: i64 = 24 * HOUR_MS;
 
 impl Resolution {
     /// All, the finest first.

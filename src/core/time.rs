@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+/// Milliseconds of a day.
+pub const DAY_MS: i64 = 86_400_000;
+
 /// A point on the clock that only moves forward, also through suspend: time since boot.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Mono(Duration);

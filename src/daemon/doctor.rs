@@ -7,14 +7,14 @@ use super::{
     parts::{self, Network, wall},
 };
 use crate::{
-    config::{self, Settings, Surroundings},
+    config::{self, ServiceEnvironment, Settings},
     core::{time::Wall, url::Security},
     error::{Error, Result},
     files::Jobs,
     host::clock,
     kube,
     net::{dial::Dialer, proxy::Proxies, target::Target, tls},
-    tasks::machine::doctor::{self, ControlPlane, Paths, Subject},
+    tasks::machine::doctor::{self, ControlPlane, DoctorTarget, Paths},
 };
 
 /// The folder of the agent where no settings say otherwise.
@@ -22,13 +22,13 @@ const STATE_DIR: &str = "/var/lib/pipeops-agent";
 
 /// This machine with these settings, or with what is wrong with them; `keeper` is the socket of the
 /// root helper.
-pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path) -> Subject {
+pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path) -> DoctorTarget {
     let mut state_dir = PathBuf::from(STATE_DIR);
     let mut validity = Ok("valid".to_owned());
     let mut control_plane = None;
     let mut proxies = Proxies::default();
     let mut named = None;
-    let mut around = Surroundings::default();
+    let mut around = ServiceEnvironment::default();
     let mut certificate = None;
     let mut secrets = Vec::new();
     match settings {
@@ -59,7 +59,7 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
         now: clock::now,
         jobs: Jobs::default(),
     });
-    Subject {
+    DoctorTarget {
         paths: Paths {
             root: PathBuf::from("/"),
             state_dir,

@@ -17,8 +17,10 @@ use crate::{
     config::ControlPlane,
     core::{
         health::Severity,
-        identity::{self, Decision, Evidence, Identity, Installed, Linking, Registration, Remark},
-        lease::{self as election, Election, Party},
+        identity::{
+            self, Decision, Evidence, Identity, IdentityEvent, Installed, Linking, Registration,
+        },
+        lease::{self as election, Candidate, Election},
         link::{self, Command, Link, Membership},
         stall::Job,
         time::Wall,
@@ -144,7 +146,7 @@ impl Agent {
         let client = self.cluster.clone()?;
         let name = parts::lease_name(&self.store, notes).await;
         let settings = election::ElectionSettings {
-            me: Party {
+            me: Candidate {
                 id: format!("{}_{name}", identity.agent_id),
                 agent: identity.agent_id.clone(),
                 host: self.registrar.host().hostname.clone().unwrap_or_default(),
@@ -221,14 +223,14 @@ impl Agent {
         let namespace = &self.settings.agent.go_state_namespace;
         loop {
             let decision = identity::decide(&evidence);
-            self.registrar.call_me(&decision.identity.agent_id);
+            self.registrar.set_agent_id(&decision.identity.agent_id);
             match (decision.linking, &self.cluster) {
                 (Linking::AfterCluster, Some(client)) => {
                     evidence.installed = takeover::ask(client, namespace, &self.shared_state).await;
                 }
                 (Linking::Held, Some(client)) => {
                     self.report(&decision);
-                    let why = Remark::GoAgentRuns.sentence("");
+                    let why = IdentityEvent::GoAgentRuns.sentence("");
                     self.lease_gate.set(Permission::Not(why));
                     evidence.installed = takeover::until_go_agent_is_gone(client, namespace).await;
                     self.shared_state.clear("identity.go-agent-runs");

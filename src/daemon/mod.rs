@@ -19,7 +19,7 @@ use smol::{
 };
 
 use crate::{
-    config::{self, LogFormat, Provisional, Settings, Sources, Surroundings},
+    config::{self, LogFormat, Provisional, ServiceEnvironment, Settings, Sources},
     core::{VERSION, link::Command, safe_mode::Mode, series::Tick, stall::Job, verdict::Stage},
     dashboard::Topic,
     error::{Error, Exit, Result},
@@ -54,7 +54,7 @@ use crate::{
         state::SharedState,
         stream::Stream,
         telemetry::{
-            cluster, last_words, liveness::Pulse, observe, publisher::Publisher, remote_write,
+            cluster, last_words, liveness::Liveness, observe, publisher::Publisher, remote_write,
             sample::Sampler,
         },
     },
@@ -115,7 +115,7 @@ pub fn run(sources: Sources) -> std::result::Result<Exit, Vec<Error>> {
     ended
 }
 
-fn form(settings: config::Log, surroundings: &Surroundings) -> log::Form {
+fn form(settings: config::Log, surroundings: &ServiceEnvironment) -> log::Form {
     log::Form {
         format: log_format(settings.format, surroundings.journal_stream.as_deref()),
         level: settings.level,
@@ -161,7 +161,7 @@ async fn begin(
     };
     let settings = settings?;
     drop(watched);
-    log::reform(form(settings.log, &settings.surroundings));
+    log::reconfigure(form(settings.log, &settings.surroundings));
     let live = Box::pin(live(settings, lines, (starting, start), signals));
     live.await.map_err(|error| vec![error])
 }
@@ -276,7 +276,7 @@ async fn live(
     agent.notifier.ready("starting");
     stop_signal(&mut signals, start)
         .or(start.watch())
-        .or(agent.meet_cluster(start))
+        .or(agent.restart_on_cluster(start))
         .await;
     agent.notifier.stopping();
     ::log::info!("stopping");
@@ -314,7 +314,7 @@ async fn wait(time: Duration) {
 
 /// Tells the service manager that the executor runs, for as long as it does: no task that waits for
 /// a disk or for the network holds this up.
-async fn keep_alive(surroundings: Surroundings) {
+async fn keep_alive(surroundings: ServiceEnvironment) {
     let Some(within_us) = surroundings.watchdog_us else {
         return;
     };
@@ -355,7 +355,7 @@ struct Agent {
     network: Network,
     cluster: Option<Client>,
     known: Rc<cluster::Known>,
-    pulse: Option<Rc<Pulse>>,
+    liveness: Option<Rc<Liveness>>,
     rights: Option<Rc<Rights>>,
     apps: Option<Rc<Apps>>,
     lease_gate: Rc<LeaseGate>,
@@ -385,7 +385,7 @@ impl Agent {
         let cluster = parts::cluster(machine.cluster, &network, &shared_state, (&executor, &jobs));
         // In safe mode nobody looks at the cluster beside the link.
         let watched = cluster.as_ref().filter(|_| mode.is_normal());
-        let pulse = parts::liveness(watched, &shared_state);
+        let liveness = parts::liveness(watched, &shared_state);
         let delegate = parts::delegate(&settings, cluster.as_ref(), notes);
         let shared = (&store, notes, &shared_state);
         let revocation = parts::revocation(&settings, delegate.as_ref(), shared);
@@ -436,7 +436,7 @@ impl Agent {
             network,
             cluster,
             known: Rc::default(),
-            pulse,
+            liveness,
             rights,
             apps,
             lease_gate,
@@ -494,7 +494,7 @@ impl Agent {
             stream: Rc::clone(&self.stream),
             publisher: Rc::clone(&self.publisher),
             sources: self.sources(),
-            pulse: self.pulse.clone(),
+            liveness: self.liveness.clone(),
             rights: self.rights.clone(),
             apps: self.apps.clone(),
             app_operators: self.settings.app_operators.clone(),
@@ -547,8 +547,8 @@ impl Agent {
 
     /// Finds out whether the cluster answers, where there is one.
     async fn check_liveness(self: Rc<Self>) {
-        if let Some(pulse) = &self.pulse {
-            pulse.run().await;
+        if let Some(liveness) = &self.liveness {
+            liveness.run().await;
         }
     }
 

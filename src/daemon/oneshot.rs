@@ -25,9 +25,9 @@ const CLOSED: u16 = 1000;
 /// Result of a trial of a token.
 #[derive(Debug)]
 pub enum TrialResult {
-    /// The control plane lets an agent in with it.
+    /// The token was accepted.
     Taken,
-    /// It does not.
+    /// The token was refused.
     Refused(Error),
     /// Nobody could be asked: no network, or a control plane that has trouble of its own.
     NotAsked(Error),

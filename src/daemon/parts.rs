@@ -12,7 +12,9 @@ use smol::Timer;
 
 use super::VERSION;
 use crate::{
-    config::{ControlPlane, DEFAULT_FILE, Origin, RemoteWrite, Roots, Settings, Surroundings},
+    config::{
+        ControlPlane, DEFAULT_FILE, Origin, RemoteWrite, Roots, ServiceEnvironment, Settings,
+    },
     core::{
         doctor::is_behind,
         gateway,
@@ -36,7 +38,7 @@ use crate::{
     kube::{
         self, Client,
         kubeconfig::{self, Source},
-        rbac::{Manifest, Reach},
+        rbac::{GrantScope, Manifest},
     },
     link::dial::Caller,
     net::{
@@ -75,7 +77,7 @@ use crate::{
         stream::Stream,
         telemetry::{
             events::Events,
-            liveness::Pulse,
+            liveness::Liveness,
             publisher::Publisher,
             sample::{self, Sampler},
         },
@@ -84,7 +86,7 @@ use crate::{
 
 /// Number of tries to save an identity while the disk is busy.
 const KEEP_TRIES: u32 = 5;
-const KEEP_AGAIN: Duration = Duration::from_secs(2);
+const KEEP_RETRY_WAIT: Duration = Duration::from_secs(2);
 
 /// The condition of a clock that is certainly wrong; the doctor's check of it has the same name.
 const CLOCK: &str = "clock.wrong";
@@ -289,7 +291,7 @@ pub(super) struct FoundCluster {
 
 impl FoundCluster {
     /// Looks for it. Blocking.
-    pub(super) fn read(named: Option<&Path>, around: &Surroundings) -> Option<Self> {
+    pub(super) fn read(named: Option<&Path>, around: &ServiceEnvironment) -> Option<Self> {
         let source = source(named, around)?;
         // Unreadable now may be readable later (k3s writes its file at its start): the watch says
         // what is wrong until then.
@@ -298,7 +300,7 @@ impl FoundCluster {
     }
 
     /// The cluster while its files cannot be read: there is one, and the watch reads them again.
-    pub(super) fn unread(named: Option<&Path>, around: &Surroundings) -> Self {
+    pub(super) fn unread(named: Option<&Path>, around: &ServiceEnvironment) -> Self {
         Self {
             source: chosen(named, around),
             server: None,
@@ -306,7 +308,7 @@ impl FoundCluster {
     }
 }
 
-fn chosen(named: Option<&Path>, around: &Surroundings) -> Source {
+fn chosen(named: Option<&Path>, around: &ServiceEnvironment) -> Source {
     Source::choose(
         named.and_then(Path::to_str),
         around.kubernetes_host.as_deref(),
@@ -315,7 +317,7 @@ fn chosen(named: Option<&Path>, around: &Surroundings) -> Source {
 }
 
 /// Source of the access to the cluster; `None` if none is configured and none is found. Blocking.
-pub(super) fn source(named: Option<&Path>, around: &Surroundings) -> Option<Source> {
+pub(super) fn source(named: Option<&Path>, around: &ServiceEnvironment) -> Option<Source> {
     let source = chosen(named, around);
     match (&source, named) {
         (Source::Files(paths), None) if !paths.iter().any(|path| path.exists()) => None,
@@ -400,8 +402,8 @@ pub(super) fn profile(settings: &Settings) -> Profile {
 /// Manifest of the rights that the agent needs at the access level of the settings.
 pub(super) fn manifest(settings: &Settings) -> Manifest {
     let reach = match settings.access.level {
-        Level::Full => Reach::Full,
-        Level::Managed | Level::ReadOnly | Level::Off => Reach::Managed,
+        Level::Full => GrantScope::Full,
+        Level::Managed | Level::ReadOnly | Level::Off => GrantScope::Managed,
     };
     let namespace = settings.agent.namespace.clone();
     Manifest::new(namespace, settings.access.pod_security, reach).exposing(settings.access.expose)
@@ -529,8 +531,8 @@ pub(super) fn delegate(
 pub(super) fn liveness(
     client: Option<&Client>,
     shared_state: &Rc<SharedState>,
-) -> Option<Rc<Pulse>> {
-    client.map(|client| Rc::new(Pulse::new(client.clone(), Rc::clone(shared_state))))
+) -> Option<Rc<Liveness>> {
+    client.map(|client| Rc::new(Liveness::new(client.clone(), Rc::clone(shared_state))))
 }
 
 /// Comparison of the cluster's rights with the manifest.
@@ -645,7 +647,7 @@ pub(super) async fn keep(store: &store::Handle, identity: Identity) {
             Ok(_) => return,
             Err(failure @ (store::Failure::Busy | store::Failure::Slow)) => {
                 log::debug!("the identity is not on disk yet: {failure}");
-                Timer::after(KEEP_AGAIN).await;
+                Timer::after(KEEP_RETRY_WAIT).await;
             }
             Err(failure) => {
                 log::warn!("the identity is not on disk: {failure}");

@@ -32,7 +32,7 @@ impl Agent {
     /// Waits until a cluster appears on a machine that had none, and has the next start connect to
     /// it. It never returns where there is one, or where no service manager would start the agent
     /// again.
-    pub(super) async fn meet_cluster(&self, start: &Start) {
+    pub(super) async fn restart_on_cluster(&self, start: &Start) {
         let around = &self.settings.surroundings;
         if self.cluster.is_some() || around.runtime_directory.is_none() {
             return future::pending().await;
@@ -122,8 +122,8 @@ impl Agent {
                 let read = move || super::doctor::subject(Ok(&settings), &settings.keeper.socket);
                 let subject = jobs.run(Job::Certificate, read).await;
                 let subject = subject
-                    .unwrap_or_else(|error| doctor::Subject::unread(error, state_dir, keeper));
-                doctor::look(&subject).await
+                    .unwrap_or_else(|error| doctor::DoctorTarget::unread(error, state_dir, keeper));
+                doctor::run(&subject).await
             })
         })
     }

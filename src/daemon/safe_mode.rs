@@ -8,7 +8,7 @@ use std::{cell::Cell, path::PathBuf};
 use smol::{Timer, future};
 
 use crate::{
-    config::Surroundings,
+    config::ServiceEnvironment,
     core::{
         health::Severity,
         safe_mode::{self, Mode, RECORD, SETTLED_AFTER, Starts},
@@ -31,7 +31,7 @@ pub(super) struct Start {
 
 impl Start {
     /// Records a start.
-    pub(super) fn begin(around: &Surroundings) -> Self {
+    pub(super) fn begin(around: &ServiceEnvironment) -> Self {
         let directory = around.runtime_directory.as_ref();
         let path = directory.map(|directory| directory.join(RECORD));
         let (starts, mode) = path.as_ref().map_or_else(
@@ -129,9 +129,9 @@ mod tests {
     use super::*;
 
     fn start(directory: &tempfile::TempDir) -> Start {
-        Start::begin(&Surroundings {
+        Start::begin(&ServiceEnvironment {
             runtime_directory: Some(directory.path().to_owned()),
-            ..Surroundings::default()
+            ..ServiceEnvironment::default()
         })
     }
 
@@ -151,7 +151,11 @@ mod tests {
     #[test]
     fn without_a_service_manager_nothing_is_counted() {
         for _ in 0..=safe_mode::EARLY_ENDS_MAX {
-            assert!(Start::begin(&Surroundings::default()).mode().is_normal());
+            assert!(
+                Start::begin(&ServiceEnvironment::default())
+                    .mode()
+                    .is_normal()
+            );
         }
     }
 
@@ -160,9 +164,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let gone = directory.path().join("gone");
         for _ in 0..=safe_mode::EARLY_ENDS_MAX {
-            let around = Surroundings {
+            let around = ServiceEnvironment {
                 runtime_directory: Some(gone.clone()),
-                ..Surroundings::default()
+                ..ServiceEnvironment::default()
             };
             assert!(Start::begin(&around).mode().is_normal());
         }

@@ -1,5 +1,5 @@
-//! The first moments: what is said on the socket and on the port of this machine, and to the
-//! service manager, while a disk holds up the start.
+//! Startup: answers on the socket and the local port, and to the service manager, until the
+//! databases are open.
 //!
 //! It answers from memory. The socket and the port stay open when the whole agent takes over, so
 //! that nobody finds them closed; connections end, and clients come again.
@@ -24,7 +24,7 @@ use crate::{
     config::{Loaded, Provisional, Settings},
     core::authorization::{Role, View},
     dashboard::{
-        Answering, Answers, ApiRequest, Away, Hub, Reply, Server, Session, Site, StatusCode,
+        Answering, Answers, ApiRequest, Hub, Rejection, Reply, Server, Session, Site, StatusCode,
     },
     error::Result,
     executor::Executor,
@@ -38,16 +38,16 @@ use crate::{
 };
 
 /// A start that is over by then needs no page of its own.
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 /// Interval between tries to listen, and between words to the service manager.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_WAIT: Duration = Duration::from_secs(2);
 
 /// An agent that is not whole yet.
 pub(super) struct Starting {
     pub(super) executor: Rc<Executor>,
     pub(super) shared_state: Rc<SharedState>,
     pub(super) jobs: Jobs,
-    /// True once it took longer than [`PATIENCE`].
+    /// True once it took longer than [`TIMEOUT`].
     is_late: Cell<bool>,
     listeners: Rc<Listeners>,
 }
@@ -188,7 +188,7 @@ impl Starting {
     /// Serves what is known so far, until it is dropped.
     async fn serve(&self, addresses: &Addresses, notifier: &Notifier) {
         if !self.is_late.get() {
-            Timer::after(PATIENCE).await;
+            Timer::after(TIMEOUT).await;
             self.is_late.set(true);
         }
         let answers = Rc::new(Early(Rc::clone(&self.shared_state)));
@@ -214,7 +214,7 @@ impl Starting {
         notifier.ready("starting");
         let reported = async {
             while notifier.is_heard() {
-                Timer::after(AGAIN).await;
+                Timer::after(RETRY_WAIT).await;
                 notifier.status(&status::verdict(&self.shared_state).sentence);
             }
         };
@@ -249,7 +249,7 @@ impl Starting {
                 server.serve(executor, Rc::clone(site)).await;
             }
             slot.take();
-            Timer::after(AGAIN).await;
+            Timer::after(RETRY_WAIT).await;
         }
     }
 
@@ -296,7 +296,7 @@ impl Answers for Early {
     }
 
     // Counted by the whole agent.
-    fn turned_away(&self, _why: Away) {}
+    fn turned_away(&self, _why: Rejection) {}
 
     fn accept_failed(&self, error: &io::Error) -> Duration {
         self.0.accept_failed(error)

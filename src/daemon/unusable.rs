@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Interval between looks at settings with a mistake. The files are short.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_WAIT: Duration = Duration::from_secs(5);
 
 /// Reads the settings until they can be used. `None`: problems to stop. Without a service manager
 /// their mistakes are returned at once, to whoever typed the command.
@@ -71,7 +71,7 @@ fn changed(
             if loaded.problems().is_empty() || !is_told {
                 return loaded;
             }
-            Timer::after(AGAIN).await;
+            Timer::after(RETRY_WAIT).await;
         }
     }
 }

@@ -29,7 +29,7 @@ pub trait Answers: 'static {
     fn report(&self, request: &ApiRequest) -> SessionReport;
 
     /// A connection was rejected before its request.
-    fn turned_away(&self, why: Away);
+    fn turned_away(&self, why: Rejection);
 
     /// The kernel refused to hand a connection over. Returns the time until the next try.
     fn accept_failed(&self, error: &io::Error) -> Duration;
@@ -44,7 +44,7 @@ pub trait Answers: 'static {
 
 /// Reasons to reject a connection before its request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Away {
+pub enum Rejection {
     /// All slots were taken, or this one was held by an idle connection that had to give it up.
     Full,
     /// A head, or what comes before it on an encrypted connection, was begun and did not end in

@@ -149,7 +149,7 @@ impl Origin {
                 let served = served.map_err(stale)?;
                 let held = validity(served.certificate());
                 let ended = held.and_then(|held| term(held, time, Duration::ZERO));
-                if let Some(doubt) = ended.or_else(|| stranger(&served, names)) {
+                if let Some(doubt) = ended.or_else(|| uncovered_name(&served, names)) {
                     return Err(stale(doubt));
                 }
                 held.map(|(_, to)| to)
@@ -170,8 +170,8 @@ fn of_user(certificate: &Path, key: &Path, names: &[String], time: Time) -> Resu
     let read = |setting: &str, path: &Path| {
         files::read(path, FILE_BYTES_MAX).map_err(|error| {
             let fix = format!(
-                "let the user of the agent read what {setting} names: a copy in /etc/pipeops-agent that a hook of the renewal makes \
-                 (install -m 600 -o pipeops-agent …); or remove dashboard.cert_file and dashboard.key_file, and it makes one for itself"
+                "make {setting} readable for the user pipeops-agent: copy it in a renewal hook (install -m 600 -o pipeops-agent …); \
+                 or remove dashboard.cert_file and dashboard.key_file to use a self-signed certificate"
             );
             error.fix(fix)
         })
@@ -197,7 +197,7 @@ fn of_user(certificate: &Path, key: &Path, names: &[String], time: Time) -> Resu
             "use a certificate in {} that also contains it, or remove it from dashboard.names",
             certificate.display()
         );
-        stranger(&served, names).map(|doubt| doubt.fix(fix))
+        uncovered_name(&served, names).map(|doubt| doubt.fix(fix))
     };
     Ok(Loaded {
         doubt: ends.or_else(|| files::exposed(key)).or_else(is_strange),
@@ -221,8 +221,8 @@ fn term((from, to): (Wall, Wall), time: Time, soon: Duration) -> Option<Error> {
     )))
 }
 
-/// The first of these names that it is not for.
-fn stranger(served: &Served, names: &[String]) -> Option<Error> {
+/// Error for the first of these names that the certificate is not for.
+fn uncovered_name(served: &Served, names: &[String]) -> Option<Error> {
     let name = names.iter().find(|name| !served.is_for(name))?;
     Some(Error::new(format!(
         "the certificate of the dashboard is not for {name}"

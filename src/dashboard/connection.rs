@@ -9,7 +9,7 @@ use smol::{
     net::TcpStream,
 };
 
-use super::answers::{Away, From};
+use super::answers::{From, Rejection};
 use crate::net::served::Served;
 
 /// Deadline of the TLS handshake, from the connection on.
@@ -76,7 +76,7 @@ impl Accepted {
 
     /// Returns the stream that carries HTTP; nothing if the peer went away, or never sent anything:
     /// browsers open connections in advance.
-    pub(super) async fn arrive(self) -> Result<(Stream, Protocol), Option<Away>> {
+    pub(super) async fn arrive(self) -> Result<(Stream, Protocol), Option<Rejection>> {
         match self {
             Self::Plain(stream, from) => Ok((stream, Protocol::Expected(from))),
             Self::Tls(stream, address, served) => shake_hands(stream, address, served).await,
@@ -88,7 +88,7 @@ async fn shake_hands(
     stream: TcpStream,
     address: IpAddr,
     served: Served,
-) -> Result<(Stream, Protocol), Option<Away>> {
+) -> Result<(Stream, Protocol), Option<Rejection>> {
     // One deadline for all of it.
     let mut deadline = Timer::after(HANDSHAKE_DEADLINE);
     let mut first = [0];
@@ -105,7 +105,7 @@ async fn shake_hands(
     }
     let late = async {
         deadline.await;
-        Err(Some(Away::Slow))
+        Err(Some(Rejection::Slow))
     };
     let shaken = async {
         served.accept(stream).await.map_err(|error| {

@@ -20,7 +20,7 @@ use smol::{
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use super::{
-    answers::Away,
+    answers::Rejection,
     connection::{Accepted, Protocol, Source, Stream},
     reply::{Reply, Sending},
     site::{Site, StreamPermit},
@@ -108,11 +108,11 @@ impl Connections {
             }
             Ok(accepted) if self.has_room(accepted.source()) => self.serve(accepted),
             Ok(Accepted::Plain(stream, _)) if self.refused.len() < CONNECTIONS_MAX => {
-                self.site.answers.turned_away(Away::Full);
+                self.site.answers.turned_away(Rejection::Full);
                 self.refused.push(self.executor.spawn(refuse(stream)));
             }
             // A flood, or one that would have to agree on keys to be told: closed without a word.
-            Ok(_) => self.site.answers.turned_away(Away::Full),
+            Ok(_) => self.site.answers.turned_away(Rejection::Full),
         }
         // Who was accepted gets a turn before the next one is: a thousand that say nothing must not
         // push out one that does.
@@ -148,7 +148,7 @@ impl Connections {
             return false;
         };
         drop(self.served.swap_remove(longest));
-        self.site.answers.turned_away(Away::Full);
+        self.site.answers.turned_away(Rejection::Full);
         true
     }
 
@@ -267,9 +267,9 @@ async fn answer(site: Rc<Site>, accepted: Accepted, mark: Mark) {
     // Whoever keeps a connection for later, and lets it be, is not slow.
     let is_slow = error.is_timeout() && matches!(doing.get(), Activity::Begins(_));
     if is_slow {
-        site.answers.turned_away(Away::Slow);
+        site.answers.turned_away(Rejection::Slow);
     } else if error.is_parse() {
-        site.answers.turned_away(Away::Unreadable);
+        site.answers.turned_away(Rejection::Unreadable);
     }
 }
 

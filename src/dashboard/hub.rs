@@ -177,9 +177,10 @@ impl Hub {
         .await;
     }
 
-    /// Nobody comes back any more: nothing is kept until somebody watches. Who comes with a number
-    /// from before is told that it missed something. While somebody watches, nothing happens.
-    pub fn rest(&self) {
+    /// Drops the events that are kept for viewers that come back, and keeps none until somebody
+    /// watches. A viewer with an earlier number is told that it missed something. While somebody
+    /// watches, nothing happens.
+    pub fn drop_backlog(&self) {
         if self.viewers.get() > 0 || !self.is_kept.replace(false) {
             return;
         }
@@ -415,7 +416,7 @@ mod tests {
         let mut watch = hub.watch(topics("logs"), None);
         hub.publish(Topic::Logs, "1");
         read(&mut watch);
-        hub.rest();
+        hub.drop_backlog();
         assert!(hub.is_heard(), "somebody watches");
         drop(watch);
         hub.publish(Topic::Logs, "2");
@@ -423,7 +424,7 @@ mod tests {
         let sent = read(&mut back);
         assert_eq!(sent, "retry: 1000\n\nid: 102\nevent: log\ndata: 2\n\n");
         drop(back);
-        hub.rest();
+        hub.drop_backlog();
         assert!(!hub.is_heard());
         hub.publish(Topic::Logs, "3");
         let mut late = hub.watch(topics("logs"), Some(102));

@@ -21,7 +21,7 @@ mod socket;
 /// folder.
 pub const OWN_FILE: &str = "dashboard.pem";
 
-pub use answers::{Answering, Answers, ApiRequest, Away, Caller, From, Session};
+pub use answers::{Answering, Answers, ApiRequest, Caller, From, Rejection, Session};
 pub use certificate::{Loaded, Origin, Shown, Time};
 pub use connections::CONNECTIONS_MAX;
 pub use hub::{Hub, NoTopics, Topic, Topics, Watch};

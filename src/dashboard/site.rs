@@ -25,7 +25,7 @@ use super::{
     reply::Reply,
 };
 use crate::{
-    core::authorization::{self, Fault, Own, Role, Transport, View, What},
+    core::authorization::{self, Builtin, Fault, Responder, Role, Transport, View},
     wire::api::Health,
 };
 
@@ -161,8 +161,8 @@ impl Site {
         let by_session = asked.caller.session.is_some();
         let cookie = asked.cookie.clone().filter(|_| by_session);
         let reply = match what {
-            What::Own(own) => self.own_answer(own, &asked),
-            What::Agent(view) => self.ask(view, asked, request.into_body()).await,
+            Responder::Builtin(own) => self.own_answer(own, &asked),
+            Responder::Agent(view) => self.ask(view, asked, request.into_body()).await,
         };
         if !reply.flows() {
             return (reply, None);
@@ -188,7 +188,7 @@ impl Site {
         &self,
         request: &Request<Incoming>,
         from: Option<From>,
-    ) -> Result<(What, ApiRequest), Reply> {
+    ) -> Result<(Responder, ApiRequest), Reply> {
         let Some(from) = from else {
             let error = "the kernel does not identify the user of the socket";
             return Err(Reply::refusal(StatusCode::FORBIDDEN, error, None));
@@ -238,7 +238,7 @@ impl Site {
             has_body: !request.body().is_end_stream(),
             role: caller.role,
         };
-        let (route, id) = authorization::judge(&asked).map_err(|fault| said(&fault))?;
+        let (route, id) = authorization::judge(&asked).map_err(|fault| reply_for(&fault))?;
         let asked = ApiRequest {
             id: id.to_owned(),
             body: Bytes::new(),
@@ -314,7 +314,7 @@ impl Site {
                     Some("?topics=status,ticks,events,logs,changes, or some of them"),
                 );
             }
-            Err(NoTopics::NotForYou) => return said(&Fault::Unknown),
+            Err(NoTopics::NotForYou) => return reply_for(&Fault::Unknown),
         };
         let mut watch = self.hub.watch(topics, asked.last_event_id);
         if topics.has(Topic::Status)
@@ -325,18 +325,18 @@ impl Site {
         Reply::flowing("text/event-stream", Box::pin(watch))
     }
 
-    fn own_answer(&self, own: Own, asked: &ApiRequest) -> Reply {
+    fn own_answer(&self, own: Builtin, asked: &ApiRequest) -> Reply {
         match own {
-            Own::Page => {
+            Builtin::Page => {
                 let sees = asked.caller.role >= Role::Anonymous;
                 let status = sees.then(|| self.answers.status());
                 let session = self.answers.report(asked);
                 page::page(&session, status.as_ref(), asked.cache.takes_gzip)
             }
-            Own::Stream => self.stream(asked),
-            Own::Asset => assets::reply(&asked.id, &asked.cache),
-            Own::Description => assets::reply("openapi.json", &asked.cache),
-            Own::Health => Reply::json(&Health::default()),
+            Builtin::Stream => self.stream(asked),
+            Builtin::Asset => assets::reply(&asked.id, &asked.cache),
+            Builtin::Description => assets::reply("openapi.json", &asked.cache),
+            Builtin::Health => Reply::json(&Health::default()),
         }
     }
 }
@@ -386,7 +386,7 @@ async fn read(body: Incoming, bytes_max: usize) -> Result<Bytes, Reply> {
     whole.or(late).await
 }
 
-fn said(fault: &Fault) -> Reply {
+fn reply_for(fault: &Fault) -> Reply {
     let (code, error, fix) = match fault {
         Fault::OtherMachine => (
             StatusCode::MISDIRECTED_REQUEST,

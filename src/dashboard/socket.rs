@@ -96,7 +96,7 @@ fn refuse_taken(path: &Path) -> Result<()> {
     if !found.file_type().is_socket() {
         return Err(Error::new(what())
             .why("it is not a socket")
-            .fix(format!("look at it, then: rm {}", path.display())));
+            .fix(format!("inspect it, then: rm {}", path.display())));
     }
     match Plain::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),

@@ -89,9 +89,9 @@ impl<W: Write> Write for Sealer<W> {
     }
 }
 
-/// The means to read a file.
+/// Key to decrypt a file.
 #[derive(Clone, Copy, Debug)]
-pub enum Means<'a> {
+pub enum DecryptionKey<'a> {
     /// Its own key, for whoever wrote it.
     Key(&'a FileKey),
     /// Private keys of recipients.
@@ -112,7 +112,7 @@ pub struct Opener<R: Read> {
 
 impl<R: BufRead> Opener<R> {
     /// Reads the header. The outer error is one of reading.
-    pub fn new(mut from: R, means: Means<'_>) -> io::Result<Result<Self, Unreadable>> {
+    pub fn new(mut from: R, means: DecryptionKey<'_>) -> io::Result<Result<Self, Unreadable>> {
         let mut header = String::new();
         let mut limited = (&mut from).take(HEADER_BYTES_MAX);
         loop {
@@ -133,8 +133,8 @@ impl<R: BufRead> Opener<R> {
             }
         }
         let key = match means {
-            Means::Key(key) => key.clone(),
-            Means::Identities(identities) => match FileKey::of(&header, identities) {
+            DecryptionKey::Key(key) => key.clone(),
+            DecryptionKey::Identities(identities) => match FileKey::of(&header, identities) {
                 Ok(key) => key,
                 Err(unreadable) => return Ok(Err(unreadable)),
             },
@@ -234,7 +234,7 @@ mod tests {
     /// The end as the test vectors name it, and everything that came out before.
     fn opened(file: &[u8], identities: &[Identity]) -> (&'static str, Vec<u8>) {
         let mut text = Vec::new();
-        let end = match Opener::new(file, Means::Identities(identities)) {
+        let end = match Opener::new(file, DecryptionKey::Identities(identities)) {
             Err(_) => "payload failure",
             Ok(Err(Unreadable::Header)) => "header failure",
             Ok(Err(Unreadable::NoMatch)) => "no match",

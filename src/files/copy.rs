@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Bytes read at a time; progress is told after each.
-const PIECE: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Hash and length of a file.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -99,7 +99,7 @@ pub fn pass(
     progress: &mut dyn FnMut(u64),
 ) -> io::Result<Sum> {
     let mut context = Context::new(&SHA256);
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; CHUNK_BYTES];
     let mut bytes = 0_u64;
     loop {
         let length = match from.read(&mut piece) {

@@ -29,7 +29,7 @@ const FOLDERS: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
 /// Interval between checks on a silent program.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The same once it has closed both streams: it is about to end.
-const LOOK_AT_END: Duration = Duration::from_millis(5);
+const POLL_INTERVAL_AT_END: Duration = Duration::from_millis(5);
 /// Number of tries of a program whose file is being written, and the milliseconds between two of
 /// them.
 const BUSY_TRIES: u32 = 50;
@@ -88,8 +88,8 @@ pub fn find(root: &Path, name: &str) -> Option<PathBuf> {
     candidates.find(is_program)
 }
 
-/// Surroundings of a program that needs more than its arguments.
-pub struct Surroundings<'a> {
+/// Options of a program that needs more than its arguments.
+pub struct ProcessOptions<'a> {
     /// Variables, in addition to the few that every program gets.
     pub variables: &'a [(&'a str, &'a str)],
     /// Working directory.
@@ -98,10 +98,10 @@ pub struct Surroundings<'a> {
     pub guard: &'a dyn Fn() -> Option<String>,
 }
 
-impl std::fmt::Debug for Surroundings<'_> {
+impl std::fmt::Debug for ProcessOptions<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Variables may be secret.
-        f.debug_tuple("Surroundings").field(&self.folder).finish()
+        f.debug_tuple("ProcessOptions").field(&self.folder).finish()
     }
 }
 
@@ -109,7 +109,7 @@ impl std::fmt::Debug for Surroundings<'_> {
 /// is not there, could not be started or did not end; how it ended is for the caller to judge. It
 /// blocks.
 pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<ProgramEnd> {
-    let nothing = Surroundings {
+    let nothing = ProcessOptions {
         variables: &[],
         folder: Path::new("/"),
         guard: &|| None,
@@ -122,7 +122,7 @@ pub fn run_in(
     root: &Path,
     argv: &[&str],
     limits: Limits,
-    surroundings: &Surroundings<'_>,
+    surroundings: &ProcessOptions<'_>,
 ) -> Result<ProgramEnd> {
     let what = || format!("cannot run {:?}", argv.join(" "));
     let Some((name, arguments)) = argv.split_first() else {
@@ -236,7 +236,7 @@ fn follow(
         }
         let is_silent = streams.iter().all(|stream| stream.pipe.is_none());
         let pause = if is_silent {
-            LOOK_AT_END
+            POLL_INTERVAL_AT_END
         } else {
             POLL_INTERVAL
         };
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn a_guard_ends_a_program_in_its_surroundings() {
         let folder = tempfile::tempdir().unwrap();
-        let surroundings = Surroundings {
+        let surroundings = ProcessOptions {
             variables: &[("WORD", "seen"), ("HOME", "/nowhere")],
             folder: folder.path(),
             guard: &|| {

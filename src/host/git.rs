@@ -16,7 +16,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use nix::unistd::{getegid, geteuid};
 
 use super::{
-    exec::{self, Limits, ProgramEnd, Surroundings},
+    exec::{self, Limits, ProcessOptions, ProgramEnd},
     random,
 };
 use crate::{
@@ -396,7 +396,7 @@ impl Session<'_> {
             is_too_large.set(is_fetch && folder_bytes(self.folder) > self.git.bytes_max);
             is_too_large.get().then(|| "it is too large".to_owned())
         };
-        let surroundings = Surroundings {
+        let surroundings = ProcessOptions {
             variables: &variables,
             folder: self.folder,
             guard: &guard,

@@ -330,7 +330,7 @@ pub(super) fn changed(path: &str) -> Error {
     Error::new(format!(
         "{path} was changed by something else in the meantime"
     ))
-    .fix(format!("look at it: ls -l {path}"))
+    .fix(format!("inspect it: ls -l {path}"))
 }
 
 /// Makes a name durable that was made or removed. Where its directory is gone, so is the name.

@@ -163,8 +163,8 @@ fn is_suspicious(line: &str) -> bool {
     speaks && !line.starts_with("secrets-encryption:")
 }
 
-/// Output of a program that speaks of all rules.
-fn said(system: &System, argv: &[&str]) -> Option<String> {
+/// Output of a program that lists all rules.
+fn output_of(system: &System, argv: &[&str]) -> Option<String> {
     let within = Limits {
         output_bytes_max: 8 << 20,
         ..Limits::SHORT
@@ -175,7 +175,7 @@ fn said(system: &System, argv: &[&str]) -> Option<String> {
 
 /// Rules of both backends.
 fn all_rules(system: &System) -> [Option<String>; 2] {
-    let save = |program| said(system, &[program]);
+    let save = |program| output_of(system, &[program]);
     [
         save("iptables-nft-save").or_else(|| save("iptables-save")),
         save("iptables-legacy-save"),
@@ -198,7 +198,7 @@ fn iptables(system: &System, found: &mut FactTexts) {
     };
     tell(
         "version",
-        said(system, &["iptables", "--version"]).map(|text| text.trim().to_owned()),
+        output_of(system, &["iptables", "--version"]).map(|text| text.trim().to_owned()),
     );
     let [nft, legacy] = all_rules(system);
     let rules = |text: &String| text.lines().filter(|line| line.starts_with("-A")).count();

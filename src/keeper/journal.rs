@@ -205,7 +205,7 @@ impl LockedJournal {
         Ok(())
     }
 
-    /// Forgets the oldest changes that were taken back, or that have no way back and are over, such
+    /// Removes the oldest changes that were taken back, or that have no way back and are over, such
     /// as repairs of k3s. What can be taken back is never forgotten, nor is the newest: it has the
     /// last number.
     pub(super) fn prune(&self) -> Result<()> {

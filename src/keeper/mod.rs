@@ -16,7 +16,7 @@ pub mod update;
 
 use std::path::{Path, PathBuf};
 
-pub use server::{Allowed, Server, rest};
+pub use server::{Allowed, Server, wait_for_connection};
 pub use system::Watch;
 
 use self::{
@@ -45,12 +45,12 @@ use crate::{
 pub struct Keeper {
     system: System,
     directory: PathBuf,
-    reach: Reach,
+    reach: Confinement,
 }
 
-/// The part of the machine that this process can change.
+/// Confinement of this process: the part of the machine that it can change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Reach {
+pub enum Confinement {
     /// All of it.
     Host,
     /// The rest that the sandbox of its service leaves: no mounts, no other processes.
@@ -64,14 +64,14 @@ impl Keeper {
         Self {
             system: System::new(root),
             directory: directory.to_owned(),
-            reach: Reach::Host,
+            reach: Confinement::Host,
         }
     }
 
     /// The same in a sandbox: an interrupted change of k3s is left to a process that has none.
     #[must_use]
     pub fn in_sandbox(mut self) -> Self {
-        self.reach = Reach::Sandbox;
+        self.reach = Confinement::Sandbox;
         self
     }
 
@@ -180,7 +180,7 @@ impl Keeper {
             return Err(Error::new(format!("cannot undo {id}")).why(why));
         }
         if k3s::is_k3s(&record) {
-            if self.reach == Reach::Sandbox {
+            if self.reach == Confinement::Sandbox {
                 return Err(Error::new(format!("cannot undo {id} from here"))
                     .why("this service is sandboxed and cannot make that change")
                     .fix(undo_command(id)));
@@ -246,7 +246,7 @@ impl Keeper {
     fn settle(&self, journal: &LockedJournal) -> Result<Vec<Done>> {
         let open = journal.records()?.into_iter();
         let open = open.filter(|record| record.outcome.is_none());
-        let open = open.filter(|record| self.reach == Reach::Host || !k3s::is_k3s(record));
+        let open = open.filter(|record| self.reach == Confinement::Host || !k3s::is_k3s(record));
         open.map(|record| {
             self.system.tell(&format!("going on with {}", record.id()));
             log::info!("{}: going on with it", record.id());

@@ -273,7 +273,7 @@ impl Server {
 /// It is the first thing that the program does: each function that runs brings 64 KB of the program
 /// into memory, and without a service manager that holds the socket one process has to stay.
 /// Signals act as in any program meanwhile: nothing is under way. SIGHUP waits for who logs it.
-pub fn rest() {
+pub fn wait_for_connection() {
     let input = io::stdin();
     if own_path(&input).is_some() {
         signals::unblock_ends();
@@ -320,7 +320,7 @@ fn refuse_taken(path: &Path) -> Result<()> {
     if !found.file_type().is_socket() {
         return Err(cannot()
             .why("it is not a socket")
-            .fix(format!("look at it, then: sudo rm {}", path.display())));
+            .fix(format!("inspect it, then: sudo rm {}", path.display())));
     }
     match Plain::connect(path) {
         Err(error)

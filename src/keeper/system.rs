@@ -18,7 +18,7 @@ use crate::{
     },
     error::{Error, Result, Retry},
     files::{self, Attributes},
-    host::exec::{self, Limits, ProgramEnd, Surroundings},
+    host::exec::{self, Limits, ProcessOptions, ProgramEnd},
     wire::keeper::Before,
 };
 
@@ -176,7 +176,7 @@ impl System {
         limits: Limits,
         variables: &[(&str, &str)],
     ) -> Result<ProgramEnd> {
-        let surroundings = Surroundings {
+        let surroundings = ProcessOptions {
             variables,
             folder: Path::new("/"),
             guard: &|| None,
@@ -218,7 +218,7 @@ impl System {
         if !metadata.is_file() {
             return Err(Error::new(cannot())
                 .why("it is not a regular file")
-                .fix(format!("look at it: ls -ld {path}")));
+                .fix(format!("inspect it: ls -ld {path}")));
         }
         Ok(Some(FileSnapshot {
             content: files::read(&real, FILE_BYTES_MAX)?,

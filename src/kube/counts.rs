@@ -13,8 +13,8 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Takes in what the watch says.
-    pub fn take_in(&mut self, event: &Event<Node>) {
+    /// Updates from a watch event.
+    pub fn update(&mut self, event: &Event<Node>) {
         match event {
             Event::Restarted => *self = Self::default(),
             Event::Added(node) | Event::Modified(node) => {
@@ -58,8 +58,8 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// Takes in what the watch says.
-    pub fn take_in<T>(&mut self, event: &Event<T>) {
+    /// Updates from a watch event.
+    pub fn update<T>(&mut self, event: &Event<T>) {
         match event {
             Event::Restarted => *self = Self::default(),
             Event::Added(_) => self.total += 1,
@@ -99,14 +99,14 @@ mod tests {
     #[test]
     fn nodes_are_unknown_until_synced_and_then_follow_the_watch() {
         let mut nodes = Nodes::default();
-        nodes.take_in(&Event::Restarted);
-        nodes.take_in(&Event::Added(node("a", "True")));
+        nodes.update(&Event::Restarted);
+        nodes.update(&Event::Added(node("a", "True")));
         assert_eq!(nodes.total(), None);
-        nodes.take_in(&Event::Synced);
-        nodes.take_in(&Event::Added(node("b", "False")));
+        nodes.update(&Event::Synced);
+        nodes.update(&Event::Added(node("b", "False")));
         assert_eq!((nodes.total(), nodes.ready()), (Some(2), Some(1)));
-        nodes.take_in(&Event::Modified(node("b", "True")));
-        nodes.take_in(&Event::Deleted(node("a", "True")));
+        nodes.update(&Event::Modified(node("b", "True")));
+        nodes.update(&Event::Deleted(node("a", "True")));
         assert_eq!((nodes.total(), nodes.ready()), (Some(1), Some(1)));
     }
 
@@ -118,14 +118,14 @@ mod tests {
             Event::Added(HeadOnly::default()),
             Event::Synced,
         ] {
-            pods.take_in(&event);
+            pods.update(&event);
         }
-        pods.take_in(&Event::Modified(HeadOnly::default()));
+        pods.update(&Event::Modified(HeadOnly::default()));
         assert_eq!(pods.total(), Some(1));
-        pods.take_in(&Event::<HeadOnly>::Restarted);
+        pods.update(&Event::<HeadOnly>::Restarted);
         assert_eq!(pods.total(), None);
-        pods.take_in(&Event::Deleted(HeadOnly::default()));
-        pods.take_in(&Event::<HeadOnly>::Synced);
+        pods.update(&Event::Deleted(HeadOnly::default()));
+        pods.update(&Event::<HeadOnly>::Synced);
         assert_eq!(pods.total(), Some(0));
     }
 }

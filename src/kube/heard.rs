@@ -69,8 +69,8 @@ impl Heard {
         self.silence.borrow().clone()
     }
 
-    /// Takes the API server to be silent, which ends every watch; the next byte takes that back.
-    pub fn fell_silent(&self, why: Error) {
+    /// Marks the API server as silent, which ends every watch; the next byte unmarks it.
+    pub fn set_silent(&self, why: Error) {
         self.silence.replace(Some(why));
         self.wake();
     }
@@ -134,7 +134,7 @@ mod tests {
         let heard = Heard::new(Now::default);
         assert_eq!(heard.last(), None);
         let seen = heard.chances();
-        heard.fell_silent(Error::BadRequest("no answer".to_owned()));
+        heard.set_silent(Error::BadRequest("no answer".to_owned()));
         smol::block_on(heard.silenced());
         heard.byte();
         assert_eq!(heard.silence(), None);

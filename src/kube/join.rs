@@ -141,7 +141,7 @@ pub async fn look(
         200 => {}
         401 => {
             return Err(Error::new("the server does not accept this token")
-                .why("it has expired, was revoked, or is of another server; or the servers have an agent-token of their own")
+                .why("it has expired, was revoked, or belongs to another server; or the servers have an agent-token of their own")
                 .fix("make a new one on the server: sudo pipeops-agent k3s token"));
         }
         status => {
@@ -150,7 +150,7 @@ pub async fn look(
                     "it answers {status} {} to {path}",
                     answer.head.reason
                 ))
-                .fix("look at it there: sudo pipeops-agent k3s status")
+                .fix("inspect it there: sudo pipeops-agent k3s status")
                 .retry(Retry::Soon));
         }
     }

@@ -34,11 +34,13 @@ impl UpgradedStream {
     /// Takes the stream out of hyper.
     ///
     /// # Errors
-    /// Where the connection is not one that this room made; it always is.
+    /// The connection was not made by this module, which cannot happen.
     pub(super) fn new(upgraded: hyper::upgrade::Upgraded) -> io::Result<Self> {
         let parts = upgraded
             .downcast::<FuturesIo<Stream>>()
-            .map_err(|_not_ours| io::Error::other("the upgraded connection is of another kind"))?;
+            .map_err(|_not_ours| {
+                io::Error::other("the upgraded connection has an unexpected type")
+            })?;
         Ok(Self {
             early: parts.read_buf,
             stream: parts.io.into_inner(),

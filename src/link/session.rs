@@ -356,14 +356,14 @@ impl Session {
                 Event::Ping
             }
             Message::Pong(_) => Event::Pong,
-            Message::Close(frame) => Event::Ended(SessionEnd::new(said(frame.as_ref()))),
+            Message::Close(frame) => Event::Ended(SessionEnd::new(close_reason(frame.as_ref()))),
             Message::Frame(_) => Event::Ended(SessionEnd::new("a raw frame came in")),
         };
         Poll::Ready(event)
     }
 }
 
-fn said(frame: Option<&CloseFrame>) -> String {
+fn close_reason(frame: Option<&CloseFrame>) -> String {
     match frame {
         None => "the control plane closed the session".to_owned(),
         Some(frame) if frame.reason.is_empty() => {

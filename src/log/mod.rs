@@ -102,7 +102,7 @@ impl Recent {
     }
 }
 
-/// What was written by a thread that panicked is still a line.
+/// Locks, ignoring poisoning: a line of a thread that panicked is still a line.
 fn lock_unpoisoned<T>(lock: &Lock<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -150,8 +150,8 @@ pub fn install(form: Form, clock: fn() -> Wall) -> Result<Recent> {
     Ok(recent)
 }
 
-/// Gives the logger of this process another form: the settings were read.
-pub fn reform(form: Form) {
+/// Reconfigures the logger of this process: the settings were read.
+pub fn reconfigure(form: Form) {
     if let Some(logger) = LOGGER.get() {
         logger.take_form(form);
         log::set_max_level(form.level);

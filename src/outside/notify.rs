@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use super::post::{Answered, HttpClient, Post, Wording};
+use super::post::{Answered, ErrorText, HttpClient, Post};
 use crate::{
     core::secret::Secret,
     error::{Error, Result, Retry},
     wire::notify::NotifyRequest,
 };
 
-const WORDING: Wording = Wording {
+const WORDING: ErrorText = ErrorText {
     what: "notices",
     fix: "check scheme and port of notify.url",
 };
@@ -22,7 +22,7 @@ pub struct NotifyClient(pub HttpClient);
 /// Answer of the receiver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum NotifyResponse {
-    /// They have it.
+    /// Accepted.
     Taken,
     /// Not now, with how long to wait where they said so.
     Busy(Error, Option<Duration>),
@@ -31,7 +31,7 @@ pub enum NotifyResponse {
 }
 
 impl NotifyClient {
-    /// Sends one letter. An error says that there was no answer.
+    /// Sends one notification. An error says that there was no answer.
     pub async fn send(
         &self,
         request: &NotifyRequest,
@@ -53,7 +53,7 @@ impl NotifyClient {
     }
 
     fn answer(&self, answered: &Answered) -> NotifyResponse {
-        let error = self.0.failure(WORDING).why(answered.said());
+        let error = self.0.failure(WORDING).why(answered.description());
         match answered.status.as_u16() {
             200..=299 => NotifyResponse::Taken,
             408 | 425 | 429 | 500..=599 => {

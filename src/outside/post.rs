@@ -83,9 +83,9 @@ pub(super) struct Answered {
     words: String,
 }
 
-/// Wording of an error for people.
+/// Parts of the text of an error.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wording {
+pub(super) struct ErrorText {
     /// Data that was not delivered.
     pub(super) what: &'static str,
     /// Fix if no HTTP server answers.
@@ -94,11 +94,11 @@ pub(super) struct Wording {
 
 impl HttpClient {
     /// Sends one request. An error says that there was no answer.
-    pub(super) async fn post(&self, wording: Wording, post: Post<'_>) -> Result<Answered> {
-        let work = Box::pin(self.converse(wording, post));
+    pub(super) async fn post(&self, error_text: ErrorText, post: Post<'_>) -> Result<Answered> {
+        let work = Box::pin(self.converse(error_text, post));
         let Ok(answered) = deadline(self.answer_within, work).await else {
             let why = format!("no answer within {}", in_words(self.answer_within));
-            return Err(self.failure(wording).why(why).retry(Retry::Soon));
+            return Err(self.failure(error_text).why(why).retry(Retry::Soon));
         };
         let (response, calls) = answered?;
         let (head, body) = response.into_parts();
@@ -119,20 +119,24 @@ impl HttpClient {
     }
 
     /// The beginning of every error: `samples do not reach metrics.example:9090`.
-    pub(super) fn failure(&self, wording: Wording) -> Error {
+    pub(super) fn failure(&self, error_text: ErrorText) -> Error {
         Error::new(format!(
             "{} do not reach {}",
-            wording.what, self.address.host
+            error_text.what, self.address.host
         ))
     }
 
-    async fn converse(&self, wording: Wording, post: Post<'_>) -> Result<(Response<Body>, Calls)> {
-        let request = self.request(wording, &post)?;
+    async fn converse(
+        &self,
+        error_text: ErrorText,
+        post: Post<'_>,
+    ) -> Result<(Response<Body>, Calls)> {
+        let request = self.request(error_text, &post)?;
         if let Some(Line(calls)) = self.line.take() {
             match ask(&calls, request.clone()).await {
                 Ok(response) => return Ok((response, calls)),
                 Err(error) if dial_error(&error).is_some() => {
-                    return Err(self.broken(wording, &error));
+                    return Err(self.broken(error_text, &error));
                 }
                 // It was closed meanwhile. What did arrive may be sent twice: who keeps a
                 // connection takes the same again.
@@ -145,12 +149,12 @@ impl HttpClient {
         });
         match ask(&calls, request).await {
             Ok(response) => Ok((response, calls)),
-            Err(error) => Err(self.broken(wording, &error)),
+            Err(error) => Err(self.broken(error_text, &error)),
         }
     }
 
-    fn request(&self, wording: Wording, post: &Post<'_>) -> Result<Request<Bytes>> {
-        let unusable = |why: &str| self.failure(wording).why(why.to_owned());
+    fn request(&self, error_text: ErrorText, post: &Post<'_>) -> Result<Request<Bytes>> {
+        let unusable = |why: &str| self.failure(error_text).why(why.to_owned());
         let scheme = match self.transport.tls {
             Some(_) => "https",
             None => "http",
@@ -173,13 +177,13 @@ impl HttpClient {
             .or(Err(unusable("its address is not valid in an HTTP request")))
     }
 
-    fn broken(&self, wording: Wording, error: &ureq::Error) -> Error {
+    fn broken(&self, error_text: ErrorText, error: &ureq::Error) -> Error {
         if let Some(error) = dial_error(error) {
-            return Error::from(error).within(self.failure(wording).what);
+            return Error::from(error).within(self.failure(error_text).what);
         }
-        self.failure(wording)
+        self.failure(error_text)
             .because(error)
-            .fix(wording.fix)
+            .fix(error_text.fix)
             .retry(Retry::Soon)
     }
 }
@@ -198,8 +202,8 @@ async fn ask(
 }
 
 impl Answered {
-    /// The status, and what the server has to say about it.
-    pub(super) fn said(&self) -> String {
+    /// Status of the answer, with the text of the server.
+    pub(super) fn description(&self) -> String {
         if self.words.is_empty() {
             format!("it answered HTTP {}", self.status)
         } else {

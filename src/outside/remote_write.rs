@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use ureq::http::header::{HeaderValue, LOCATION};
 
-use super::post::{Answered, HttpClient, Post, Wording, printable};
+use super::post::{Answered, ErrorText, HttpClient, Post, printable};
 use crate::{
     core::secret::Secret,
     error::{Error, Result, Retry},
     wire::remote_write as wire,
 };
 
-const WORDING: Wording = Wording {
+const WORDING: ErrorText = ErrorText {
     what: "samples",
     fix: "check telemetry.remote_write.url, including its scheme",
 };
@@ -26,7 +26,7 @@ pub struct RemoteWriteClient(pub HttpClient);
 /// Answer of a receiver.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum WriteResponse {
-    /// It has the samples.
+    /// Accepted.
     Taken,
     /// It does not take this request, now or later, and says why: a sample in it is too old, or
     /// there are too many.
@@ -63,7 +63,7 @@ impl RemoteWriteClient {
     }
 
     fn answer(&self, answered: &Answered) -> WriteResponse {
-        let said = answered.said();
+        let said = answered.description();
         let error = self.failure().why(said.clone());
         match answered.status.as_u16() {
             200..=299 => WriteResponse::Taken,

@@ -60,9 +60,9 @@ pub struct Transport {
 /// Deadlines of a response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Of its whole body.
+    /// Deadline of the whole body.
     pub(super) body: Option<Duration>,
-    /// Of each piece of it.
+    /// Deadline between two chunks.
     pub(super) read: Option<Duration>,
 }
 

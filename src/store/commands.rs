@@ -46,7 +46,7 @@ impl Handle {
         let id = lock.id().to_owned();
         small(&id, &intent)?;
         self.call(move |disk| {
-            disk.saw(now);
+            disk.set_latest_time(now);
             disk.write(|transaction| {
                 if seen(transaction, &id, issued)? != CommandHistory::Never {
                     return Err(NotCommitted::Conflict(format!("the command {id} is known")));

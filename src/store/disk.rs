@@ -141,7 +141,7 @@ impl Disk {
         work: impl Fn(&Transaction<'_>) -> Result<T, NotCommitted>,
     ) -> Result<T, Failure> {
         let written = self.database.write(work);
-        self.look_whether_replaced();
+        self.check_replaced();
         written
     }
 
@@ -151,16 +151,16 @@ impl Disk {
         work: impl Fn(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, Failure> {
         let read = self.database.read(work);
-        self.look_whether_replaced();
+        self.check_replaced();
         read
     }
 
     /// See [`super::Handle::tend`].
     pub(super) fn tend(&mut self, now: Wall) -> Vec<Condition> {
-        self.database.saw(now);
+        self.database.set_latest_time(now);
         self.recover();
         self.database.take_reserve();
-        self.audit.grow_old();
+        self.audit.expire_open();
         self.settle();
         let pruned = self.write(|transaction| {
             audit::prune(transaction)?;
@@ -172,8 +172,8 @@ impl Disk {
     }
 
     /// Records the latest known wall clock.
-    pub(super) const fn saw(&mut self, wall: Wall) {
-        self.database.saw(wall);
+    pub(super) const fn set_latest_time(&mut self, wall: Wall) {
+        self.database.set_latest_time(wall);
     }
 
     pub(super) fn directory(&self) -> &Path {
@@ -209,7 +209,7 @@ impl Disk {
         }
     }
 
-    fn look_whether_replaced(&mut self) {
+    fn check_replaced(&mut self) {
         if self.database.was_replaced() {
             self.identity.is_in_database = false;
         }

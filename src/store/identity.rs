@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     core::{
-        identity::{Fingerprint, Identity, LeftBehind},
+        identity::{Fingerprint, ForeignIdentity, Identity},
         time::Wall,
     },
     error::{Error, Result, Retry},
@@ -74,7 +74,7 @@ impl Handle {
         now: Wall,
     ) -> std::result::Result<Stored, Failure> {
         self.queue(move |disk| {
-            disk.saw(now);
+            disk.set_latest_time(now);
             keep(disk, identity)
         })
         .await
@@ -213,7 +213,7 @@ pub(super) fn select(connection: &Connection) -> rusqlite::Result<Option<Identit
                     machine: row.get(5)?,
                     board: row.get(6)?,
                 },
-                left_behind: left_agent_id.map(|agent_id| LeftBehind {
+                left_behind: left_agent_id.map(|agent_id| ForeignIdentity {
                     agent_id,
                     cluster_id: left_cluster_id,
                 }),

@@ -45,7 +45,7 @@ impl Handle {
         let id = lock.id().to_owned();
         small(&id, &intent)?;
         self.call(move |disk| {
-            disk.saw(now);
+            disk.set_latest_time(now);
             disk.write(|transaction| begin(transaction, &id, &intent, now))
         })
         .await

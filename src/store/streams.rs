@@ -8,7 +8,7 @@ use rusqlite::{Connection, Row as Line, params};
 use super::{Failure, Handle, audit, journal};
 use crate::{
     core::{
-        outbox::{Batch, Body, Holdings, Loss, Range, Row, Stream},
+        outbox::{Batch, Body, Loss, Range, Row, Stream, StreamState},
         time::Wall,
     },
     wire::edge::bodies::{self, AuditBody},
@@ -19,7 +19,7 @@ const RECORDS_MAX: i64 = 500;
 
 impl Handle {
     /// Stored records of [`Stream::Audit`] or [`Stream::Outcomes`]. Other streams are not here.
-    pub async fn stock(&self, stream: Stream) -> Result<Holdings, Failure> {
+    pub async fn stock(&self, stream: Stream) -> Result<StreamState, Failure> {
         let stream = own(stream)?;
         self.call(move |disk| disk.read(|connection| holdings(connection, stream)))
             .await
@@ -65,7 +65,7 @@ fn own(stream: Stream) -> Result<Own, Failure> {
     }
 }
 
-fn holdings(connection: &Connection, stream: Own) -> rusqlite::Result<Holdings> {
+fn holdings(connection: &Connection, stream: Own) -> rusqlite::Result<StreamState> {
     let (name, last, first) = match stream {
         Own::Audit => (
             Stream::Audit.as_str(),
@@ -85,7 +85,7 @@ fn holdings(connection: &Connection, stream: Own) -> rusqlite::Result<Holdings> 
     let first: i64 = connection
         .prepare_cached(first)?
         .query_row([last], |row| row.get(0))?;
-    let mut holdings = Holdings {
+    let mut holdings = StreamState {
         epoch: unsigned(epoch),
         last: unsigned(last),
         gaps: Vec::new(),
@@ -244,7 +244,7 @@ mod tests {
         block_on(handle.audit_end(ticket, "200".to_owned(), effect)).unwrap();
     }
 
-    fn stock(handle: &Handle, stream: Stream) -> Holdings {
+    fn stock(handle: &Handle, stream: Stream) -> StreamState {
         block_on(handle.stock(stream)).unwrap()
     }
 

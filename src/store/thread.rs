@@ -18,9 +18,9 @@ use crate::{
 
 /// Calls that wait for a thread at most; more are told `Busy`. One takes 5 to 50 ms on an SD card,
 /// so the last of 64 waits 3 s.
-const QUEUE: usize = 64;
+const QUEUED_CALLS_MAX: usize = 64;
 /// Messages in which a thread reports its progress while it opens.
-const FINDINGS: usize = 2;
+const PROGRESS_MESSAGES_MAX: usize = 2;
 /// Deadline of a call. A disk that hangs (a dying card, a network file system) holds the thread,
 /// not the caller.
 pub(super) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
@@ -84,15 +84,15 @@ impl<T> fmt::Debug for Thread<T> {
 
 impl<T: Owned + 'static> Thread<T> {
     /// Starts a thread that opens what it owns, and reports what it finds meanwhile, in
-    /// [`FINDINGS`] parts at most. What is asked before it is open waits in the queue. The thread
-    /// ends where nothing can be opened.
+    /// [`PROGRESS_MESSAGES_MAX`] parts at most. What is asked before it is open waits in the queue.
+    /// The thread ends where nothing can be opened.
     pub(super) fn start<L: Send + 'static>(
         name: &str,
         listed: Listed,
         open: impl FnOnce(&Sender<L>) -> Option<T> + Send + 'static,
     ) -> Result<(Self, Receiver<L>)> {
-        let (orders, queue) = bounded(QUEUE);
-        let (report, found) = bounded(FINDINGS);
+        let (orders, queue) = bounded(QUEUED_CALLS_MAX);
+        let (report, found) = bounded(PROGRESS_MESSAGES_MAX);
         let jobs = listed.jobs.clone();
         let thread = std::thread::Builder::new()
             .name(name.to_owned())

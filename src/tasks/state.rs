@@ -145,12 +145,12 @@ pub struct CertificateView {
 
 /// Connections that the dashboard rejected since the start, before there was a request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct TurnedAway {
-    /// Because all places were taken.
+pub struct RejectedConnections {
+    /// Rejected because all slots were in use.
     pub full: u64,
-    /// Because what they had begun did not end in time.
+    /// Rejected because a request was not complete in time.
     pub slow: u64,
-    /// Because it was no request.
+    /// Rejected because it was not HTTP.
     pub unreadable: u64,
 }
 
@@ -181,7 +181,7 @@ pub struct SharedState {
     /// it.
     pub k3s: RefCell<Option<K3sStatus>>,
     /// Rejected connections, counted by the server of the dashboard.
-    pub turned_away: Cell<TurnedAway>,
+    pub turned_away: Cell<RejectedConnections>,
     /// Written by the sampler.
     pub host: Cell<HostView>,
     /// Space at the root; written by the sampler.
@@ -312,11 +312,11 @@ impl SharedState {
 
     /// Says that something happened that is no condition.
     pub fn happened(&self, id: &str, severity: Severity, message: String) {
-        let room = id.split('.').next().unwrap_or(id);
+        let part = id.split('.').next().unwrap_or(id);
         let what = EventContent {
             source: Source::Agent,
             severity,
-            subject: room.to_owned(),
+            subject: part.to_owned(),
             reason: id.to_owned(),
             message,
         };

@@ -19,9 +19,9 @@ pub struct Fields<'a> {
     pub names: &'a [String],
     /// The addresses that it is for.
     pub addresses: &'a [IpAddr],
-    /// Since when it holds.
+    /// Start of validity.
     pub from: Wall,
-    /// Until when.
+    /// End of validity.
     pub to: Wall,
     /// A point on P-256, not compressed.
     pub public_key: &'a [u8],
@@ -144,7 +144,7 @@ fn tagged(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     value
 }
 
-/// Since when and until when a certificate holds. `None` where it is none.
+/// Validity of a certificate; `None`: it cannot be parsed.
 pub fn validity(certificate: &[u8]) -> Option<(Wall, Wall)> {
     let (certificate, _) = within(certificate, SEQUENCE)?;
     let (body, _) = within(certificate, SEQUENCE)?;

@@ -147,8 +147,8 @@ pub struct Record {
     /// Command that takes it back in place of `undo`, where that is another one.
     #[serde(default)]
     pub opposite: Option<String>,
-    /// What is waited for after the last act of a repair, and since when; the change is done
-    /// otherwise, and holds nothing else up.
+    /// Condition awaited after the last act of a repair, and its start; the change is done
+    /// otherwise, and blocks nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::json::{self, fields, object};
 use crate::core::{
     format::is_unprintable,
-    lease::{Change, Party, Record, Standby},
+    lease::{Candidate, Change, Record, Standby},
     order::GatherExt as _,
     time::Wall,
 };
@@ -99,13 +99,13 @@ impl Lease {
         let about: HolderNote = self.note(HOLDER);
         let standby: Vec<StandbyNote> = self.note(STANDBY);
         let id = self.spec.holder_identity.as_deref().map(printable);
-        let holder = id.filter(|id| !id.is_empty()).map(|id| Party {
+        let holder = id.filter(|id| !id.is_empty()).map(|id| Candidate {
             id,
             agent: short(&about.agent),
             host: short(&about.host),
         });
         let standby = standby.into_iter().map(|note| Standby {
-            party: Party {
+            party: Candidate {
                 id: printable(&note.id),
                 agent: short(&note.agent),
                 host: short(&note.host),
@@ -240,8 +240,8 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn party(name: &str) -> Party {
-        Party {
+    fn party(name: &str) -> Candidate {
+        Candidate {
             id: format!("{name}-1"),
             agent: name.to_owned(),
             host: format!("{name}-host"),

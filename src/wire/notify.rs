@@ -11,7 +11,7 @@ use super::json::{self, AsObject, fields};
 use crate::core::{
     format::one_line,
     health::Severity,
-    notify::{Message, Notice, Notified, Turn},
+    notify::{Message, Notice, Notified, Transition},
     order::GatherExt as _,
     time::{Wall, in_words},
 };
@@ -104,7 +104,7 @@ fn worst(message: &Message) -> Option<Severity> {
     let bad = message
         .notices
         .iter()
-        .filter(|notice| notice.turn != Turn::Ended);
+        .filter(|notice| notice.turn != Transition::Ended);
     bad.map(|notice| notice.severity).max()
 }
 
@@ -130,9 +130,9 @@ fn text(message: &Message) -> String {
     for notice in message.notices.iter().take(NOTICES_MAX) {
         let sentence = plain(&notice.sentence);
         lines.push(match notice.turn {
-            Turn::Began => format!("{}: {sentence}", notice.severity.as_str()),
-            Turn::Worse => format!("{} now: {sentence}", notice.severity.as_str()),
-            Turn::Ended => format!("over: {sentence}"),
+            Transition::Began => format!("{}: {sentence}", notice.severity.as_str()),
+            Transition::Worse => format!("{} now: {sentence}", notice.severity.as_str()),
+            Transition::Ended => format!("over: {sentence}"),
         });
         if let Some(fix) = &notice.fix {
             lines.push(format!("  fix: {}", plain(fix)));
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    fn notice(turn: Turn, severity: Severity, sentence: &str) -> Notice {
+    fn notice(turn: Transition, severity: Severity, sentence: &str) -> Notice {
         Notice {
             id: "disk.full".to_owned(),
             turn,
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn each_reader_gets_its_form() {
         let mut bad = notice(
-            Turn::Began,
+            Transition::Began,
             Severity::Critical,
             "the disk <b> is full & \u{1b}[2Jwell\nnext",
         );
@@ -269,13 +269,17 @@ mod tests {
 
     #[test]
     fn good_news_are_quiet_and_many_news_are_short() {
-        let ended = message(vec![notice(Turn::Ended, Severity::Critical, "k3s is down")]);
+        let ended = message(vec![notice(
+            Transition::Ended,
+            Severity::Critical,
+            "k3s is down",
+        )]);
         let letter_of = |message| request(ReceiverKind::Ntfy, message, "edge", Wall::default());
         assert_eq!(letter_of(&ended).body, "over: k3s is down");
         assert_eq!(letter_of(&ended).headers[1].1, "2");
         let mut many = message(vec![
             notice(
-                Turn::Began,
+                Transition::Began,
                 Severity::Warning,
                 &"x".repeat(5000)
             );

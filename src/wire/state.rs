@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::json::{self, fields};
 use crate::core::{
     format::hex,
-    identity::{Fingerprint, Identity, LeftBehind},
+    identity::{Fingerprint, ForeignIdentity, Identity},
     time::Wall,
 };
 
@@ -113,7 +113,7 @@ pub fn read_identity(content: &[u8]) -> Result<Identity, Unreadable> {
             machine: shape.machine,
             board: shape.board,
         },
-        left_behind: shape.left_agent_id.map(|agent_id| LeftBehind {
+        left_behind: shape.left_agent_id.map(|agent_id| ForeignIdentity {
             agent_id,
             cluster_id: left_cluster_id,
         }),
@@ -139,7 +139,7 @@ mod tests {
                 machine: Some("m".to_owned()),
                 board: None,
             },
-            left_behind: Some(LeftBehind {
+            left_behind: Some(ForeignIdentity {
                 agent_id: "agent-old".to_owned(),
                 cluster_id: Some("c-0".to_owned()),
             }),

@@ -1,4 +1,4 @@
-//! What holds of every request, whatever its letters. The properties and the fuzz targets try to
+//! Invariants of every request, whatever its characters. The properties and the fuzz targets try to
 //! break it; both have the agent's `core` as `crate::core`.
 
 use super::model::{Info, request_info};

@@ -8,7 +8,7 @@ pub(crate) struct Case {
     pub(crate) line: &'static str,
     /// `GET`, `POST` and so on.
     pub(crate) method: String,
-    /// Whether it is a WebSocket; the method is GET then.
+    /// True if it is a WebSocket; the method is GET then.
     pub(crate) is_websocket: bool,
     /// Namespace, name and port of a service; `None`: the Kubernetes API.
     pub(crate) service: Option<(String, String, i64)>,

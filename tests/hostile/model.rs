@@ -1,4 +1,4 @@
-//! What Go's `net/url` and kube-apiserver 1.34 make of the request line that they receive, written
+//! Model of Go's `net/url` and kube-apiserver 1.34 for the request line that they receive, written
 //! down once more from their rules and sharing nothing with the agent: the tests compare the
 //! agent's reading with it.
 

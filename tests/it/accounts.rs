@@ -22,7 +22,7 @@ const LEARNT_WITHIN: Duration = Duration::from_secs(30);
 
 /// How far the control plane reaches.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Reach {
+pub(crate) enum GrantScope {
     /// Reads, and managed namespaces.
     Managed,
     /// Everything.
@@ -32,13 +32,13 @@ pub(crate) enum Reach {
 /// Both accounts with their roles and policies. They go when this is dropped.
 pub(crate) struct Accounts {
     namespace: String,
-    reach: Reach,
+    reach: GrantScope,
     folder: tempfile::TempDir,
 }
 
 impl Accounts {
     /// New ones, in force.
-    pub(crate) fn new(reach: Reach) -> Self {
+    pub(crate) fn new(reach: GrantScope) -> Self {
         let new = Self::planned(reach);
         new.apply(&new.manifest(&[]));
         new.until_in_force();
@@ -46,7 +46,7 @@ impl Accounts {
     }
 
     /// New ones that are not in the cluster yet.
-    pub(crate) fn planned(reach: Reach) -> Self {
+    pub(crate) fn planned(reach: GrantScope) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -67,7 +67,7 @@ impl Accounts {
         let mut rbac = command(program());
         rbac.env_clear()
             .args(["rbac", "--namespace", &self.namespace]);
-        if self.reach == Reach::Full {
+        if self.reach == GrantScope::Full {
             rbac.arg("--full");
         }
         let output = rbac.args(more).output().unwrap();
@@ -85,13 +85,13 @@ impl Accounts {
     fn until_in_force(&self) {
         match self.reach {
             // A namespace without labels: refused by the policy, or made in thought only.
-            Reach::Managed => until("the policy is in force", LEARNT_WITHIN, || {
+            GrantScope::Managed => until("the policy is in force", LEARNT_WITHIN, || {
                 let output = self.run(&["create", "namespace", "probe", "--dry-run=server"]);
                 said(&output)
                     .contains("ValidatingAdmissionPolicy")
                     .then_some(())
             }),
-            Reach::Full => until("the binding is in force", LEARNT_WITHIN, || {
+            GrantScope::Full => until("the binding is in force", LEARNT_WITHIN, || {
                 let output = self.run(&["auth", "can-i", "*", "*", "--all-namespaces"]);
                 output.status.success().then_some(())
             }),

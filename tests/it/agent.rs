@@ -85,7 +85,7 @@ pub(crate) fn copy_program(place: &Path) {
     assert!(copied.unwrap().success(), "{}", place.display());
 }
 
-/// Whether a program that the agent is held against is here; where not, says so.
+/// Returns whether a program that the agent is held against is here; where not, says so.
 pub(crate) fn has(tool: &str) -> bool {
     let answers = command(tool)
         .arg("--version")
@@ -252,7 +252,7 @@ impl Agent {
         kill(Pid::from_raw(self.pid()), signal).unwrap();
     }
 
-    /// Whether it has ended by itself.
+    /// Returns whether it has ended by itself.
     pub(crate) fn has_ended(&mut self) -> bool {
         let child = self.child.as_mut().unwrap();
         child.try_wait().unwrap().is_some()

@@ -38,7 +38,7 @@ use plane::{Direction, Options, Plane};
 use serde_json::{Value, json};
 
 use crate::{
-    accounts::{Accounts, Reach},
+    accounts::{Accounts, GrantScope},
     agent::{Agent, clock, command, put, until_every},
     cluster::{Held, calm, kubectl, leave},
 };
@@ -65,7 +65,7 @@ impl Bench {
     /// With an agent that is prepared before it starts.
     fn prepared(prepare: impl FnOnce(Agent) -> Agent) -> Option<Self> {
         let held = calm()?;
-        let accounts = Accounts::new(Reach::Managed);
+        let accounts = Accounts::new(GrantScope::Managed);
         let namespace = format!("apps-of-{}", accounts.namespace());
         kubectl(&["create", "namespace", &namespace]);
         let plane = Plane::start(Options::default()).unwrap();

@@ -45,12 +45,12 @@ const CERTIFICATES: &str = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"Cu
 "x-kubernetes-preserve-unknown-fields":true}}}]}}"#;
 
 /// What an answer says.
-struct Said {
+struct RawCommand {
     status: u16,
     text: String,
 }
 
-impl Said {
+impl RawCommand {
     fn is_refused_by_the_agent(&self) -> bool {
         self.status == 403 && self.text.contains("refused by the agent")
     }
@@ -61,7 +61,7 @@ impl Said {
 }
 
 /// A request through the link.
-fn ask(bench: &Bench, method: &str, target: &str, content: (&str, &[u8])) -> Said {
+fn ask(bench: &Bench, method: &str, target: &str, content: (&str, &[u8])) -> RawCommand {
     let mut request = ProxyRequest::get(target);
     method.clone_into(&mut request.method);
     if !content.0.is_empty() {
@@ -70,7 +70,7 @@ fn ask(bench: &Bench, method: &str, target: &str, content: (&str, &[u8])) -> Sai
     request.body = content.1.to_vec().into();
     let answer = bench.plane.request(request, SOON).unwrap();
     let text = answer.body.read_all(SOON).unwrap();
-    Said {
+    RawCommand {
         status: answer.head.status,
         text: String::from_utf8_lossy(&text).into_owned(),
     }
@@ -118,8 +118,8 @@ fn bench() -> Option<Bench> {
     Some(bench)
 }
 
-/// Whether an answer is what the list wants of this body, sent this way.
-fn is_as_listed(said: &Said, verdict: &str, method: &str, kind: &str) -> bool {
+/// Returns whether an answer is what the list wants of this body, sent this way.
+fn is_as_listed(said: &RawCommand, verdict: &str, method: &str, kind: &str) -> bool {
     let is_refused = said.is_refused_by_the_agent() || said.is_refused_by_the_policy();
     match (verdict, method) {
         // There is nothing yet that could be updated, and what the API server filled into the
@@ -188,7 +188,7 @@ fn try_whole_objects(bench: &Bench) {
             tried += 1;
             let is_fine = is_as_listed(&said, body.verdict, method, kind);
             if !is_fine {
-                let Said { status, text } = said;
+                let RawCommand { status, text } = said;
                 wrong.push(format!(
                     "{method} {target} {kind}: {status} {text}: {}",
                     body.naive

@@ -91,7 +91,7 @@ fn shown_in_process_list(text: &str) -> Vec<String> {
     found
 }
 
-/// Whether a user of this machine can read a file.
+/// Returns whether a user of this machine can read a file.
 fn can_read(user: u32, file: &Path) -> bool {
     use std::os::unix::process::CommandExt;
     let read = command("cat")

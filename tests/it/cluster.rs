@@ -1,7 +1,7 @@
 //! The test clusters: one real Kubernetes for all tests of this process that leave it as it is,
 //! another one for those that break theirs, each brought up by the first test that needs it.
 //!
-//! Where none can be had, a test says why and ends; whoever runs the tests decides whether that is
+//! Without one, a test says why and ends; whoever runs the tests decides whether that is
 //! a failure.
 
 use std::{
@@ -18,7 +18,7 @@ use smol::lock::{Mutex, MutexGuard};
 use crate::agent::until_every;
 
 thread_local! {
-    /// Whether the test of this thread has a cluster for itself.
+    /// True if the test of this thread has a cluster for itself.
     static IS_ALONE: Cell<bool> = const { Cell::new(false) };
 }
 

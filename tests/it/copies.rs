@@ -310,10 +310,7 @@ fn a_directory_that_stays_empty_is_told_only_where_backups_are_late() {
     });
     assert_eq!(view.count, 1, "it is copied all the same");
     let told = told(&state).unwrap();
-    assert!(
-        told.contains("the newest that root has left for it is of"),
-        "{told}"
-    );
+    assert!(told.contains("the newest backup to copy is from"), "{told}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What the control plane is given in place of a Kubernetes credential, told by the registrations
-//! that it gets.
+//! Credential that the control plane receives in place of a Kubernetes one, told by the
+//! registrations that it gets.
 
 use std::{
     io::BufReader,
@@ -12,7 +12,7 @@ use plane::{Behaviour, Options, Plane, Redirect};
 use serde_json::json;
 
 use crate::{
-    accounts::{Accounts, Reach, of_token, said},
+    accounts::{Accounts, GrantScope, of_token, said},
     agent::{Agent, SOON, clock, command, put, until},
     by_hand,
     cluster::{admin, calm, kubectl, variable},
@@ -192,7 +192,7 @@ fn read(agent: &Agent) -> String {
 #[test]
 fn a_real_token_is_that_of_the_narrow_account_and_ends_within_the_hour() {
     let Some(_held) = calm() else { return };
-    let accounts = Accounts::new(Reach::Managed);
+    let accounts = Accounts::new(GrantScope::Managed);
     let plane = plane_with(|_| {});
     let mut agent = Agent::new(&plane)
         .with("KUBECONFIG", admin().display().to_string())
@@ -272,7 +272,7 @@ impl Worth {
 #[test]
 fn a_shared_token_ends_with_the_level_and_the_next_registration_brings_none() {
     let Some(_held) = calm() else { return };
-    let accounts = Accounts::new(Reach::Managed);
+    let accounts = Accounts::new(GrantScope::Managed);
     let plane = plane_with(|_| {});
     let mut agent = sharing(&plane, &accounts, "managed");
     agent.start();
@@ -318,7 +318,7 @@ fn a_shared_token_ends_with_the_level_and_the_next_registration_brings_none() {
 #[test]
 fn what_full_gave_is_taken_back_at_a_stricter_level() {
     let Some(_held) = calm() else { return };
-    let accounts = Accounts::new(Reach::Full);
+    let accounts = Accounts::new(GrantScope::Full);
     let plane = plane_with(|_| {});
     let mut agent = sharing(&plane, &accounts, "full");
     agent.start();
@@ -346,7 +346,7 @@ fn what_full_gave_is_taken_back_at_a_stricter_level() {
 #[test]
 fn without_the_right_to_end_a_token_none_is_shared_and_the_fix_is_told() {
     let Some(_held) = calm() else { return };
-    let accounts = Accounts::new(Reach::Managed);
+    let accounts = Accounts::new(GrantScope::Managed);
     // The manifest of an earlier version.
     let role = ["patch", "role", "pipeops-agent", "-n", accounts.namespace()];
     let printed = kubectl(&[

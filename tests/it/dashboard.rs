@@ -10,8 +10,8 @@ use pipeops_agent::{
         policy::Level,
     },
     dashboard::{
-        Answering, Answers, ApiRequest, Away, CONNECTIONS_MAX, From, Hub, Reply, Server, Session,
-        Site,
+        Answering, Answers, ApiRequest, CONNECTIONS_MAX, From, Hub, Rejection, Reply, Server,
+        Session, Site,
     },
     executor::Executor,
     files::Jobs,
@@ -65,7 +65,7 @@ impl Answers for Agent {
         }
     }
 
-    fn turned_away(&self, _why: Away) {}
+    fn turned_away(&self, _why: Rejection) {}
 
     fn accept_failed(&self, error: &std::io::Error) -> Duration {
         panic!("{error}");

@@ -1,5 +1,4 @@
-//! What viewers of the running agent are told as it happens, held against what the lists of the
-//! same things say.
+//! Event stream of the running agent, compared with its lists of the same things.
 
 use std::{
     io::{Read, Write},

@@ -13,7 +13,7 @@ use plane::{Direction, Opcode, Options, Plane, SessionInfo};
 use serde_json::{Value, json};
 
 use crate::{
-    accounts::{Accounts, Reach, said},
+    accounts::{Accounts, GrantScope, said},
     agent::{Agent, clock, command, put, until},
     cluster::{Held, admin, calm, kubectl, variable},
     kube::certificates::{Authority, Valid},
@@ -60,8 +60,8 @@ pub(crate) fn in_another_time(agent: Agent, library: &Path, shift: &str) -> Agen
         .with("FAKETIME_DONT_FAKE_MONOTONIC", "1")
 }
 
-/// Whether a program that `unshare -T` starts lives in another time: older kernels give that to its
-/// children only.
+/// Returns whether a program that `unshare -T` starts lives in another time: older kernels give
+/// that to its children only.
 fn can_shift_boot() -> bool {
     let [unshare, more @ ..] = SHIFTED_BOOT;
     let own = std::fs::read_link("/proc/self/ns/time").ok();
@@ -86,7 +86,7 @@ struct Bench {
 impl Bench {
     fn new() -> Option<Self> {
         let held = calm()?;
-        let accounts = Accounts::new(Reach::Managed);
+        let accounts = Accounts::new(GrantScope::Managed);
         let plane = Plane::start(Options::default()).unwrap();
         let agents = ["a", "b", "c"].map(|name| agent(&plane, &accounts, name));
         let [a, mut b, mut c] = agents;
@@ -379,7 +379,7 @@ fn an_agent_whose_clock_is_behind_the_clusters_does_not_link() {
 #[test]
 fn an_agent_that_cannot_use_the_lease_links_and_says_what_to_do() {
     let Some(_held) = calm() else { return };
-    let accounts = Accounts::new(Reach::Managed);
+    let accounts = Accounts::new(GrantScope::Managed);
     let plane = Plane::start(Options::default()).unwrap();
     let narrow = accounts.kubeconfig("pipeops-cp");
     for (kubeconfig, namespace, why) in [

@@ -1,5 +1,5 @@
-//! What stock kubectl may do through the link: each level against verbs, resources and namespaces,
-//! on a real API server.
+//! Matrix of stock kubectl commands and access levels: each level against verbs, resources and
+//! namespaces, on a real API server.
 
 use serde_json::json;
 
@@ -116,9 +116,9 @@ const MATRIX: &[(&str, [bool; 4])] = &[
     ),
 ];
 
-/// Whether a command failed because somebody refused it: any other failure, of the link for one,
-/// proves nothing about the level. kubectl keeps the agent's sentence to itself where it asks what
-/// there is at all, so it counts whether the agent refused something meanwhile.
+/// Returns whether a command failed because somebody refused it: any other failure, of the link for
+/// one, proves nothing about the level. kubectl keeps the agent's sentence to itself where it asks
+/// what there is at all, so it counts whether the agent refused something meanwhile.
 fn is_refusal(level: &str, by_agent: bool, said: &str) -> bool {
     let is_told = said.contains("refused by the agent: ") || said.contains("(Forbidden)");
     match level {

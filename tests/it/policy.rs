@@ -1,4 +1,4 @@
-//! What the policy judges is what a real API server resolves: an account without rights asks for
+//! Policy compared with the authorizer of a real API server: an account without rights asks for
 //! everything on the lists of `tests/hostile`, and the refusals tell what the API server took each
 //! request for.
 
@@ -21,7 +21,7 @@ use pipeops_agent::net::tls::Clock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::accounts::{Accounts, Reach};
+use crate::accounts::{Accounts, GrantScope};
 use crate::cluster::{calm, cluster, kubectl};
 
 #[path = "../hostile/mod.rs"]
@@ -206,8 +206,8 @@ fn a_real_api_server_refuses_a_body_of_another_namespace() {
     });
 }
 
-/// Whether the roles of the control plane's account allow this, as the API server's authoriser
-/// says.
+/// Returns whether the roles of the control plane's account allow this, as the API server's
+/// authoriser says.
 async fn is_granted(client: &Client, account: &str, object: &Object<'_>) -> bool {
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
@@ -254,7 +254,7 @@ fn is_beyond_roles(case: &Case, call: &Call, object: &Object<'_>) -> bool {
 #[test]
 fn the_roles_of_the_account_say_the_same_as_the_policy() {
     let Some(_guard) = calm() else { return };
-    let accounts = Accounts::new(Reach::Managed);
+    let accounts = Accounts::new(GrantScope::Managed);
     let own = accounts.namespace();
     let shop = format!("shop-of-{own}");
     kubectl(&["create", "namespace", &shop]);

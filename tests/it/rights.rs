@@ -11,7 +11,7 @@ use plane::{Options, Plane};
 use serde_json::Value;
 
 use crate::{
-    accounts::{Accounts, Reach, said},
+    accounts::{Accounts, GrantScope, said},
     agent::{Agent, SOON, command, put, until},
     cluster::{Held, admin, calm, kubectl, leave, variable},
 };
@@ -57,8 +57,8 @@ impl Bench {
 
     fn linked(held: Held, level: &str, settings: &[(&str, &str)]) -> Self {
         let reach = match level {
-            "full" => Reach::Full,
-            _ => Reach::Managed,
+            "full" => GrantScope::Full,
+            _ => GrantScope::Managed,
         };
         let accounts = Accounts::new(reach);
         let managed = format!("shop-of-{}", accounts.namespace());
@@ -336,7 +336,7 @@ fn a_binding_goes_with_the_label_and_those_of_others_stay() {
 #[test]
 fn a_cluster_without_the_manifest_is_told_with_the_line_that_mends_it() {
     let Some(_held) = calm() else { return };
-    let accounts = Accounts::planned(Reach::Managed);
+    let accounts = Accounts::planned(GrantScope::Managed);
     let plane = Plane::start(Options::default()).unwrap();
     // An administrator's kubeconfig sees everything, and still finds no account for calls.
     let mut agent = Agent::new(&plane)
@@ -362,7 +362,7 @@ fn a_cluster_without_the_manifest_is_told_with_the_line_that_mends_it() {
 #[test]
 fn rights_that_are_wider_or_narrower_than_the_manifest_are_named() {
     let Some(_held) = calm() else { return };
-    let accounts = Accounts::new(Reach::Managed);
+    let accounts = Accounts::new(GrantScope::Managed);
     let wide = |name: &str| format!("{name}.{}", accounts.namespace());
     let (managed, reads) = (wide("pipeops-managed"), wide("pipeops-cp-cluster"));
     let more = r#"[{"op": "add", "path": "/rules/-", "value": {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}}]"#;
@@ -410,7 +410,7 @@ fn rights_that_are_wider_or_narrower_than_the_manifest_are_named() {
 #[test]
 fn a_cluster_admin_behind_a_managed_level_is_removed_or_told() {
     let Some(_held) = calm() else { return };
-    let accounts = Accounts::new(Reach::Full);
+    let accounts = Accounts::new(GrantScope::Full);
     let name = format!("pipeops-full.{}", accounts.namespace());
     // By another name it is somebody else's, and told.
     let other = format!("another-of-{}", accounts.namespace());
@@ -436,7 +436,7 @@ fn a_cluster_admin_behind_a_managed_level_is_removed_or_told() {
 #[test]
 fn an_agent_that_is_tightened_asks_for_the_manifest_of_its_level() {
     let Some(_held) = calm() else { return };
-    let accounts = Accounts::new(Reach::Full);
+    let accounts = Accounts::new(GrantScope::Full);
     let plane = Plane::start(Options::default()).unwrap();
     let mut agent = agent_of(&plane, &accounts).with("PIPEOPS_ACCESS_LEVEL", "full");
     agent.start();
@@ -459,7 +459,7 @@ fn an_agent_that_is_tightened_asks_for_the_manifest_of_its_level() {
 #[test]
 fn a_cluster_admin_that_the_agent_may_not_remove_is_an_open_lock() {
     let Some(_held) = calm() else { return };
-    let accounts = Accounts::new(Reach::Full);
+    let accounts = Accounts::new(GrantScope::Full);
     // The manifest of an earlier version has no such right.
     let role = format!("pipeops-agent-cluster.{}", accounts.namespace());
     let found = kubectl(&["get", "clusterrole", &role, "-o", "json"]);

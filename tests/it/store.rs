@@ -92,7 +92,7 @@ pub(crate) fn again(test: &str, directory: &Path, before: &[&str]) -> Command {
     command
 }
 
-/// Whether there is an strace that may look into other programs; where not, says so.
+/// Returns whether there is an strace that may look into other programs; where not, says so.
 pub(crate) fn can_trace() -> bool {
     let dry = tempfile::tempdir().unwrap();
     let probe = again("no such test", dry.path(), &["strace", "-o", "/dev/null"]).output();

@@ -13,7 +13,7 @@ use plane::{Cut, Options, Plane, Sessions};
 use serde_json::Value;
 
 use crate::{
-    accounts::{Accounts, Reach},
+    accounts::{Accounts, GrantScope},
     agent::{Agent, clock, until},
     cluster::{admin, alone, calm, cluster, command, kubectl, leave, must},
 };
@@ -95,7 +95,8 @@ fn is_whole(verdict: &Value) {
     }
 }
 
-/// Whether the cluster's part says that it does not answer: the machine may have a worse problem.
+/// Returns whether the cluster's part says that it does not answer: the machine may have a worse
+/// problem.
 fn is_silent(verdict: &Value) -> bool {
     part(verdict, "cluster")["code"] == UNREACHABLE
 }
@@ -313,7 +314,7 @@ fn rights_that_are_given_are_the_first_line_in_time_and_one_cause_is_one_warning
     let plane = Plane::start(Options::default()).unwrap();
     let (mut missing, mut given) = (Times::of("manifest missing"), Times::of("manifest applied"));
     for _ in 0..tries() {
-        let accounts = Accounts::planned(Reach::Managed);
+        let accounts = Accounts::planned(GrantScope::Managed);
         let mut agent = Agent::new(&plane)
             .with("KUBECONFIG", admin().display().to_string())
             .with("PIPEOPS_AGENT_NAMESPACE", accounts.namespace())

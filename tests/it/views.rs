@@ -1,4 +1,4 @@
-//! What the running agent shows people: of the machine, of a real cluster, of what happened, and
+//! Views of the running agent: of the machine, of a real cluster, of what happened, and
 //! which side is broken.
 
 use std::time::Duration;

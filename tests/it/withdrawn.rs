@@ -1,4 +1,4 @@
-//! What changes while a call runs: every way into a managed namespace against every way of taking
+//! Changes during a running call: every way into a managed namespace against every way of taking
 //! access back, on a real cluster.
 
 use std::{
@@ -77,7 +77,7 @@ const CALLS: &[LongCall] = &[
 struct Change {
     name: &'static str,
     ends: fn(&str, Relies) -> bool,
-    /// Whether the agent ends the calls; otherwise they end by themselves.
+    /// True if the agent ends the calls; otherwise they end by themselves.
     is_withdrawal: bool,
     within: Duration,
     apply: fn(&Bench),

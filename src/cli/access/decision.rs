@@ -63,7 +63,7 @@ pub(super) fn test(args: &Args, output: &mut Output) -> Result<Exit> {
         "permitted" => Exit::Fine,
         "refused" => Exit::Problem,
         "depends" => Exit::CouldNotRun,
-        _ => return Err(socket::odd("it has no verdict")),
+        _ => return Err(socket::unexpected("it has no verdict")),
     };
     if args.has("json") {
         output.json(&value);

@@ -108,7 +108,7 @@ fn show(args: &Args, output: &mut Output) -> Result<Exit> {
     let value = answer.fine("the agent refused to return its access level")?;
     let report: AccessReport = socket::understood(&value)?;
     if report.level.is_empty() {
-        return Err(socket::odd("it has no level"));
+        return Err(socket::unexpected("it has no level"));
     }
     if args.has("json") {
         output.json(&value);

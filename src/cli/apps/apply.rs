@@ -278,7 +278,7 @@ pub(super) fn follow(
             output.line(&printable(&said));
         }
         last = said;
-        if output.is_over() || !output.rest(POLL_INTERVAL) {
+        if output.is_over() || !output.sleep(POLL_INTERVAL) {
             return Ok(Exit::CouldNotRun);
         }
     }

@@ -22,7 +22,7 @@ use crate::{
 
 mod purge;
 
-use purge::{Purge, Subject};
+use purge::{Purge, PurgeScope};
 
 /// `down`.
 pub(super) static COMMAND: Command = Command {
@@ -121,12 +121,12 @@ fn unpin(keeper: &Keeper) {
 }
 
 /// Places that `--purge` looks at.
-fn subject(file: &Path, loaded: &Loaded) -> Subject {
+fn subject(file: &Path, loaded: &Loaded) -> PurgeScope {
     let path = |key: &str| {
         let entry = loaded.entry(key)?;
         Some(PathBuf::from(entry.value.to_string()))
     };
-    Subject {
+    PurgeScope {
         file: file.to_owned(),
         is_usual: file == Path::new(DEFAULT_FILE),
         token: path("pipeops.token_file"),

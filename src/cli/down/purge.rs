@@ -20,7 +20,7 @@ use crate::{
 
 /// Places to search for the agent's files.
 #[derive(Debug)]
-pub(super) struct Subject {
+pub(super) struct PurgeScope {
     /// The file of settings.
     pub(super) file: PathBuf,
     /// True for the default file, whose folder belongs to the agent alone.
@@ -91,7 +91,7 @@ pub(super) struct Done {
 
 impl Purge {
     /// Finds everything that belongs to the agent.
-    pub(super) fn find(subject: &Subject) -> Self {
+    pub(super) fn find(subject: &PurgeScope) -> Self {
         let mut purge = Self::default();
         let settings = subject.file.parent().unwrap_or_else(|| Path::new("/"));
         purge.token(subject, settings);
@@ -139,7 +139,7 @@ impl Purge {
         purge
     }
 
-    fn token(&mut self, subject: &Subject, settings: &Path) {
+    fn token(&mut self, subject: &PurgeScope, settings: &Path) {
         let Some(token) = &subject.token else {
             return;
         };

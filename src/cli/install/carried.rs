@@ -43,11 +43,11 @@ pub(in crate::cli) fn from_environment(loaded: &Loaded, uses_cluster: bool) -> V
 }
 
 /// True if the value must not be world-readable.
-pub(super) fn is_secret(wish: &Override) -> bool {
-    let secrecy = keys::find(wish.key).map(|key| key.secrecy);
+pub(super) fn is_secret(entry: &Override) -> bool {
+    let secrecy = keys::find(entry.key).map(|key| key.secrecy);
     match secrecy {
         Some(Secrecy::Hidden) => true,
-        Some(Secrecy::Password) => wish.text.contains('@'),
+        Some(Secrecy::Password) => entry.text.contains('@'),
         Some(Secrecy::Open) | None => false,
     }
 }
@@ -60,13 +60,14 @@ pub(super) fn toml(key: &str, text: &str) -> String {
 
 /// Refuses keys that a file which is read later than `written` sets to something else.
 pub(super) fn check_order(
-    wishes: &[Override],
+    overrides: &[Override],
     wanted: &Loaded,
     before: &Loaded,
     written: &Path,
 ) -> Result<()> {
-    for wish in wishes {
-        let (Some(entry), Some(now)) = (wanted.entry(wish.key), before.entry(wish.key)) else {
+    for by_option in overrides {
+        let key = by_option.key;
+        let (Some(entry), Some(now)) = (wanted.entry(key), before.entry(key)) else {
             continue;
         };
         let Origin::File { path, .. } = &now.origin else {
@@ -76,7 +77,7 @@ pub(super) fn check_order(
         let is_later = is_drop_in(path) && (!is_drop_in(written) || path.as_path() > written);
         if is_later && now.value != entry.value {
             return Err(
-                Error::new(format!("{} cannot be set to {}", wish.key, wish.shown()))
+                Error::new(format!("{key} cannot be set to {}", by_option.shown()))
                     .why(format!("{} overrides it", now.origin))
                     .fix("change it there or remove it, then try again"),
             );
@@ -86,20 +87,25 @@ pub(super) fn check_order(
 }
 
 /// True if the files already have the value of the environment.
-pub(super) fn is_there(wish: &Override, copies: &[Copy], wanted: &Loaded, before: &Loaded) -> bool {
-    let Some(now) = before.entry(wish.key) else {
+pub(super) fn is_there(
+    entry: &Override,
+    copies: &[Copy],
+    wanted: &Loaded,
+    before: &Loaded,
+) -> bool {
+    let Some(now) = before.entry(entry.key) else {
         return false;
     };
-    let is_same = match copies.iter().find(|copy| copy.key == wish.key) {
+    let is_same = match copies.iter().find(|copy| copy.key == entry.key) {
         Some(copy) => {
             now.value == Value::Path(copy.to.clone())
                 && files::read(&copy.to, FILE_BYTES_MAX).is_ok_and(|there| there == copy.content)
         }
         None => wanted
-            .entry(wish.key)
+            .entry(entry.key)
             .is_some_and(|entry| entry.value == now.value),
     };
-    is_same && matches!(wish.origin, Origin::Environment(_))
+    is_same && matches!(entry.origin, Origin::Environment(_))
 }
 
 /// A file that is copied to the folder of the settings.
@@ -130,23 +136,23 @@ impl Copy {
 
 /// Files named by the environment that the agent could not read, or that a reboot would remove.
 pub(super) fn copies(
-    wishes: &[Override],
+    overrides: &[Override],
     file: &Path,
     owner: Option<(u32, u32)>,
 ) -> Result<Vec<Copy>> {
     let mut copies = Vec::new();
-    for wish in wishes {
-        let Some(key) = keys::find(wish.key) else {
+    for entry in overrides {
+        let Some(key) = keys::find(entry.key) else {
             continue;
         };
-        let from = Path::new(&wish.text);
-        let is_from_here = matches!(wish.origin, Origin::Environment(_));
+        let from = Path::new(&entry.text);
+        let is_from_here = matches!(entry.origin, Origin::Environment(_));
         let is_file = key.kind == ValueKind::Path && key.path.ends_with("_file");
         if !is_from_here || !is_file || lasts(from, owner) {
             continue;
         }
         let content = files::read(from, FILE_BYTES_MAX)
-            .map_err(|error| error.within(format!("{} cannot be used", wish.origin)))?;
+            .map_err(|error| error.within(format!("{} cannot be used", entry.origin)))?;
         let is_certificate = matches!(key.name(), "ca_file" | "cert_file");
         copies.push(Copy {
             key: key.path,

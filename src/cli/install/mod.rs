@@ -127,7 +127,11 @@ pub(super) fn check_may_write(file: &Path, command: &str) -> Result<()> {
 }
 
 /// A value that came by an option of its own.
-pub(super) fn wish(key: &'static str, text: impl Into<String>, option: &'static str) -> Override {
+pub(super) fn override_of(
+    key: &'static str,
+    text: impl Into<String>,
+    option: &'static str,
+) -> Override {
     Override {
         key,
         text: text.into(),
@@ -155,8 +159,8 @@ impl Plan {
         let before = config::load(&before);
         carried::check_order(&keys, &loaded, &before, &written_file(&file))?;
         let mut keys = keys;
-        keys.retain(|wish| !carried::is_there(wish, &copies, &loaded, &before));
-        copies.retain(|copy| keys.iter().any(|wish| wish.key == copy.key));
+        keys.retain(|entry| !carried::is_there(entry, &copies, &loaded, &before));
+        copies.retain(|copy| keys.iter().any(|entry| entry.key == copy.key));
         match loaded.settings() {
             Ok(settings) => Ok(Self {
                 file,

@@ -19,7 +19,7 @@ use crate::{
     daemon::oneshot,
     error::{Error, Exit, Result},
     keeper::k3s::Connect,
-    kube::rbac::{Manifest, Reach},
+    kube::rbac::{GrantScope, Manifest},
 };
 
 /// `k3s connect`.
@@ -72,7 +72,11 @@ fn wanted(args: &Args) -> Result<Connect> {
         // Before `up` there are none.
         Err(_) if !Path::new(DEFAULT_FILE).exists() => {
             let namespace = OwnNamespace::default();
-            let manifest = Manifest::new(namespace.clone(), PodSecurity::Baseline, Reach::Managed);
+            let manifest = Manifest::new(
+                namespace.clone(),
+                PodSecurity::Baseline,
+                GrantScope::Managed,
+            );
             (namespace, manifest)
         }
         Err(mut problems) => return Err(problems.swap_remove(0)),

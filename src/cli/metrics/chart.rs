@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::core::{
-    series::{Line, Spot, decimal},
+    series::{Aggregate, Line, decimal},
     time::Wall,
 };
 
@@ -46,14 +46,24 @@ impl Area {
 
     /// The rows of a chart, with the largest and the smallest value at its side and the time below.
     pub(super) fn draw(&self, line: &Line, words: impl Fn(&str) -> String) -> Vec<String> {
-        let low = line.spots.iter().map(|spot| spot.min).min().unwrap_or(0);
-        let high = line.spots.iter().map(|spot| spot.max).max().unwrap_or(0);
+        let low = line
+            .aggregates
+            .iter()
+            .map(|aggregate| aggregate.min)
+            .min()
+            .unwrap_or(0);
+        let high = line
+            .aggregates
+            .iter()
+            .map(|aggregate| aggregate.max)
+            .max()
+            .unwrap_or(0);
         let mut dots = vec![vec![0_u32; self.width]; ROWS];
-        for spot in &line.spots {
-            let Some(column) = self.column(spot) else {
+        for aggregate in &line.aggregates {
+            let Some(column) = self.column(aggregate) else {
                 continue;
             };
-            let (bottom, top) = (row(spot.min, low, high), row(spot.max, low, high));
+            let (bottom, top) = (row(aggregate.min, low, high), row(aggregate.max, low, high));
             for row in bottom..=top {
                 set(&mut dots, column, row);
             }
@@ -81,8 +91,12 @@ impl Area {
     }
 
     /// The point that a value belongs to.
-    fn column(&self, spot: &Spot) -> Option<usize> {
-        let since = spot.at.millis().saturating_sub(self.from.millis()).max(0);
+    fn column(&self, aggregate: &Aggregate) -> Option<usize> {
+        let since = aggregate
+            .at
+            .millis()
+            .saturating_sub(self.from.millis())
+            .max(0);
         let span = self.to.millis().saturating_sub(self.from.millis()).max(1);
         let points = i128::try_from(self.points()).ok()?;
         let column = i128::from(since) * points / i128::from(span);
@@ -132,9 +146,9 @@ mod tests {
     fn a_ramp_goes_from_one_corner_to_the_other_and_a_gap_is_empty() {
         let area = Area::new(Wall::from_millis(0), Wall::from_millis(8_000_000), 52);
         assert_eq!(area.step(), Duration::from_secs(100));
-        let spots = (0..80)
+        let aggregates = (0..80)
             .filter(|index| !(40..60).contains(index))
-            .map(|index| Spot {
+            .map(|index| Aggregate {
                 at: Wall::from_millis(index * 100_000),
                 min: index,
                 mean: index,
@@ -149,7 +163,7 @@ mod tests {
                     digits: 1,
                 },
             },
-            spots: spots.collect(),
+            aggregates: aggregates.collect(),
         };
         let rows = area.draw(&line, str::to_owned);
         let cells = |row: usize| rows[row].chars().skip(MARGIN).collect::<Vec<_>>();

@@ -21,7 +21,7 @@ use crate::{
     core::{
         order::{GatherExt as _, OrderExt as _},
         outbox::{Backlog, Stream},
-        series::{Key, Known, Line, Query, Select, Spot, decimal},
+        series::{Aggregate, Key, Known, Line, Query, Select, decimal},
         time::{Wall, in_words},
     },
     error::{Error, Exit, Result},
@@ -32,7 +32,7 @@ use crate::{
 /// Time range of one request of an export, so that its result stays below the limit of an answer.
 const EXPORT_AT_ONCE: Duration = Duration::from_secs(6 * 3600);
 /// Series of one question: 16 series at 5 s through six hours are 69,000 values.
-const AT_ONCE: usize = 16;
+const SERIES_MAX: usize = 16;
 /// Charts of one answer.
 const CHARTS_MAX: usize = 12;
 /// Width of a chart if that of the terminal is unknown.
@@ -231,7 +231,7 @@ fn list(reader: &TelemetryReader, time: &Time, is_json: bool, output: &mut Outpu
     let Time { from, to, .. } = *time;
     let mut rows = Vec::new();
     let mut values = Vec::new();
-    for (line, spot) in newest(
+    for (line, aggregate) in newest(
         reader,
         &keys(&reader.series(&Select::All, from)?),
         (from, to),
@@ -239,14 +239,14 @@ fn list(reader: &TelemetryReader, time: &Time, is_json: bool, output: &mut Outpu
         let series = line.known.series;
         values.push(json!({
             "series": series.key.to_string(),
-            "value": number(spot.mean, series.digits),
-            "time": spot.at.rfc3339(),
+            "value": number(aggregate.mean, series.digits),
+            "time": aggregate.at.rfc3339(),
         }));
-        let age = to.millis().saturating_sub(spot.at.millis());
+        let age = to.millis().saturating_sub(aggregate.at.millis());
         let age = Duration::from_millis(u64::try_from(age).unwrap_or(0));
         rows.push(vec![
             printable(&series.key.to_string()),
-            unit::in_words(series.key.name(), &decimal(spot.mean, series.digits)),
+            unit::in_words(series.key.name(), &decimal(aggregate.mean, series.digits)),
             output.toned(Tone::Faint, &format!("{} ago", in_words(age))),
         ]);
     }
@@ -272,10 +272,10 @@ fn newest(
     reader: &TelemetryReader,
     keys: &[String],
     (from, to): (Wall, Wall),
-) -> Result<Vec<(Line, Spot)>> {
+) -> Result<Vec<(Line, Aggregate)>> {
     let near = Wall::from_millis(to.millis().saturating_sub(900_000)).max(from);
     let mut found = Vec::new();
-    for group in keys.chunks(AT_ONCE) {
+    for group in keys.chunks(SERIES_MAX) {
         let mut lines = reader.query(&Query {
             select: Select::Keys(group.to_vec()),
             from: near,
@@ -294,7 +294,7 @@ fn newest(
             })?);
         }
         found.extend(lines.into_iter().filter_map(|line| {
-            let newest = *line.spots.last()?;
+            let newest = *line.aggregates.last()?;
             Some((line, newest))
         }));
     }
@@ -356,21 +356,21 @@ fn draw(
 
 fn line_json(line: &Line) -> Value {
     let digits = line.known.series.digits;
-    let spots: Vec<Value> = line
-        .spots
+    let aggregates: Vec<Value> = line
+        .aggregates
         .iter()
-        .map(|spot| spot_json(spot, digits))
+        .map(|aggregate| aggregate_json(aggregate, digits))
         .collect();
-    json!({ "series": line.known.series.key.to_string(), "values": spots })
+    json!({ "series": line.known.series.key.to_string(), "values": aggregates })
 }
 
-fn spot_json(spot: &Spot, digits: u8) -> Value {
+fn aggregate_json(aggregate: &Aggregate, digits: u8) -> Value {
     json!({
-        "time": spot.at.rfc3339(),
-        "value": number(spot.mean, digits),
-        "min": number(spot.min, digits),
-        "max": number(spot.max, digits),
-        "count": spot.count,
+        "time": aggregate.at.rfc3339(),
+        "value": number(aggregate.mean, digits),
+        "min": number(aggregate.min, digits),
+        "max": number(aggregate.max, digits),
+        "count": aggregate.count,
     })
 }
 
@@ -406,7 +406,7 @@ fn export(args: &Args, output: &mut Output) -> Result<Exit> {
         step.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX))
     });
     let pieces = reader.pieces((from, to), at_once)?;
-    for group in keys(&known).chunks(AT_ONCE) {
+    for group in keys(&known).chunks(SERIES_MAX) {
         let select = Select::Keys(group.to_vec());
         for (begin, end) in &pieces {
             let lines = reader.query(&Query {
@@ -416,8 +416,8 @@ fn export(args: &Args, output: &mut Output) -> Result<Exit> {
                 step,
             })?;
             for line in &lines {
-                for spot in &line.spots {
-                    output.line(&exported(line, spot, format));
+                for aggregate in &line.aggregates {
+                    output.line(&exported(line, aggregate, format));
                 }
             }
         }
@@ -425,12 +425,12 @@ fn export(args: &Args, output: &mut Output) -> Result<Exit> {
     Ok(Exit::Fine)
 }
 
-fn exported(line: &Line, spot: &Spot, format: Format) -> String {
+fn exported(line: &Line, aggregate: &Aggregate, format: Format) -> String {
     let series = &line.known.series;
     let key = series.key.to_string();
     match format {
         Format::Json => {
-            let mut value = spot_json(spot, series.digits);
+            let mut value = aggregate_json(aggregate, series.digits);
             if let Some(fields) = value.as_object_mut() {
                 fields.insert("series".to_owned(), Value::from(key));
             }
@@ -442,11 +442,11 @@ fn exported(line: &Line, spot: &Spot, format: Format) -> String {
             let key = key.replace('"', "\"\"");
             format!(
                 "{},\"{key}\",{},{},{},{}",
-                spot.at.rfc3339(),
-                text(spot.mean),
-                text(spot.min),
-                text(spot.max),
-                spot.count
+                aggregate.at.rfc3339(),
+                text(aggregate.mean),
+                text(aggregate.min),
+                text(aggregate.max),
+                aggregate.count
             )
         }
     }

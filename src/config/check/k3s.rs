@@ -69,7 +69,7 @@ impl Merged {
         })
     }
 
-    /// Whoever sets the rest has forgotten the bucket, or misspelt it.
+    /// Warns of S3 settings without a bucket: it was forgotten or misspelt.
     pub(in super::super) fn warn_of_lone_s3(&mut self) {
         let rest = [
             &keys::K3S_BACKUP_S3_REGION,

@@ -13,7 +13,7 @@ use super::{
     layers::{ConfigEntry, Merged, Origin},
     settings::{
         Access, Agent, Allow, Apps, CertificateFiles, ControlPlane, Dashboard, K3sBackup, Keeper,
-        Log, LogFormat, Pipeops, Roots, Settings, Surroundings, Telemetry, Tls, Update,
+        Log, LogFormat, Pipeops, Roots, ServiceEnvironment, Settings, Telemetry, Tls, Update,
     },
     token::{self, TokenSource},
     value::Value,
@@ -180,7 +180,7 @@ impl Merged {
             app_operators,
             tls,
             log: self.log(),
-            surroundings: Surroundings::default(),
+            surroundings: ServiceEnvironment::default(),
             warnings: self.warnings.clone(),
             shown: Vec::new(),
             keeper: self.keeper(),

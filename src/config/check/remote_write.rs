@@ -42,7 +42,7 @@ impl Merged {
         })
     }
 
-    /// Whoever sets the rest has forgotten the address, or misspelt it.
+    /// Warns of settings without a URL: it was forgotten or misspelt.
     fn without_url(&mut self) {
         let rest = [
             &keys::REMOTE_WRITE_BEARER_TOKEN_FILE,

@@ -99,9 +99,9 @@ pub enum Authority {
 /// Effect of a requested level.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Change {
-    /// It is so already.
+    /// No change.
     Nothing,
-    /// This is to hold from now on.
+    /// New level set by hand.
     ByHand(Override),
 }
 

@@ -13,7 +13,7 @@ const GENERATOR: [u32; 5] = [
     0x2a14_62b3,
 ];
 
-/// The prefix in small letters, and the bytes.
+/// The prefix in lower case, and the bytes.
 pub(super) fn decode(text: &str) -> Option<(String, Vec<u8>)> {
     let small = text.to_ascii_lowercase();
     if text != small && text != text.to_ascii_uppercase() {

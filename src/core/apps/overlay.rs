@@ -1,4 +1,4 @@
-//! Overlay of a revision: wishes that were made beside its manifests, and that stay when the
+//! Overlay of a revision: changes on top of its manifests, which stay when the
 //! manifests are deployed again.
 
 use litemap::LiteMap;
@@ -45,7 +45,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Key of a workload in [`Overlay::scaled`]; `None`: its number of Pods is not a wish.
+    /// Key of a workload in [`Overlay::scaled`]; `None`: its number of Pods is not in it.
     pub fn key(manifest: &Manifest) -> Option<String> {
         matches!(&*manifest.kind.name, "Deployment" | "StatefulSet")
             .then(|| format!("{}/{}", manifest.kind.name, manifest.name))
@@ -191,7 +191,7 @@ impl Overlay {
         });
     }
 
-    /// Forgets wishes about workloads that are not there any more, and how it went back: the words
+    /// Forgets entries of workloads that are not there any more, and how it went back: the words
     /// of the manifests count again.
     pub fn fit(&mut self, manifests: &[Manifest]) {
         self.unpin();

@@ -472,9 +472,9 @@ impl App {
         self.inventory.extend_from_slice(staged);
     }
 
-    /// Takes from a record that was written meanwhile what no change decides: the wishes of the
+    /// Takes from a record that was written meanwhile what no change decides: the overlays of the
     /// owner.
-    pub fn take_wishes(&mut self, written: Self) {
+    pub fn take_overlays(&mut self, written: Self) {
         self.owner = written.owner;
         self.is_paused = written.is_paused;
         self.is_rolled_back_by_hand = written.is_rolled_back_by_hand;
@@ -645,14 +645,14 @@ mod tests {
         app.own(&InventoryEntry::of(&manifests(&["ConfigMap/a"])[0]), "u1");
         (app.running, app.good) = (2, 1);
         let before = app.clone();
-        app.take_wishes(App {
+        app.take_overlays(App {
             is_paused: true,
             is_rolled_back_by_hand: true,
             running: 1,
             ..App::default()
         });
         assert!(app.is_paused && app.is_rolled_back_by_hand);
-        app.take_wishes(App::default());
+        app.take_overlays(App::default());
         assert_eq!(app, before);
     }
 

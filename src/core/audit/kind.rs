@@ -3,7 +3,7 @@
 use super::{OTHERS, RequestKind};
 use crate::core::{
     access::Inquiry,
-    policy::{Attributes, CallKind, Object, Verb, nature},
+    policy::{Attributes, CallKind, Object, Verb, call_kind},
     proxy::{Call, CallTarget, Cluster, Form, query_flag, route},
 };
 
@@ -33,7 +33,7 @@ impl RequestKind {
             ("proxy", _) | (_, Verb::Proxy) => return enters,
             _ => {}
         }
-        match nature(call) {
+        match call_kind(call) {
             CallKind::Question => Self::Read,
             CallKind::Secret => Self::Secret,
             CallKind::Other if is_get(&call.method) => Self::Read,
@@ -100,16 +100,18 @@ pub fn in_words(what: &str) -> Option<String> {
     };
     match Attributes::of(&call.method, path, &call.query)? {
         Attributes::Path { .. } => None,
-        Attributes::Object(_) if nature(&call) == CallKind::Question => {
+        Attributes::Object(_) if call_kind(&call) == CallKind::Question => {
             Some("ask what it may do".to_owned())
         }
-        Attributes::Object(object) => is_tame(&object).then(|| object_in_words(&call, &object)),
+        Attributes::Object(object) => {
+            has_plain_names(&object).then(|| object_in_words(&call, &object))
+        }
     }
 }
 
-/// Returns whether names are made of what names are made of. A caller may put sentences of its own
+/// Returns whether names have only characters of names. A caller may put sentences of its own
 /// there, escaped in the path.
-fn is_tame(object: &Object<'_>) -> bool {
+fn has_plain_names(object: &Object<'_>) -> bool {
     let parts = [
         &object.group,
         &object.namespace,

@@ -22,6 +22,8 @@ use crate::core::{
     time::{Mono, Wall},
 };
 
+/// Name of the control plane in `who` of a row.
+pub const CONTROL_PLANE: &str = "control-plane";
 /// Refusals that are written row by row in a minute; more are summed.
 const REFUSAL_ROWS_MAX: u32 = 30;
 /// Rows in a minute that must be on disk before their effect: at 8 KiB a row this is 5 MB a minute
@@ -104,10 +106,10 @@ impl AuditEntry {
     /// and long text is cut.
     pub fn new(who: &str, what: &str, verdict: AuditDecision, why: &str) -> Self {
         Self {
-            who: tame(who),
-            what: tame(what),
+            who: printable(who),
+            what: printable(what),
             verdict,
-            why: tame(why),
+            why: printable(why),
         }
     }
 
@@ -200,7 +202,7 @@ impl Outcome {
             Self::Rejected(status) => {
                 format!("rejected{WHY}the API server answered with HTTP status {status}")
             }
-            Self::Withdrawn(why) => format!("withdrawn{WHY}{}", tame(why)),
+            Self::Withdrawn(why) => format!("withdrawn{WHY}{}", printable(why)),
         }
     }
 }
@@ -425,18 +427,18 @@ impl Minute {
     }
 }
 
-/// Text of a stranger, fit to be stored and shown. Taming twice is the same as once.
-fn tame(text: &str) -> String {
-    let mut tame = String::new();
+/// Foreign text without unprintable characters, truncated. To apply it twice is the same as once.
+fn printable(text: &str) -> String {
+    let mut printable = String::new();
     for c in text.chars() {
-        tame.push(if is_unprintable(c) { '\u{fffd}' } else { c });
-        if tame.len() > TEXT_BYTES_MAX {
-            tame.truncate(tame.floor_char_boundary(TEXT_BYTES_MAX - '…'.len_utf8()));
-            tame.push('…');
+        printable.push(if is_unprintable(c) { '\u{fffd}' } else { c });
+        if printable.len() > TEXT_BYTES_MAX {
+            printable.truncate(printable.floor_char_boundary(TEXT_BYTES_MAX - '…'.len_utf8()));
+            printable.push('…');
             break;
         }
     }
-    tame
+    printable
 }
 
 #[cfg(test)]
@@ -624,7 +626,7 @@ mod tests {
     fn what_a_stranger_sends_is_cut_and_has_no_control_characters() {
         let entry = entry(&format!("GET /\u{1b}[2J\r\n{}", "é".repeat(1000)));
         assert!(entry.what().len() <= TEXT_BYTES_MAX);
-        assert_eq!(tame(entry.what()), entry.what());
+        assert_eq!(printable(entry.what()), entry.what());
         assert!(entry.what().ends_with('…'));
         assert!(!entry.what().chars().any(char::is_control));
     }

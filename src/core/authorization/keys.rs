@@ -67,24 +67,24 @@ pub struct Password {
 /// A token that has not been used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Token {
-    /// Of the token.
+    /// SHA-256 of the token.
     pub hash: Hash,
     /// Role that it grants.
     pub role: Role,
-    /// Until when.
+    /// Expiry.
     pub until: Mono,
 }
 
 /// Session of a logged-in user.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Session {
-    /// Of the cookie's value.
+    /// SHA-256 of the cookie's value.
     pub hash: Hash,
     /// Name in the audit.
     pub name: String,
     /// Role of the session.
     pub role: Role,
-    /// Until when.
+    /// Expiry.
     pub until: Mono,
 }
 
@@ -189,8 +189,8 @@ impl Credentials {
         }
     }
 
-    /// Forgets the wrong guesses from an address where somebody then knew.
-    pub fn knew(&mut self, source: &str) {
+    /// Clears the wrong guesses from an address after a login.
+    pub fn clear_guesses(&mut self, source: &str) {
         self.guesses.retain(|guesses| !guesses.are_about(source));
     }
 
@@ -360,7 +360,7 @@ mod tests {
         keys.guess("a", at(now));
         assert_eq!(keys.may_guess("b", at(now)), Ok(()));
         let mut knowing = keys.clone();
-        knowing.knew("a");
+        knowing.clear_guesses("a");
         assert_eq!(knowing.may_guess("a", at(now)), Ok(()));
         keys.guess("a", at(now + 24 * 3600));
         assert_eq!(keys.may_guess("a", at(now + 24 * 3600)), Ok(()));
@@ -399,7 +399,7 @@ mod tests {
             keys.guess(LOOPBACK, at(0));
         }
         assert!(keys.may_guess(LOOPBACK, at(0)).is_err());
-        keys.knew(LOOPBACK);
+        keys.clear_guesses(LOOPBACK);
         assert_eq!(keys.may_guess(LOOPBACK, at(0)), Ok(()));
         assert!(keys.may_guess("198.51.100.1", at(0)).is_err());
     }

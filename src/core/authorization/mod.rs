@@ -9,7 +9,7 @@ mod names;
 mod routes;
 
 pub use names::{cookie, is_here, is_same_origin, name_of};
-pub use routes::{Exposure, Method, Own, ROUTES, Route, View, What};
+pub use routes::{Builtin, Exposure, Method, ROUTES, Responder, Route, View};
 
 /// Role of a requester, from nothing to everything.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -170,7 +170,7 @@ fn id_in<'a>(path: &'a str, pattern: &str) -> Option<&'a str> {
 fn from_here(request: &Request<'_>, route: &Route) -> Result<(), Fault> {
     // Where somebody follows a link to the page, the browser says `cross-site`; what the page then
     // asks is `same-origin`.
-    let is_page = route.what == What::Own(Own::Page);
+    let is_page = route.what == Responder::Builtin(Builtin::Page);
     let is_ours = match request.fetch_site {
         None => true,
         Some(site) if site.eq_ignore_ascii_case("same-origin") => true,

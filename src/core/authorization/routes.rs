@@ -53,16 +53,16 @@ pub enum Exposure {
 
 /// Component that answers a route.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum What {
+pub enum Responder {
     /// The server itself.
-    Own(Own),
+    Builtin(Builtin),
     Agent(View),
 }
 
-/// Resources that the server has itself.
+/// Resources that the server itself provides.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[expect(missing_docs, reason = "each is told by its line in the table")]
-pub enum Own {
+pub enum Builtin {
     Page,
     Asset,
     Description,
@@ -139,10 +139,10 @@ pub struct Route {
     /// From where.
     pub whence: Exposure,
     /// Resource of the route.
-    pub what: What,
+    pub what: Responder,
 }
 
-const fn route(method: Method, path: &'static str, role: Role, what: What) -> Route {
+const fn route(method: Method, path: &'static str, role: Role, what: Responder) -> Route {
     Route {
         method,
         path,
@@ -165,24 +165,24 @@ impl Route {
     }
 }
 
-const fn own(path: &'static str, role: Role, own: Own) -> Route {
-    route(Method::Get, path, role, What::Own(own))
+const fn own(path: &'static str, role: Role, own: Builtin) -> Route {
+    route(Method::Get, path, role, Responder::Builtin(own))
 }
 
 const fn get(path: &'static str, role: Role, view: View) -> Route {
-    route(Method::Get, path, role, What::Agent(view))
+    route(Method::Get, path, role, Responder::Agent(view))
 }
 
 const fn post(path: &'static str, role: Role, view: View) -> Route {
-    route(Method::Post, path, role, What::Agent(view))
+    route(Method::Post, path, role, Responder::Agent(view))
 }
 
 const fn put(path: &'static str, role: Role, view: View) -> Route {
-    route(Method::Put, path, role, What::Agent(view))
+    route(Method::Put, path, role, Responder::Agent(view))
 }
 
 const fn delete(path: &'static str, role: Role, view: View) -> Route {
-    route(Method::Delete, path, role, What::Agent(view))
+    route(Method::Delete, path, role, Responder::Agent(view))
 }
 
 const fn on_socket(mut route: Route) -> Route {
@@ -209,10 +209,10 @@ const fn told_here(mut route: Route) -> Route {
 
 /// Every route. [`Role::Nobody`] is everybody.
 pub const ROUTES: &[Route] = &[
-    own("/", Role::Nobody, Own::Page),
-    own("/assets/{id}", Role::Nobody, Own::Asset),
-    own("/healthz", Role::Nobody, Own::Health),
-    own("/livez", Role::Nobody, Own::Health),
+    own("/", Role::Nobody, Builtin::Page),
+    own("/assets/{id}", Role::Nobody, Builtin::Asset),
+    own("/healthz", Role::Nobody, Builtin::Health),
+    own("/livez", Role::Nobody, Builtin::Health),
     told_here(get("/readyz", Role::Nobody, View::Ready)),
     told_here(get("/metrics", Role::Nobody, View::Metrics)),
     get("/api/v1/status", Role::Anonymous, View::Status),
@@ -267,6 +267,6 @@ pub const ROUTES: &[Route] = &[
     delete("/api/v1/sessions", Role::Operator, View::LogOutEverywhere),
     on_socket(post("/api/v1/tokens", Role::Operator, View::IssueToken)),
     on_socket(put("/api/v1/password", Role::Operator, View::SetPassword)),
-    own("/api/v1/openapi.json", Role::Nobody, Own::Description),
-    own("/api/v1/stream", Role::Anonymous, Own::Stream),
+    own("/api/v1/openapi.json", Role::Nobody, Builtin::Description),
+    own("/api/v1/stream", Role::Anonymous, Builtin::Stream),
 ];

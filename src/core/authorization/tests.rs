@@ -1,11 +1,11 @@
 use super::*;
 
-const PAGE: What = What::Own(Own::Page);
-const ASSET: What = What::Own(Own::Asset);
-const STATUS: What = What::Agent(View::Status);
-const METRICS: What = What::Agent(View::Metrics);
-const ACCESS: What = What::Agent(View::Access);
-const SET_ACCESS: What = What::Agent(View::SetAccess);
+const PAGE: Responder = Responder::Builtin(Builtin::Page);
+const ASSET: Responder = Responder::Builtin(Builtin::Asset);
+const STATUS: Responder = Responder::Agent(View::Status);
+const METRICS: Responder = Responder::Agent(View::Metrics);
+const ACCESS: Responder = Responder::Agent(View::Access);
+const SET_ACCESS: Responder = Responder::Agent(View::SetAccess);
 const JSON: Option<&str> = Some("application/json; charset=utf-8");
 
 fn asked<'a>(method: &'a str, path: &'a str) -> Request<'a> {
@@ -24,7 +24,7 @@ fn asked<'a>(method: &'a str, path: &'a str) -> Request<'a> {
     }
 }
 
-fn view(request: &Request<'_>) -> Result<What, Fault> {
+fn view(request: &Request<'_>) -> Result<Responder, Fault> {
     judge(request).map(|(route, _)| route.what)
 }
 
@@ -34,8 +34,18 @@ fn each_request_gets_its_route_or_what_is_wrong_with_it() {
     for (method, path, has_body, wanted) in [
         ("GET", "/api/v1/status", false, Ok(STATUS)),
         ("HEAD", "/api/v1/status", false, Ok(STATUS)),
-        ("GET", "/healthz", false, Ok(What::Own(Own::Health))),
-        ("GET", "/livez", false, Ok(What::Own(Own::Health))),
+        (
+            "GET",
+            "/healthz",
+            false,
+            Ok(Responder::Builtin(Builtin::Health)),
+        ),
+        (
+            "GET",
+            "/livez",
+            false,
+            Ok(Responder::Builtin(Builtin::Health)),
+        ),
         ("GET", "/metrics", false, Ok(METRICS)),
         ("GET", "/metrics", true, Err(Fault::Body)),
         ("POST", "/metrics", false, not("GET, HEAD")),
@@ -188,7 +198,7 @@ type FromPage = (
     &'static str,
     Option<&'static str>,
     Option<&'static str>,
-    Result<What, Fault>,
+    Result<Responder, Fault>,
 );
 
 const PAGES: &[FromPage] = &[
@@ -238,7 +248,7 @@ const PAGES: &[FromPage] = &[
     ("POST /api/v1/access", Some("null"), None, FOREIGN),
     ("POST /api/v1/access", Some(""), None, FOREIGN),
 ];
-const FOREIGN: Result<What, Fault> = Err(Fault::Foreign);
+const FOREIGN: Result<Responder, Fault> = Err(Fault::Foreign);
 
 #[test]
 fn pages_of_others_are_refused() {

@@ -99,21 +99,21 @@ pub struct Summary {
 pub struct Round {
     nodes: Vec<(String, Usage)>,
     pods: Vec<Pod>,
-    rest: Rest,
+    rest: OtherPods,
 }
 
 /// Number of Pods without series of their own, by the reason.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Left {
-    /// There were larger ones.
+pub struct Unlisted {
+    /// Smaller than those with a series.
     pub small: usize,
-    /// Too many came before them in too short a time.
+    /// Over the limit of new series.
     pub new: usize,
 }
 
 /// Pods without series of their own.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-struct Rest {
+struct OtherPods {
     pods: usize,
     cpu_nano: u64,
     working_set: u64,
@@ -146,7 +146,7 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// Takes in what one kubelet says.
+    /// Adds the statistics of one kubelet.
     pub fn add(&self, round: &mut Round, node: &str, summary: Summary) {
         round.nodes.push((node.to_owned(), summary.node));
         round.pods.extend(summary.pods);
@@ -161,11 +161,11 @@ impl Cluster {
         nodes: &LiteMap<String, Node>,
         counts: &[Counts],
         now: Mono,
-    ) -> (Vec<Point>, Left) {
+    ) -> (Vec<Point>, Unlisted) {
         self.choose(&mut round, PODS_MAX);
         let small = round.rest.pods;
         self.admit(&mut round, now);
-        let left = Left {
+        let left = Unlisted {
             small,
             new: round.rest.pods - small,
         };
@@ -174,7 +174,7 @@ impl Cluster {
         self.at = now;
         let mut points = Points::default();
         for (name, node) in nodes.iter().take(NODES_MAX) {
-            said(name, node, &mut points);
+            node_points(name, node, &mut points);
         }
         phases::points(counts, &mut points);
         for (name, usage) in &round.nodes {
@@ -296,7 +296,7 @@ impl Cluster {
     }
 }
 
-impl Rest {
+impl OtherPods {
     fn add(&mut self, pod: &Pod) {
         let (cpu, memory) = (pod.usage.cpu_nano, pod.usage.working_set);
         self.pods += 1;
@@ -322,8 +322,8 @@ fn rates(before: Network, now: Network, apart: Duration) -> Option<[Option<u64>;
     Some([received, sent].map(|count| Some(per_second(count, time, 0))))
 }
 
-/// Series of a node's status.
-fn said(name: &str, node: &Node, points: &mut Points) {
+/// Points of the status of a node.
+fn node_points(name: &str, node: &Node, points: &mut Points) {
     let labels = [("node", name)];
     let [memory, disk, pid] = node.pressures;
     for (name, value) in [

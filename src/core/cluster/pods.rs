@@ -72,7 +72,7 @@ pub enum Readiness {
 
 /// A Pod that is not ready.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Troubled {
+pub struct BrokenPod {
     pub namespace: String,
     pub name: String,
     /// The node that it is bound to; empty: none yet.
@@ -85,13 +85,13 @@ pub struct Troubled {
 
 /// Pods that are not ready.
 #[derive(Debug, Default)]
-pub struct Pods(BTreeMap<u64, Troubled>);
+pub struct Pods(BTreeMap<u64, BrokenPod>);
 
 /// Result of a look at all Pods.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub struct UnreadyPods<'a> {
     /// Those that are a problem, the worst first, then by age.
-    pub broken: Vec<&'a Troubled>,
+    pub broken: Vec<&'a BrokenPod>,
     /// The moment at which another one becomes a problem.
     pub due: Option<Mono>,
     /// True if there may be more than are kept.
@@ -99,7 +99,7 @@ pub struct UnreadyPods<'a> {
 }
 
 impl Pods {
-    /// Takes in what the API says of a Pod. Returns whether anything is different now.
+    /// Updates a Pod from the API. Returns whether anything changed.
     pub fn tell(
         &mut self,
         id: &str,
@@ -123,7 +123,7 @@ impl Pods {
         if self.0.len() >= KEPT_MAX {
             return false;
         }
-        let troubled = Troubled {
+        let troubled = BrokenPod {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             node: node.to_owned(),

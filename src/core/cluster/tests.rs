@@ -76,7 +76,7 @@ fn the_largest_pods_have_series_and_the_rest_is_one_sum() {
     }
     let (points, left) = cluster.points(big, &LiteMap::new(), &[], at(60));
     let small = 10_000 - PODS_MAX;
-    assert_eq!(left, Left { small, new: 0 });
+    assert_eq!(left, Unlisted { small, new: 0 });
     assert!(points.len() < 1000, "{}", points.len());
     let memory = value(&points, "cluster_other_pods_memory_working_set_bytes");
     assert_eq!(memory, Some(9_800_000));
@@ -106,7 +106,7 @@ fn two_pods_of_a_size_do_not_change_places_each_time() {
 fn pods_that_come_and_go_take_no_more_than_twelve_places_an_hour() {
     let mut cluster = Cluster::default();
     let mut named = BTreeSet::new();
-    let mut left = Left::default();
+    let mut left = Unlisted::default();
     // Three new Pods every minute for a day, each gone with the next, beside one that stays.
     for minute in 1..=1_440_u64 {
         let brief =

@@ -10,10 +10,9 @@ use crate::core::{
     environment::{Environment, Init, Virtualisation},
     health::Severity::{Critical, Note, Warning},
     repair::recipe,
-    time::Wall,
+    time::{DAY_MS, Wall},
 };
 
-const DAY_MS: i64 = 86_400_000;
 /// Files whose time of change keeps the time on boards without a battery, so that it cannot be
 /// later than now. Other files prove nothing: they come from backups and other machines.
 const STAMPS: [&str; 2] = [

@@ -9,6 +9,7 @@ use super::{Advice, Check, Fact, Facts, Judgement, Problem, network::has_k3s, ok
 use crate::core::{
     environment::{Environment, Init},
     health::Severity::{Critical, Note, Warning},
+    time::DAY_MS,
 };
 
 const BINARY: &str = "stat /usr/local/bin/k3s";
@@ -27,7 +28,6 @@ const PRECIOUS: [&str; 5] = [
     "stat /var/lib/rancher/k3s/server/token",
     "stat /etc/rancher/node/password",
 ];
-const DAY_MS: i64 = 86_400_000;
 
 /// Length of a datastore that slows the API down.
 pub const DATASTORE_BYTES_MAX: u64 = 2_000_000_000;

@@ -35,7 +35,7 @@ use super::{
 /// One thing that can be wrong.
 #[derive(Debug)]
 pub struct Check {
-    /// Stable name, `room.what`.
+    /// Stable id, `part.name`.
     pub id: &'static str,
     /// Name of the check for people.
     pub title: &'static str,
@@ -63,13 +63,13 @@ pub struct Advice {
 /// Result of a check.
 #[derive(Debug)]
 pub enum Judgement {
-    /// It is as it should be; what was seen.
+    /// No problem; the observation.
     Ok(String),
-    /// It is not.
+    /// A problem.
     Problem(Problem),
     /// Unknown, with the reason.
     Unknown(String),
-    /// There is nothing of the kind here, and why.
+    /// Not applicable here; the reason.
     NotHere(&'static str),
 }
 

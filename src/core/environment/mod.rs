@@ -87,7 +87,7 @@ pub enum Virtualisation {
     Container,
 }
 
-/// A maker of storage boxes whose system is not quite a distribution.
+/// NAS vendor whose system is not a plain distribution.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Nas {
     /// DSM.

@@ -3,8 +3,8 @@
 use crate::core::time::{Mono, in_words};
 
 use super::{
-    AGAIN, AGAIN_ALONE, Ask, BARRED, Change, Election, FENCE_BARRED, FENCE_LONG, FENCE_SHORT,
-    GOOD_BYES_MAX, Input, KnownLease, Output, Record, Silence, Watched,
+    Ask, BARRED, Change, Election, FENCE_BARRED, FENCE_LONG, FENCE_SHORT, GOOD_BYES_MAX, Input,
+    KnownLease, Output, RETRY_WAIT, RETRY_WAIT_ALONE, Record, Silence, Watched,
 };
 
 impl Election {
@@ -128,7 +128,7 @@ impl Election {
         self.fence = Some(self.fence.map_or(to, |fence| fence.max(to)));
     }
 
-    /// Takes in what the Lease is now.
+    /// Records the current Lease.
     fn learn(&mut self, record: Record, now: Mono) -> String {
         self.is_stale = false;
         let others = record.others(&self.me.id);
@@ -206,7 +206,7 @@ impl Election {
             self.next = now;
             return;
         }
-        self.next = now.after(AGAIN);
+        self.next = now.after(RETRY_WAIT);
         let is_free = self.barred.is_some() || !self.knows_rivals;
         let is_unheard = self
             .answered
@@ -215,7 +215,7 @@ impl Election {
         let had_link = self.fence.max(self.grace).is_some();
         if is_free && (had_link || has_waited) {
             self.grace = Some(began.after(FENCE_LONG));
-            self.next = now.after(AGAIN_ALONE);
+            self.next = now.after(RETRY_WAIT_ALONE);
         }
     }
 

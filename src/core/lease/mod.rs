@@ -50,7 +50,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use record::{LONG, Party, Record, SHORT, Standby};
+pub use record::{Candidate, LONG, Record, SHORT, Standby};
 
 /// Age of the start of its last write at which a holder with rivals gives up the link.
 pub const FENCE_SHORT: Duration = Duration::from_secs(9);
@@ -66,9 +66,9 @@ const CHECK: Duration = Duration::from_secs(10);
 /// Between two readings of an agent that stands by, with up to a third more.
 const LOOK: Duration = Duration::from_secs(3);
 /// Between two tries while the API does not answer and that matters.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_WAIT: Duration = Duration::from_secs(1);
 /// The same for a holder that keeps its link meanwhile.
-const AGAIN_ALONE: Duration = Duration::from_secs(5);
+const RETRY_WAIT_ALONE: Duration = Duration::from_secs(5);
 /// Between two tries of an agent that may not use the Lease, and its fence.
 const BARRED: Duration = Duration::from_secs(60);
 const FENCE_BARRED: Duration = Duration::from_secs(180);
@@ -86,7 +86,7 @@ const GOOD_BYES_MAX: u32 = 4;
 #[derive(Clone, Debug)]
 pub struct ElectionSettings {
     /// This agent.
-    pub me: Party,
+    pub me: Candidate,
     /// True if rivals were known before the start.
     pub knows_rivals: bool,
     /// Until when an agent that knows of no rivals waits for the first answer of the API before it
@@ -156,12 +156,12 @@ pub enum Output {
 /// Permission to link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LeaseState {
-    /// There may, until then.
+    /// This agent may link until this time.
     Open(Mono),
-    /// Not before the API said whose it is.
+    /// The API has not answered yet.
     Asking,
-    /// It is this one's.
-    StandingBy(Party),
+    /// Another agent holds the Lease.
+    StandingBy(Candidate),
     /// The API does not answer, and there are rivals.
     Blind,
 }
@@ -193,7 +193,7 @@ enum Ask {
 /// A holder that is not this agent, as long as it shows no sign of life.
 #[derive(Clone, Debug)]
 struct Watched {
-    holder: Party,
+    holder: Candidate,
     beat: u64,
     since: Mono,
     is_quiet: bool,
@@ -203,7 +203,7 @@ struct Watched {
 /// The machine. See the module.
 #[derive(Debug)]
 pub struct Election {
-    me: Party,
+    me: Candidate,
     cluster_id: Option<String>,
     /// True if the control plane heard this agent since it holds the link.
     is_registered: bool,
@@ -411,7 +411,7 @@ impl Election {
         if let Some(good_byes) = &mut self.good_byes {
             *good_byes += 1;
             return (*good_byes <= GOOD_BYES_MAX)
-                .then(|| self.good_bye())
+                .then(|| self.release())
                 .flatten();
         }
         let wanted = self.wanted(now);
@@ -422,8 +422,8 @@ impl Election {
         })
     }
 
-    /// Leaves the Lease to the others.
-    fn good_bye(&self) -> Option<Ask> {
+    /// Releases the Lease to the others.
+    fn release(&self) -> Option<Ask> {
         match &self.seen {
             _ if self.is_stale => Some(Ask::Get),
             KnownLease::Record(record) if record.is_held_by(&self.me.id) => {

@@ -16,9 +16,9 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// without saying so.
 const STANDBY_MAX: usize = 64;
 
-/// An agent as the others see it.
+/// An agent that competes for the Lease.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Party {
+pub struct Candidate {
     /// Tells it from all others, also from those that were given the same agent id: by their
     /// settings, or by the installation that they took over.
     pub id: String,
@@ -28,7 +28,7 @@ pub struct Party {
     pub host: String,
 }
 
-impl Party {
+impl Candidate {
     /// The words for people: `agent edge-1 on host pi-3`.
     pub fn words(&self) -> String {
         let agent = if self.agent.is_empty() {
@@ -47,7 +47,7 @@ impl Party {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Standby {
     /// The agent.
-    pub party: Party,
+    pub party: Candidate,
     /// Changes whenever it says so again.
     pub beat: u64,
 }
@@ -58,7 +58,7 @@ pub struct Record {
     /// Resource version; a write names the version that it replaces.
     pub version: String,
     /// Holder of the link; `None` after an orderly stop.
-    pub holder: Option<Party>,
+    pub holder: Option<Candidate>,
     /// Changes whenever a holder writes.
     pub beat: u64,
     /// Promise of the holder: [`SHORT`] or [`LONG`].
@@ -109,7 +109,7 @@ impl Record {
     }
 
     /// Held by `holder`, with these rivals; a new holder waits for nobody's old promise.
-    pub(super) fn held(&self, holder: &Party, rivals: Vec<Standby>) -> Self {
+    pub(super) fn held(&self, holder: &Candidate, rivals: Vec<Standby>) -> Self {
         let is_new = !self.is_held_by(&holder.id);
         Self {
             version: self.version.clone(),
@@ -124,7 +124,7 @@ impl Record {
     }
 
     /// With this agent among those that stand by; `None` where there are too many.
-    pub(super) fn with(&self, party: &Party, beat: u64) -> Option<Self> {
+    pub(super) fn with(&self, party: &Candidate, beat: u64) -> Option<Self> {
         let mut standby = self.others(&party.id);
         if standby.len() >= STANDBY_MAX {
             return None;

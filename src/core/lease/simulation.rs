@@ -157,7 +157,7 @@ impl World {
         let node = &mut self.nodes[index];
         let now = node.clock(real_ms);
         let settings = ElectionSettings {
-            me: Party {
+            me: Candidate {
                 id: format!("id-{index}"),
                 agent: "agent".to_owned(),
                 host: format!("host-{index}"),

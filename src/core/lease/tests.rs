@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn party(name: &str) -> Party {
-    Party {
+fn party(name: &str) -> Candidate {
+    Candidate {
         id: format!("{name}-1"),
         agent: name.to_owned(),
         host: format!("{name}-host"),
@@ -571,9 +571,9 @@ fn an_answer_that_nobody_waits_for_changes_nothing() {
 #[test]
 fn people_are_told_who_it_is() {
     assert_eq!(party("me").words(), "agent me on host me-host");
-    let bare = Party {
+    let bare = Candidate {
         id: "x".to_owned(),
-        ..Party::default()
+        ..Candidate::default()
     };
     assert_eq!(bare.words(), "agent x");
 }

@@ -157,7 +157,7 @@ pub enum Input {
     Heard,
     /// `register_success`. Without membership it lacked the cluster id.
     RegisterSuccess {
-        /// As received.
+        /// Request id of the message.
         request_id: Option<String>,
         /// Identity of the cluster in the answer.
         membership: Option<Membership>,
@@ -165,7 +165,7 @@ pub enum Input {
     RegisterInProgress,
     /// `error`.
     Refusal {
-        /// As received.
+        /// Request id of the message.
         request_id: Option<String>,
         /// Free text.
         text: String,
@@ -177,9 +177,9 @@ pub enum Input {
     },
     /// A message of an unknown type.
     Unknown {
-        /// As received.
+        /// Type of the message.
         message_type: String,
-        /// As received.
+        /// Request id of the message.
         request_id: Option<String>,
     },
     /// The token is another one now.
@@ -262,7 +262,7 @@ enum State {
         request_id: String,
         is_fresh: bool,
         /// Number of requested registrations that it fulfils.
-        grants: u32,
+        sent: u32,
         began: Mono,
         until: Mono,
     },
@@ -406,9 +406,9 @@ pub struct Link {
     registrations: u32,
     /// Time when a ready link was last told that it is not registered.
     forgotten_at: Option<Mono>,
-    /// Wishes that the controller hears a registration, and how many were granted.
-    wished: u32,
-    granted: u32,
+    /// Registrations that were requested, and how many of them were sent.
+    wanted_registrations: u32,
+    sent_registrations: u32,
     outputs: VecDeque<Output>,
     random: fastrand::Rng,
 }
@@ -420,7 +420,7 @@ impl Link {
             .as_ref()
             .is_some_and(|known| known.gateway_url.is_some())
             && !settings.registers_first;
-        let wished = u32::from(settings.registers_first);
+        let wanted_registrations = u32::from(settings.registers_first);
         let outage = Outage {
             began: now.wall,
             length: None,
@@ -447,8 +447,8 @@ impl Link {
             up_since: now.wall,
             registrations: 0,
             forgotten_at: None,
-            wished,
-            granted: 0,
+            wanted_registrations,
+            sent_registrations: 0,
             outputs: VecDeque::new(),
             random: fastrand::Rng::with_seed(seed),
         }
@@ -671,14 +671,14 @@ impl Link {
         };
         self.unknown_types.clear();
         match endpoint.clone() {
-            Endpoint::Controller => self.register(now, Freshness::Known),
+            Endpoint::Controller => self.register(now, RegistrationKind::Known),
             Endpoint::Gateway(known) => {
                 self.ready(Endpoint::Gateway(known.clone()), known.cluster_id, now)
             }
         }
     }
 
-    fn register(&mut self, now: Now, freshness: Freshness) {
+    fn register(&mut self, now: Now, freshness: RegistrationKind) {
         if self.is_ready() {
             self.paused_at = now.mono;
         }
@@ -691,11 +691,11 @@ impl Link {
             self.settings.agent_id
         );
         let cluster_id = match freshness {
-            Freshness::Known => self
+            RegistrationKind::Known => self
                 .membership
                 .as_ref()
                 .map(|known| known.cluster_id.clone()),
-            Freshness::Fresh => None,
+            RegistrationKind::Fresh => None,
         };
         let is_fresh = cluster_id.is_none();
         self.send(Message::Register {
@@ -707,7 +707,7 @@ impl Link {
             State::Registering {
                 request_id,
                 is_fresh,
-                grants: self.wished,
+                sent: self.wanted_registrations,
                 began: now.mono,
                 until,
             },
@@ -724,7 +724,7 @@ impl Link {
         self.heard(now);
         let State::Registering {
             request_id: awaited,
-            grants,
+            sent,
             ..
         } = &self.state
         else {
@@ -733,7 +733,7 @@ impl Link {
         if request_id != Some(awaited.as_str()) {
             return;
         }
-        let grants = *grants;
+        let sent = *sent;
         let Some(membership) = membership.filter(|new| !new.cluster_id.is_empty()) else {
             let why = "the answer to the registration names no cluster".to_owned();
             return self.give_up("no cluster_id", why, now);
@@ -742,10 +742,10 @@ impl Link {
             self.push(Output::Persist(membership.clone()));
             self.membership = Some(membership.clone());
         }
-        self.granted = grants;
+        self.sent_registrations = sent;
         self.push(Output::Registered);
         if self.owes_registration() {
-            return self.register(now, Freshness::Known);
+            return self.register(now, RegistrationKind::Known);
         }
         if membership.gateway_url.is_some() {
             self.prefers_gateway = true;
@@ -763,7 +763,7 @@ impl Link {
 
     /// Returns whether the controller is still to hear what changed.
     const fn owes_registration(&self) -> bool {
-        self.wished != self.granted
+        self.wanted_registrations != self.sent_registrations
     }
 
     /// Returns when a gateway is left to tell the controller.
@@ -781,12 +781,12 @@ impl Link {
     }
 
     fn register_again(&mut self, now: Now) {
-        self.wished = self.wished.wrapping_add(1);
+        self.wanted_registrations = self.wanted_registrations.wrapping_add(1);
         match &self.state {
             State::Ready(Ready {
                 endpoint: Endpoint::Controller,
                 ..
-            }) => self.register(now, Freshness::Known),
+            }) => self.register(now, RegistrationKind::Known),
             State::Ready(_)
             | State::Dialing {
                 endpoint: Endpoint::Gateway(_),
@@ -836,7 +836,7 @@ impl Link {
                 // The id stays on disk until a success brings another: free text must not be able
                 // to erase it.
                 self.log(format!("link: the control plane does not know this cluster ({said}); registering afresh"));
-                self.register(now, Freshness::Fresh);
+                self.register(now, RegistrationKind::Fresh);
             }
             State::Registering {
                 request_id: awaited,
@@ -851,7 +851,7 @@ impl Link {
             State::Ready(ready) if is_unknown_cluster => match ready.endpoint {
                 Endpoint::Controller if !self.was_just_forgotten(now) => {
                     self.forgotten_at = Some(now.mono);
-                    self.register(now, Freshness::Known);
+                    self.register(now, RegistrationKind::Known);
                 }
                 Endpoint::Controller => {
                     let why = format!("registered, but the control plane says: {said}");
@@ -1140,7 +1140,7 @@ impl Link {
 
 /// Registration with or without the known cluster id.
 #[derive(Clone, Copy, Debug)]
-enum Freshness {
+enum RegistrationKind {
     Known,
     Fresh,
 }

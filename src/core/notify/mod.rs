@@ -84,9 +84,9 @@ pub struct Wanted {
     pub settle: Duration,
 }
 
-/// Change of a condition.
+/// Transition of a condition.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Turn {
+pub enum Transition {
     /// It is more severe than it was reported.
     Worse,
     Began,
@@ -94,7 +94,7 @@ pub enum Turn {
     Ended,
 }
 
-impl Turn {
+impl Transition {
     /// The word in messages.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -110,7 +110,7 @@ impl Turn {
 pub struct Notice {
     pub id: String,
     /// The change.
-    pub turn: Turn,
+    pub turn: Transition,
     /// Severity, the last one for an ended condition.
     pub severity: Severity,
     /// Problem, the last one for an ended condition.
@@ -247,7 +247,8 @@ impl Notifier {
         let quiet = self.wanted.quiet.and_then(|quiet| quiet.left(minute));
         let mut notices = Vec::new();
         for (notice, ripe) in self.open() {
-            let is_urgent = notice.severity == Severity::Critical && notice.turn != Turn::Ended;
+            let is_urgent =
+                notice.severity == Severity::Critical && notice.turn != Transition::Ended;
             let room = if is_urgent {
                 MESSAGES_MAX
             } else {
@@ -285,7 +286,7 @@ impl Notifier {
         self.missed.clear();
         for notice in &message.notices {
             self.turns.entry(notice.id.clone()).or_default().push(now);
-            if notice.turn == Turn::Ended {
+            if notice.turn == Transition::Ended {
                 self.notified.remove(&notice.id);
                 if self.seen.get(&notice.id).is_some_and(|held| held.is_over) {
                     self.seen.remove(&notice.id);
@@ -321,8 +322,8 @@ impl Notifier {
         let mut open = Vec::new();
         for (id, held) in self.seen.iter().filter(|(_, held)| !held.is_over) {
             let turn = match self.notified.get(id) {
-                None => Turn::Began,
-                Some(notified) if notified.severity < held.severity => Turn::Worse,
+                None => Transition::Began,
+                Some(notified) if notified.severity < held.severity => Transition::Worse,
                 Some(_) => continue,
             };
             let notice = Notice {
@@ -345,7 +346,7 @@ impl Notifier {
             };
             let notice = Notice {
                 id: id.clone(),
-                turn: Turn::Ended,
+                turn: Transition::Ended,
                 severity: notified.severity,
                 sentence: notified.sentence.clone(),
                 fix: None,

@@ -34,7 +34,7 @@ fn notifier(quiet: Option<&str>) -> Notifier {
     Notifier::new(wanted, LiteMap::new(), at(0))
 }
 
-fn turns(next: &Next) -> Vec<(&str, Turn)> {
+fn turns(next: &Next) -> Vec<(&str, Transition)> {
     match next {
         Next::Send(message) => message
             .notices
@@ -84,7 +84,10 @@ fn a_condition_is_told_when_it_has_settled_and_when_it_is_over_and_not_in_betwee
         .iter()
         .map(|(second, message)| (*second, message.notices[0].turn))
         .collect();
-    assert_eq!(notices, [(1030, Turn::Began), (3030, Turn::Ended)]);
+    assert_eq!(
+        notices,
+        [(1030, Transition::Began), (3030, Transition::Ended)]
+    );
 }
 
 #[test]
@@ -117,7 +120,10 @@ fn what_begins_together_is_one_message_with_the_worst_first() {
     let next = notifier.next(at(1030), NOON);
     assert_eq!(
         turns(&next),
-        [("z.large", Turn::Began), ("a.small", Turn::Began)]
+        [
+            ("z.large", Transition::Began),
+            ("a.small", Transition::Began)
+        ]
     );
 }
 
@@ -140,7 +146,7 @@ fn a_condition_that_grows_worse_is_told_again_and_one_that_eases_is_not() {
         .iter()
         .map(|(_, message)| message.notices[0].turn)
         .collect();
-    assert_eq!(notices, [Turn::Began, Turn::Worse]);
+    assert_eq!(notices, [Transition::Began, Transition::Worse]);
 }
 
 #[test]
@@ -315,7 +321,7 @@ fn a_restart_tells_nothing_again_and_ends_what_is_really_over() {
     assert_eq!(sent[0].0, 9180);
     assert_eq!(
         turns(&Next::Send(sent[0].1.clone())),
-        [("link.down", Turn::Ended)]
+        [("link.down", Transition::Ended)]
     );
 }
 

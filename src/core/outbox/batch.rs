@@ -1,6 +1,6 @@
 //! Streams, and the records that go out in one message.
 
-use super::{Gap, Loss, Range, Stock};
+use super::{Gap, Loss, Range, StreamView};
 use crate::core::{
     order::OrderExt as _,
     series::{Series, block::Block},
@@ -96,9 +96,9 @@ pub struct Row {
 /// Undelivered data of a destination.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Backlog {
-    /// For whom.
+    /// Destination.
     pub destination: String,
-    /// Of which stream.
+    /// Stream.
     pub stream: Stream,
     /// Number of records, including gaps that must be reported.
     pub records: u64,
@@ -106,9 +106,9 @@ pub struct Backlog {
     pub oldest: Option<Wall>,
 }
 
-/// Stored records of a stream: an owned [`Stock`].
+/// Stored records of a stream: an owned [`StreamView`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Holdings {
+pub struct StreamState {
     /// Epoch of the sequences: it changes when the stream starts over.
     pub epoch: u64,
     /// The newest record that may go out; 0 where there was none yet.
@@ -117,10 +117,10 @@ pub struct Holdings {
     pub gaps: Vec<Gap>,
 }
 
-impl Holdings {
+impl StreamState {
     /// The same for [`super::Outbox::next`].
-    pub fn stock(&self) -> Stock<'_> {
-        Stock {
+    pub fn view(&self) -> StreamView<'_> {
+        StreamView {
             last: self.last,
             gaps: &self.gaps,
         }
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn more_gaps_than_are_kept_never_declare_a_record_between_them_lost() {
-        let mut holdings = Holdings::default();
+        let mut holdings = StreamState::default();
         // Every third record is damaged; the two after it are still here.
         for third in 0..200 {
             holdings.lose(range(third * 3 + 1, third * 3 + 1), Loss::Damaged);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_retention_takes_around_a_damaged_record_keeps_both_reasons() {
-        let mut holdings = Holdings::default();
+        let mut holdings = StreamState::default();
         holdings.lose(range(11, 11), Loss::Damaged);
         holdings.lose(range(1, 20), Loss::Retention);
         holdings.lose(range(21, 30), Loss::Retention);
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn neighbours_of_different_reasons_are_merged_before_anything_is_forgotten() {
-        let mut holdings = Holdings::default();
+        let mut holdings = StreamState::default();
         for record in 1..=400_u64 {
             let loss = LOSSES[usize::from(record % 2 == 0)];
             holdings.lose(range(record, record), loss);
@@ -241,7 +241,7 @@ mod tests {
         fn gaps_hold_what_was_lost_in_order_and_nothing_else(
             lost in prop::collection::vec((1_u64..900, 0_u64..9, 0_usize..3), 0..300)
         ) {
-            let mut holdings = Holdings::default();
+            let mut holdings = StreamState::default();
             let mut model = BTreeSet::new();
             let mut most = 0;
             for (from, more, loss) in lost {

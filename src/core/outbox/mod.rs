@@ -17,7 +17,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Backlog, Batch, Body, Holdings, Row, Samples, Stream};
+pub use batch::{Backlog, Batch, Body, Row, Samples, Stream, StreamState};
 pub use cursor::{Cursor, RANGES_MAX, Range};
 
 /// Timeout of an acknowledgement. A receiver with a slow disk needs seconds; pings watch the link
@@ -74,7 +74,7 @@ pub struct Gap {
 
 /// Stored records of a stream.
 #[derive(Clone, Copy, Debug)]
-pub struct Stock<'a> {
+pub struct StreamView<'a> {
     /// The newest record on disk; 0 where there was none yet.
     pub last: u64,
     /// Gaps, in order and without overlaps.
@@ -171,7 +171,7 @@ impl Outbox {
     /// Returns the next item to send; `None` while a batch is in flight, during a wait
     /// ([`Outbox::until`]), or if all is settled. `jitter` is a random number for the wait after a
     /// missing acknowledgement.
-    pub fn next(&mut self, stock: Stock<'_>, jitter: u16, now: Mono) -> Option<Next> {
+    pub fn next(&mut self, stock: StreamView<'_>, jitter: u16, now: Mono) -> Option<Next> {
         if let Some(flight) = self.flight {
             if now < flight.until {
                 return None;
@@ -243,7 +243,7 @@ impl Outbox {
         self.not_before = Mono::default();
     }
 
-    /// Until when nothing is sent, unless an acknowledgement comes; `None`: ask now.
+    /// Time until which nothing is sent, unless an acknowledgement comes; `None`: ask now.
     pub fn until(&self, now: Mono) -> Option<Mono> {
         let until = self.flight.map_or(self.not_before, |flight| flight.until);
         (until > now).then_some(until)

@@ -116,7 +116,7 @@ impl World {
 
     /// One batch, with what can go wrong on its way and back.
     fn exchange(&mut self) -> bool {
-        let stock = Stock {
+        let stock = StreamView {
             last: self.last,
             gaps: &self.gaps,
         };

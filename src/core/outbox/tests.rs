@@ -6,8 +6,8 @@ fn range(from: u64, to: u64) -> Range {
     Range::new(from, to).unwrap()
 }
 
-const fn stock(last: u64) -> Stock<'static> {
-    Stock { last, gaps: &[] }
+const fn stock(last: u64) -> StreamView<'static> {
+    StreamView { last, gaps: &[] }
 }
 
 fn said(from: u64, to: u64) -> Acknowledgement {
@@ -73,7 +73,7 @@ fn a_gap_is_told_in_the_place_of_its_records() {
         range: range(3, 6),
         loss: Loss::Budget,
     };
-    let stock = Stock {
+    let stock = StreamView {
         last: 9,
         gaps: &[gap],
     };

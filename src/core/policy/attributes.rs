@@ -79,7 +79,7 @@ pub enum Attributes<'a> {
     Object(Object<'a>),
     /// For a path that names none, such as `/version`.
     Path {
-        /// The method in small letters.
+        /// The method in lower case.
         verb: String,
         /// The path, still escaped.
         path: &'a str,

@@ -12,15 +12,15 @@ pub const PROTECTED: &str = "pipeops.io/protected";
 
 /// A change of NetworkPolicies.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Fenced {
+pub struct PolicyChange {
     pub namespace: String,
     /// The policies that are changed.
-    pub which: Which,
+    pub which: Policies,
 }
 
 /// The policies that a call changes.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Which {
+pub enum Policies {
     New,
     /// The one of this name.
     One(String),
@@ -28,7 +28,7 @@ pub enum Which {
     All,
 }
 
-impl Fenced {
+impl PolicyChange {
     /// The change that a call makes, where it is one of NetworkPolicies.
     pub fn of(call: &Call) -> Option<Self> {
         let CallTarget::Kubernetes(path) = &call.target else {
@@ -42,9 +42,9 @@ impl Fenced {
         }
         let which = match object.verb {
             Verb::Get | Verb::List | Verb::Watch => return None,
-            Verb::Create => Which::New,
-            Verb::Update | Verb::Patch | Verb::Delete => Which::One(object.name.into_owned()),
-            Verb::DeleteCollection | Verb::Proxy | Verb::None => Which::All,
+            Verb::Create => Policies::New,
+            Verb::Update | Verb::Patch | Verb::Delete => Policies::One(object.name.into_owned()),
+            Verb::DeleteCollection | Verb::Proxy | Verb::None => Policies::All,
         };
         Some(Self {
             namespace: object.namespace.into_owned(),
@@ -91,30 +91,36 @@ mod tests {
         let below = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies";
         for (request, wanted) in [
             (format!("GET {below}/x"), None),
-            (format!("POST {below}"), Some(Which::New)),
-            (format!("PUT {below}/x"), Some(Which::One("x".to_owned()))),
-            (format!("PATCH {below}/x"), Some(Which::One("x".to_owned()))),
+            (format!("POST {below}"), Some(Policies::New)),
+            (
+                format!("PUT {below}/x"),
+                Some(Policies::One("x".to_owned())),
+            ),
+            (
+                format!("PATCH {below}/x"),
+                Some(Policies::One("x".to_owned())),
+            ),
             (
                 format!("DELETE {below}/x"),
-                Some(Which::One("x".to_owned())),
+                Some(Policies::One("x".to_owned())),
             ),
-            (format!("DELETE {below}"), Some(Which::All)),
+            (format!("DELETE {below}"), Some(Policies::All)),
             ("POST /api/v1/namespaces/shop/pods".to_owned(), None),
             (
                 "DELETE /apis/networking.k8s.io/v1/namespaces/shop/ingresses/x".to_owned(),
                 None,
             ),
         ] {
-            let found = Fenced::of(&call(&request)).map(|fenced| fenced.which);
+            let found = PolicyChange::of(&call(&request)).map(|fenced| fenced.which);
             assert_eq!(found, wanted, "{request}");
         }
     }
 
     #[test]
     fn a_protected_namespace_lets_no_change_through() {
-        let fenced = Fenced {
+        let fenced = PolicyChange {
             namespace: "shop".to_owned(),
-            which: Which::New,
+            which: Policies::New,
         };
         let mut found = Namespace::default();
         assert_eq!(fenced.settle(Some(&found)), Ok(()));

@@ -1,4 +1,4 @@
-//! The lists of `tests/hostile`, judged: every line by every form that carries it.
+//! Test: every line of `tests/hostile`, in every form of request.
 
 use super::{Level, Rules, Terms, decide, identity};
 use crate::core::proxy::{Call, Cluster, RawRequest, Refusal, route, route_http, route_stream};

@@ -131,7 +131,7 @@ pub enum CallKind {
 }
 
 /// Returns the kind of a call, at whatever level.
-pub fn nature(call: &Call) -> CallKind {
+pub fn call_kind(call: &Call) -> CallKind {
     let CallTarget::Kubernetes(path) = &call.target else {
         return CallKind::Other;
     };

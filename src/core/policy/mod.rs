@@ -34,12 +34,12 @@ mod tables;
 
 pub use attributes::{Attributes, Object, Verb};
 pub use bodies::{
-    BODY_BYTES_MAX, Content, Expose, Fault, Judged, Subject, Write, Written, judge as judge_body,
+    BODY_BYTES_MAX, BodyKind, Content, Expose, Fault, Judged, Write, Written, judge as judge_body,
     judge_existing, settle_body, unlocked, written,
 };
-pub use fence::{Fenced, PROTECTED, Which};
+pub use fence::{PROTECTED, Policies, PolicyChange};
 pub use identity::{Identity, identity};
-pub use judge::{CallKind, decide, nature};
+pub use judge::{CallKind, call_kind, decide};
 pub use namespace::{NewNamespace, new_namespace, settle};
 pub use pods::{Breach, Entered, breaches, entered, settle_pod};
 pub use reserved_names::{Bound, inherits, lies_in, unknown_bindings};

@@ -167,8 +167,8 @@ impl Seed<'_> {
         Ok(value)
     }
 
-    /// A value of this type stands where another one belongs.
-    fn odd<T, E: Error>(self, what: &str) -> Result<T, E> {
+    /// Error for a value of another type than this one.
+    fn type_mismatch<T, E: Error>(self, what: &str) -> Result<T, E> {
         Err(E::custom(format_args!("{what} where {self} belongs")))
     }
 
@@ -316,7 +316,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             | FieldKind::Object(_)
             | FieldKind::TextMap(_)
             | FieldKind::Names
-            | FieldKind::Inline(_) => return self.odd("a list"),
+            | FieldKind::Inline(_) => return self.type_mismatch("a list"),
         };
         let mut kept = Vec::new();
         while let Some(value) = list.next_element_seed(self.of(item))? {
@@ -356,7 +356,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             | FieldKind::Number
             | FieldKind::Texts
             | FieldKind::Objects(_)
-            | FieldKind::Inline(_) => self.odd("an object"),
+            | FieldKind::Inline(_) => self.type_mismatch("an object"),
         }
     }
 }
@@ -375,7 +375,7 @@ impl Seed<'_> {
         if matches!(self.kind, FieldKind::Presence) {
             self.kept(Value::Bool(true))
         } else {
-            self.odd(what)
+            self.type_mismatch(what)
         }
     }
 }

@@ -25,7 +25,7 @@ const NAMESPACE_EVERY: Duration = Duration::from_secs(5);
 /// Interval between two looks at a right that running calls rely on.
 const GRANT_EVERY: Duration = Duration::from_secs(10);
 /// Minimum time between two looks at a namespace, also after a failed one.
-const NAMESPACE_APART: Duration = Duration::from_secs(1);
+const NAMESPACE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// A namespace as the cluster describes it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -70,7 +70,7 @@ impl CallTerms {
         }
     }
 
-    /// Takes in the terms that the rules of now would set. Looser terms end nothing.
+    /// Applies the terms of the current rules; looser ones end nothing.
     ///
     /// # Errors
     /// The call cannot go on under these terms.
@@ -97,8 +97,8 @@ impl CallTerms {
         Ok(())
     }
 
-    /// Takes in what a look at a namespace found; `None`: the cluster has none of that name. `seen`
-    /// is the moment at which the look began.
+    /// Applies the result of a namespace query; `None`: the cluster has none of that name.
+    /// `seen_now` is the time at which the query began.
     ///
     /// # Errors
     /// The call relies on that namespace and would not be admitted there any more.
@@ -166,13 +166,13 @@ impl CallTerms {
     }
 
     /// The namespace that is to be looked at, and when.
-    pub fn next_look(&self) -> Option<(Subject, Mono)> {
+    pub fn next_look(&self) -> Option<(Dependency, Mono)> {
         match self {
             Self::InManaged {
                 namespace, seen, ..
             } => {
                 let due = seen.map_or_else(Mono::default, |seen| seen.after(NAMESPACE_EVERY));
-                Some((Subject::Namespace(namespace.clone()), due))
+                Some((Dependency::Namespace(namespace.clone()), due))
             }
             Self::Waiting | Self::Free | Self::NewNamespace => None,
         }
@@ -245,17 +245,17 @@ impl Grant {
 
 /// Subjects outside this machine that running calls depend on.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Subject {
+pub enum Dependency {
     /// The labels of a namespace.
     Namespace(String),
     /// A right of the control plane's account.
     Grant(Grant),
 }
 
-impl Subject {
+impl Dependency {
     const fn apart(&self) -> Duration {
         match self {
-            Self::Namespace(_) => NAMESPACE_APART,
+            Self::Namespace(_) => NAMESPACE_INTERVAL_MIN,
             Self::Grant(_) => GRANT_EVERY,
         }
     }
@@ -270,11 +270,11 @@ pub fn first_look_at_grant(admitted: Mono) -> Mono {
 /// each.
 #[derive(Debug, Default)]
 pub struct Rounds {
-    looks: LiteMap<Subject, Look>,
+    checks: LiteMap<Dependency, PendingCheck>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct PendingCheck {
     began: Mono,
     is_under_way: bool,
 }
@@ -282,40 +282,40 @@ struct Look {
 impl Rounds {
     /// Begins the looks that are due and returns their subjects. `relied_on` has every subject that
     /// running calls rely on, with the moment from which another look is wanted.
-    pub fn begin(&mut self, relied_on: &LiteMap<Subject, Mono>, now: Mono) -> Vec<Subject> {
-        self.looks
+    pub fn begin(&mut self, relied_on: &LiteMap<Dependency, Mono>, now: Mono) -> Vec<Dependency> {
+        self.checks
             .retain(|subject, look| look.is_under_way || relied_on.contains_key(subject));
-        let due: Vec<Subject> = relied_on
+        let due: Vec<Dependency> = relied_on
             .iter()
             .filter(|(subject, wanted)| self.due(subject, **wanted).is_some_and(|due| due <= now))
             .map(|(subject, _)| subject.clone())
             .collect();
         for subject in &due {
-            let look = Look {
+            let look = PendingCheck {
                 began: now,
                 is_under_way: true,
             };
-            self.looks.insert(subject.clone(), look);
+            self.checks.insert(subject.clone(), look);
         }
         due
     }
 
     /// Ends the look at a subject, whatever it found.
-    pub fn end(&mut self, subject: &Subject) {
-        if let Some(look) = self.looks.get_mut(subject) {
+    pub fn end(&mut self, subject: &Dependency) {
+        if let Some(look) = self.checks.get_mut(subject) {
             look.is_under_way = false;
         }
     }
 
     /// Moment of the next look; `None` where nothing is relied on, or all looks are under way.
-    pub fn next(&self, relied_on: &LiteMap<Subject, Mono>) -> Option<Mono> {
+    pub fn next(&self, relied_on: &LiteMap<Dependency, Mono>) -> Option<Mono> {
         let all = relied_on.iter();
         all.filter_map(|(subject, wanted)| self.due(subject, *wanted))
             .min()
     }
 
-    fn due(&self, subject: &Subject, wanted: Mono) -> Option<Mono> {
-        match self.looks.get(subject) {
+    fn due(&self, subject: &Dependency, wanted: Mono) -> Option<Mono> {
+        match self.checks.get(subject) {
             Some(look) if look.is_under_way => None,
             Some(look) => Some(wanted.max(look.began.after(subject.apart()))),
             None => Some(wanted),
@@ -406,7 +406,7 @@ mod tests {
         let mut standing = CallTerms::Free;
         let terms = || Terms::InManaged("shop".to_owned());
         assert_eq!(standing.revise(terms(), at(100)), Ok(()));
-        let due = (Subject::Namespace("shop".to_owned()), Mono::default());
+        let due = (Dependency::Namespace("shop".to_owned()), Mono::default());
         assert_eq!(standing.next_look(), Some(due), "at once");
         assert!(standing.check_age(at(103)).is_ok());
         assert!(standing.check_age(at(104)).is_err(), "before 5 s are over");
@@ -438,19 +438,19 @@ mod tests {
         assert_eq!(rounds.next(&LiteMap::new()), None);
         let (subject, due) = in_shop().next_look().unwrap();
         let relied_on = LiteMap::from_iter([(subject.clone(), due)]);
-        assert_eq!(rounds.begin(&relied_on, at(104)), Vec::<Subject>::new());
+        assert_eq!(rounds.begin(&relied_on, at(104)), Vec::<Dependency>::new());
         assert_eq!(rounds.next(&relied_on), Some(at(105)));
         assert_eq!(
             rounds.begin(&relied_on, at(105)),
             std::slice::from_ref(&subject)
         );
-        assert_eq!(rounds.begin(&relied_on, at(106)), Vec::<Subject>::new());
+        assert_eq!(rounds.begin(&relied_on, at(106)), Vec::<Dependency>::new());
         assert_eq!(rounds.next(&relied_on), None, "it is under way");
         rounds.end(&subject);
         // It failed: again, but not in a loop.
         assert_eq!(rounds.next(&relied_on), Some(at(106)));
         assert_eq!(rounds.begin(&LiteMap::new(), at(107)), Vec::new());
-        assert!(rounds.looks.is_empty());
+        assert!(rounds.checks.is_empty());
     }
 
     #[test]
@@ -486,7 +486,7 @@ mod tests {
         let mut standing = in_shop();
         let terms = Terms::InManaged("other".to_owned());
         assert_eq!(standing.revise(terms, at(101)), Ok(()));
-        let due = (Subject::Namespace("other".to_owned()), Mono::default());
+        let due = (Dependency::Namespace("other".to_owned()), Mono::default());
         assert_eq!(standing.next_look(), Some(due));
     }
 

@@ -91,7 +91,7 @@ impl RawRequest {
 /// Presence of an API server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cluster {
-    /// There is.
+    /// An API server is configured.
     Known,
     /// The agent runs without a cluster.
     None,

@@ -119,7 +119,7 @@ fn push_plain(path: &mut String, segment: &str) {
     while let Some((before, after)) = rest.split_once('%') {
         path.push_str(before);
         rest = match escape(after.as_bytes()) {
-            Some((byte, _)) if is_path_letter(byte) => {
+            Some((byte, _)) if is_path_char(byte) => {
                 path.push(char::from(byte));
                 after.get(2..).unwrap_or_default()
             }
@@ -183,7 +183,7 @@ fn canonical(path: &str) -> Result<String, Refusal> {
         if byte < b' ' || byte == 0x7f {
             return refuse("invalid path: control character");
         }
-        let stays = is_unreserved(byte) || (!is_escaped && is_path_letter(byte));
+        let stays = is_unreserved(byte) || (!is_escaped && is_path_char(byte));
         push(&mut text, byte, stays);
         if text.len() > MAX_PATH_BYTES {
             return refuse(format!("invalid path: longer than {MAX_PATH_BYTES} bytes"));
@@ -218,7 +218,7 @@ fn is_unreserved(byte: u8) -> bool {
 }
 
 /// RFC 3986, 3.3: what may stand in a path unescaped.
-pub(super) fn is_path_letter(byte: u8) -> bool {
+pub(super) fn is_path_char(byte: u8) -> bool {
     is_unreserved(byte) || b"!$&'()*+,;=:@/".contains(&byte)
 }
 

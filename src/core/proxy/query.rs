@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{
     Refusal,
-    path::{escape, is_path_letter, push},
+    path::{escape, is_path_char, push},
     refuse,
 };
 
@@ -14,19 +14,15 @@ const MAX_QUERY_BYTES: usize = 32 * 1024;
 /// seen; a long `exec` has a hundred.
 const MAX_QUERY_FIELDS: usize = 1000;
 
-/// A raw query that is safe to send: existing escapes and the order of its fields stay, letters
-/// that no query may hold are escaped.
+/// A raw query that is safe to send: existing escapes and the order of its fields stay,
+/// characters that no query may hold are escaped.
 pub fn query(raw: &str) -> Result<String, Refusal> {
     let mut text = String::with_capacity(raw.len());
     for byte in raw.bytes() {
         if byte < b' ' || byte == 0x7f {
             return refuse("invalid query string: control character");
         }
-        push(
-            &mut text,
-            byte,
-            is_path_letter(byte) || b"?%".contains(&byte),
-        );
+        push(&mut text, byte, is_path_char(byte) || b"?%".contains(&byte));
     }
     if text.len() > MAX_QUERY_BYTES {
         return refuse(format!(

@@ -9,7 +9,8 @@ mod reading;
 pub use points::points;
 pub(in crate::core) use points::{Points, per_second};
 pub use reading::{
-    CPU_MODES, Cpu, Disk, FileSystem, MemoryUse, Network, Own, Reading, Space, Transfers, Zram,
+    AgentUsage, CPU_MODES, Cpu, Disk, FileSystem, MemoryUse, Network, Reading, Space, Transfers,
+    Zram,
 };
 
 /// Processor times since boot, in ticks of the kernel, over all cores.

@@ -63,7 +63,7 @@ pub struct Reading {
     /// State of a Raspberry Pi's processor: throttled right now.
     pub is_throttled: Option<bool>,
     /// This program.
-    pub own: Own,
+    pub own: AgentUsage,
     /// Values that every machine should have and that could not be read, with the reason.
     pub unread: LiteMap<&'static str, String>,
 }
@@ -154,7 +154,7 @@ pub struct Zram {
 
 /// Usage of this program itself.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Own {
+pub struct AgentUsage {
     /// Memory in bytes, with its share of what it has in common with others.
     pub pss: Option<u64>,
     /// Time of processors since its start, in microseconds.

@@ -63,9 +63,9 @@ impl Repair {
     }
 }
 
-/// Reason why a file is left alone: the reason, and what a person can do.
+/// Reason why a file is not repaired, with the fix for a person.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Left {
+pub struct NotRepairable {
     /// The reason.
     pub why: &'static str,
     /// Fix; `FILE` stands for the file.
@@ -88,23 +88,26 @@ pub struct KernelLine {
 ///
 /// The firmware of a Raspberry Pi reads the first line only, and takes a CR for a part of the last
 /// word.
-pub fn kernel_line(text: &str, words: &[&'static str]) -> Result<Option<KernelLine>, Left> {
+pub fn kernel_line(
+    text: &str,
+    words: &[&'static str],
+) -> Result<Option<KernelLine>, NotRepairable> {
     if text.contains(['\r', '\0']) {
-        return Err(Left {
+        return Err(NotRepairable {
             why: "it has Windows line ends, which the firmware takes as part of the last parameter",
             fix: "sudo sed -i 's/\\r//g' FILE, then again",
         });
     }
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let (Some(line), None, false) = (lines.next(), lines.next(), text.starts_with('\n')) else {
-        return Err(Left {
+        return Err(NotRepairable {
             why: "it must be one single line, but is not",
             fix: "check FILE: all parameters belong on its first line",
         });
     };
     let there: Vec<_> = line.split_ascii_whitespace().collect();
     if !there.iter().any(|word| word.contains('=')) {
-        return Err(Left {
+        return Err(NotRepairable {
             why: "it does not look like a kernel command line",
             fix: "check FILE: on newer systems the real one is /boot/firmware/cmdline.txt",
         });
@@ -114,7 +117,7 @@ pub fn kernel_line(text: &str, words: &[&'static str]) -> Result<Option<KernelLi
             .is_some_and(|list| list.split(',').any(|name| name == "memory"))
     };
     if there.iter().any(disables) {
-        return Err(Left {
+        return Err(NotRepairable {
             why: "the memory controller is disabled there on purpose",
             fix: "remove cgroup_disable=memory from FILE, then try again",
         });
@@ -131,7 +134,7 @@ pub fn kernel_line(text: &str, words: &[&'static str]) -> Result<Option<KernelLi
     let rest = text.split_once('\n').map(|(_, rest)| format!("\n{rest}"));
     let line = format!("{} {}", line.trim_end(), missing.join(" "));
     if line.len() > KERNEL_LINE_BYTES_MAX {
-        return Err(Left {
+        return Err(NotRepairable {
             why: "it would exceed the length that kernels read",
             fix: "shorten the line in FILE, then try again",
         });

@@ -1,7 +1,7 @@
 //! Recipes of the repairs: the one description of each, which the keeper carries out and the doctor
 //! prints as commands.
 
-use super::{KernelLine, Left, kernel_line};
+use super::{KernelLine, NotRepairable, kernel_line};
 
 /// Effect of a repair on a machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -308,7 +308,7 @@ const MEMORY: [&str; 2] = ["cgroup_memory=1", "cgroup_enable=memory"];
 
 /// Switches the memory controller on in the file that holds the kernel's parameters in its one
 /// line. `None` where they are there.
-pub fn memory_in_line(path: &str, text: &str) -> Result<Option<Recipe>, Left> {
+pub fn memory_in_line(path: &str, text: &str) -> Result<Option<Recipe>, NotRepairable> {
     let Some(KernelLine { missing, content }) = kernel_line(text, &MEMORY)? else {
         return Ok(None);
     };

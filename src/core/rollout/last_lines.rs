@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{
-    super::{lines::Lines, redact::redacted, secret::Secret},
+    super::{
+        lines::Lines,
+        redact::{HIDDEN, redacted},
+        secret::Secret,
+    },
     Cause, Finding, Key, Object, Observation, Scope,
     containers::count_of,
     evidence::{LAST_LINES, key},
@@ -26,8 +30,6 @@ const VALUE_BYTES_MIN: usize = 6;
 const PIECE_BYTES_MIN: usize = 3;
 /// Words of the kubelet in the place of a log that is gone.
 const NO_LOG: &str = "unable to retrieve container logs for ";
-/// Text in the place of a value.
-const HIDDEN: &str = "(hidden)";
 
 /// A container that ended and did not do its work.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]

@@ -10,7 +10,7 @@ mod query;
 pub mod steps;
 
 pub use key::{Key, KeyError};
-pub use query::{Known, Line, Listed, Page, Query, Search, Select, Spot};
+pub use query::{Aggregate, Known, Line, Listed, Page, Query, Search, Select};
 
 use crate::core::time::{Mono, Now};
 

@@ -43,12 +43,12 @@ pub struct Line {
     /// The series.
     pub known: Known,
     /// Values. Moments without a value are left out.
-    pub spots: Vec<Spot>,
+    pub aggregates: Vec<Aggregate>,
 }
 
-/// Value of a series at a moment, or over a step that begins with it.
+/// Values of a series at a moment, or over a step that begins with it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Spot {
+pub struct Aggregate {
     /// The moment, or the beginning of the step.
     pub at: Wall,
     /// The smallest value.
@@ -61,10 +61,10 @@ pub struct Spot {
     pub count: u32,
 }
 
-/// A question for the list of series: live ones first, then those that ended, each by key.
+/// Query for the list of series: live ones first, then those that ended, each by key.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Search {
-    /// A part of the key, in small letters; empty: all.
+    /// A part of the key, in lower case; empty: all.
     pub contains: String,
     /// The beginning of names that are left out; empty: none.
     pub without: &'static str,

@@ -10,9 +10,12 @@ use ring::digest::{SHA256, digest};
 
 use super::{
     Version,
-    signed::{DAY_MS, Signed, SignedFile, Trust, meaningless, odd},
+    signed::{Signed, SignedFile, Trust, meaningless, unusable},
 };
-use crate::{core::time::Wall, error::Result};
+use crate::{
+    core::time::{DAY_MS, Wall},
+    error::Result,
+};
 
 /// Longest program, or package of it: more is not one.
 pub const PROGRAM_BYTES_MAX: u64 = 64 << 20;
@@ -80,8 +83,10 @@ impl List {
         let signed = Signed::verified(SUBJECT, text, signature, trust)?;
         let bad = |word: &str, value: &str| meaningless(SUBJECT, &format!("# {word} {value}"));
         let Some(version) = signed.facts("version").last() else {
-            return Err(odd(SUBJECT, "it has no version, which an update needs")
-                .fix("update by the package manager or install.sh, as docs/update.md says"));
+            return Err(
+                unusable(SUBJECT, "it has no version, which an update needs")
+                    .fix("update by the package manager or install.sh, as docs/update.md says"),
+            );
         };
         let version = version.parse().map_err(|()| bad("version", version))?;
         let withdrawn = signed.facts("withdrawn").flat_map(str::split_whitespace);
@@ -113,7 +118,7 @@ impl List {
     pub fn file(&self, name: &str) -> Result<SignedFile> {
         let file = self.signed.file(name);
         file.filter(|file| file.bytes <= PROGRAM_BYTES_MAX)
-            .ok_or_else(|| odd(SUBJECT, format!("it has no {name} with its length")))
+            .ok_or_else(|| unusable(SUBJECT, format!("it has no {name} with its length")))
     }
 
     /// Decides whether this release is installed.

@@ -13,13 +13,12 @@
 
 use super::signature::PublicKey;
 use crate::{
-    core::time::Wall,
+    core::time::{DAY_MS, Wall},
     error::{Error, Result, Retry},
 };
 
 /// Longest list, and longest signature file.
 pub const BYTES_MAX: usize = 64 * 1024;
-pub(super) const DAY_MS: i64 = 24 * 3600 * 1000;
 
 /// Trust before a list is read.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -73,9 +72,9 @@ impl Signed {
     /// Reads a list, if it is signed by the trusted key or one that follows it, and not older than
     /// what was seen before. `subject` names the list in errors.
     pub fn verified(subject: &str, text: &[u8], signature: &[u8], trust: &Trust) -> Result<Self> {
-        let odd = |why: String| odd(subject, why);
+        let unusable = |why: String| unusable(subject, why);
         let unsigned = || {
-            odd("its signature is invalid, so nothing of it was used".to_owned())
+            unusable("its signature is invalid, so nothing of it was used".to_owned())
                 .fix("try again later; if that does not help, tell security@pipeops.io")
                 .retry(Retry::Later)
         };
@@ -89,7 +88,7 @@ impl Signed {
         let list = Self::parse(subject, text)?;
         let is_test = text.lines().any(|line| line == "# test");
         if is_test && trust.origin == KeyOrigin::BuiltIn {
-            return Err(odd("it is a test release".to_owned()));
+            return Err(unusable("it is a test release".to_owned()));
         }
         if keys < trust.keys {
             let mut fix =
@@ -99,7 +98,7 @@ impl Signed {
                 fix.push_str("; if update.key is the new key, write its number before it (1 RW…), as the line \"# key\" of the list has it");
             }
             let why = "its key was replaced by another, which this machine has seen".to_owned();
-            return Err(odd(why).fix(fix));
+            return Err(unusable(why).fix(fix));
         }
         // A new key begins a new order: whoever had the one before may have signed any number.
         if keys == trust.keys && list.sequence < trust.sequence {
@@ -140,7 +139,7 @@ impl Signed {
         if has_sequence && has_end {
             Ok(list)
         } else {
-            Err(odd(subject, "it has no sequence and expires")
+            Err(unusable(subject, "it has no sequence and expires")
                 .fix("its format is outdated: install manually (docs/install.md)"))
         }
     }
@@ -153,7 +152,7 @@ impl Signed {
             fix.push_str(version);
         }
         let sequence = self.sequence;
-        odd(
+        unusable(
             subject,
             format!("it is older than one that was seen before (sequence {sequence} after {than})"),
         )
@@ -186,13 +185,13 @@ pub fn remembered(sequence: u64, now: Wall) -> u64 {
 }
 
 /// The error of a list that cannot be used.
-pub(super) fn odd(subject: &str, why: impl Into<String>) -> Error {
+pub(super) fn unusable(subject: &str, why: impl Into<String>) -> Error {
     Error::new(format!("{subject} cannot be used")).why(why)
 }
 
 /// The error of a line that makes no sense.
 pub(super) fn meaningless(subject: &str, line: &str) -> Error {
-    odd(subject, format!("its line {line:?} has no meaning"))
+    unusable(subject, format!("its line {line:?} has no meaning"))
 }
 
 /// The value of the only entry of that name.

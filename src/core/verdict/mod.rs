@@ -158,11 +158,11 @@ impl From<Severity> for Level {
 /// The session with the control plane.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Link {
-    /// It is there.
+    /// Connected.
     Ready,
     /// Another agent of the same cluster has it; the reason in words.
     StandingBy(String),
-    /// It is not there.
+    /// Not connected.
     Away,
     /// No control plane is configured.
     Off,
@@ -241,7 +241,7 @@ impl Known<'_> {
                 code: worst.id,
                 part,
                 level: worst.severity.into(),
-                sentence: sentences::and_more(&sentence, wrong.len() - 1),
+                sentence: sentences::with_count(&sentence, wrong.len() - 1),
                 fix: worst.fix.clone(),
                 since: Some(self.since(worst)),
                 age: self.age(part),

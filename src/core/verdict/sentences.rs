@@ -155,8 +155,8 @@ pub fn apps_not_watched(namespace: &str, why: &str) -> String {
     format!("manual changes to the apps in {namespace} are not reverted: {why}")
 }
 
-/// More than one thing is wrong.
-pub fn and_more(worst: &str, more: usize) -> String {
+/// Sentence with the number of further conditions.
+pub fn with_count(worst: &str, more: usize) -> String {
     match more {
         0 => worst.to_owned(),
         1 => format!("{worst}; and one more condition"),

@@ -196,10 +196,10 @@ fn of_apps() -> [(&'static str, String); 7] {
 fn every_sentence_is_in_the_snapshot() {
     use crate::core::verdict::Stage::{Running, Starting};
     use sentences::{
-        CONNECTING as BEGINS, GATEWAY_FAILED, OK as FINE, OK_ALONE, STATS_UNREAD, and_more,
-        cluster_refused, cluster_silent, cluster_unreachable, cluster_unwatched, files_hung,
-        link_down, link_held, link_refused, machine_problems, nodes_not_ready, pods_not_ready,
-        rights_missing, standing_by, store_hung,
+        CONNECTING as BEGINS, GATEWAY_FAILED, OK as FINE, OK_ALONE, STATS_UNREAD, cluster_refused,
+        cluster_silent, cluster_unreachable, cluster_unwatched, files_hung, link_down, link_held,
+        link_refused, machine_problems, nodes_not_ready, pods_not_ready, rights_missing,
+        standing_by, store_hung, with_count,
     };
     let silent = cluster_silent(Duration::from_secs(24));
     let missing_image = "cannot pull its image";
@@ -237,8 +237,8 @@ fn every_sentence_is_in_the_snapshot() {
         ("store.hung", store_hung("/var/lib/pipeops-agent", Running)),
         ("files.hung", files_hung("the settings", Starting)),
         ("files.hung", files_hung("the kubeconfig", Running)),
-        ("several", and_more(&silent, 1)),
-        ("several", and_more(&silent, 2)),
+        ("several", with_count(&silent, 1)),
+        ("several", with_count(&silent, 2)),
     ];
     let mut text = String::new();
     for (code, sentence) in all.into_iter().chain(of_apps()) {

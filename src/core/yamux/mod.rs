@@ -176,7 +176,7 @@ impl Yamux {
                     let from = used;
                     used += usize::try_from(part).unwrap_or(rest.len());
                     let Some(key) = to else { continue };
-                    let event = self.take_in(key, part, is_last && left == 0, from..used);
+                    let event = self.update(key, part, is_last && left == 0, from..used);
                     if event.is_some() {
                         return Received { used, event };
                     }
@@ -438,7 +438,7 @@ impl Yamux {
     }
 
     /// Payload has come for a stream that was allowed to get it.
-    fn take_in(
+    fn update(
         &mut self,
         key: StreamKey,
         bytes: u32,

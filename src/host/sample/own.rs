@@ -6,11 +6,11 @@ use nix::sys::{
 };
 
 use super::Tree;
-use crate::core::{procfs::memory, rates::Own};
+use crate::core::{procfs::memory, rates::AgentUsage};
 
 /// Reads it, without the memory where that is known. Processor time and wake-ups are asked of the
 /// kernel, not read below the root: that sums up threads that ended, too.
-pub(super) fn read(tree: &mut Tree<'_>, pss: Option<u64>) -> Own {
+pub(super) fn read(tree: &mut Tree<'_>, pss: Option<u64>) -> AgentUsage {
     let rolled_up = |rollup: &str| memory::bytes(rollup, "Pss:");
     let written = |io: &str| {
         let line = io
@@ -19,7 +19,7 @@ pub(super) fn read(tree: &mut Tree<'_>, pss: Option<u64>) -> Own {
         line?.trim().parse().ok()
     };
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
-    Own {
+    AgentUsage {
         pss: pss.or_else(|| tree.fact("its own memory", "proc/self/smaps_rollup", rolled_up)),
         written: tree.fact("its own writes", "proc/self/io", written),
         cpu_us: usage.as_ref().and_then(cpu_us),

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     core::{
         procfs::kernel::throttled,
-        rates::{Cpu, Disk, FileSystem, MemoryUse, Network, Own, Transfers, Zram, points},
+        rates::{AgentUsage, Cpu, Disk, FileSystem, MemoryUse, Network, Transfers, Zram, points},
     },
     host::captured::tree,
 };
@@ -118,7 +118,7 @@ fn a_pi_is_read_as_it_is() {
     let expected = Reading {
         at: reading.at,
         awake: reading.awake,
-        own: Own {
+        own: AgentUsage {
             pss: Some(4096 * 1024),
             written: Some(8192),
             ..reading.own
@@ -229,7 +229,7 @@ fn nothing_there_is_nothing_known_and_each_fact_says_why() {
     let nothing = Reading {
         at: reading.at,
         awake: reading.awake,
-        own: Own {
+        own: AgentUsage {
             pss: None,
             written: None,
             ..reading.own

@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result},
     files::{
         self, PRIVATE,
-        age::{Means, Opener, Sealer, new_key},
+        age::{DecryptionKey, Opener, Sealer, new_key},
         tar::{TarEntry, TarReader, Writer},
     },
     wire::backup::{FORMAT, MANIFEST, MANIFEST_BYTES_MAX, Manifest, Packed},
@@ -42,7 +42,7 @@ pub(super) fn write(
     let packed = new_key()
         .and_then(|key| Ok((pack(unfinished, manifest, folder, (&key, recipients))?, key)))
         .map_err(|error| files::explain(cannot(), &error))
-        .and_then(|(bytes, key)| unpack(unfinished, None, Means::Key(&key)).map(|_| bytes))
+        .and_then(|(bytes, key)| unpack(unfinished, None, DecryptionKey::Key(&key)).map(|_| bytes))
         .and_then(|bytes| {
             let placed = std::fs::rename(unfinished, path);
             let above = path.parent().unwrap_or_else(|| Path::new("/"));
@@ -113,7 +113,7 @@ fn damaged(path: &Path) -> Error {
 
 type Archive = TarReader<MultiGzDecoder<BufReader<Box<dyn Read>>>>;
 
-fn open(path: &Path, means: Means<'_>) -> Result<Archive> {
+fn open(path: &Path, means: DecryptionKey<'_>) -> Result<Archive> {
     let cannot = |error| files::explain(format!("cannot read {}", path.display()), &error);
     let mut file = BufReader::new(File::open(path).map_err(cannot)?);
     let is_encrypted = file.fill_buf().map_err(cannot)?.starts_with(MAGIC);
@@ -126,10 +126,10 @@ fn open(path: &Path, means: Means<'_>) -> Result<Archive> {
     Ok(TarReader::new(MultiGzDecoder::new(BufReader::new(from))))
 }
 
-fn locked(path: &Path, unreadable: Unreadable, means: Means<'_>) -> Error {
+fn locked(path: &Path, unreadable: Unreadable, means: DecryptionKey<'_>) -> Error {
     let cannot = Error::new(format!("cannot read {}", path.display()));
     match (unreadable, means) {
-        (Unreadable::NoMatch, Means::Identities([])) => cannot
+        (Unreadable::NoMatch, DecryptionKey::Identities([])) => cannot
             .why("it is encrypted")
             .fix("name the file with the private key of its recipient: --identity FILE"),
         (Unreadable::NoMatch, _) => cannot
@@ -149,7 +149,10 @@ pub(super) fn is_encrypted(path: &Path) -> bool {
 
 /// The manifest of an archive.
 pub(super) fn manifest(path: &Path, identities: &[Identity]) -> Result<Manifest> {
-    first(path, &mut open(path, Means::Identities(identities))?)
+    first(
+        path,
+        &mut open(path, DecryptionKey::Identities(identities))?,
+    )
 }
 
 fn first(path: &Path, archive: &mut TarReader<impl Read>) -> Result<Manifest> {
@@ -177,7 +180,11 @@ fn first(path: &Path, archive: &mut TarReader<impl Read>) -> Result<Manifest> {
 
 /// Reads the whole archive, compares all hashes, and writes the files below `into` where that is
 /// given.
-pub(super) fn unpack(path: &Path, into: Option<&Path>, means: Means<'_>) -> Result<Manifest> {
+pub(super) fn unpack(
+    path: &Path,
+    into: Option<&Path>,
+    means: DecryptionKey<'_>,
+) -> Result<Manifest> {
     let mut archive = open(path, means)?;
     let manifest = first(path, &mut archive)?;
     for packed in &manifest.files {

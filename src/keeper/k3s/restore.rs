@@ -29,7 +29,7 @@ use crate::{
         time::Wall,
     },
     error::{Error, Result},
-    files::{self, age::Means},
+    files::{self, age::DecryptionKey},
     host::facts,
     wire::{
         backup::{Manifest, Packed},
@@ -53,8 +53,8 @@ pub struct Restore {
 }
 
 impl Restore {
-    fn means(&self) -> Means<'_> {
-        Means::Identities(&self.identities)
+    fn means(&self) -> DecryptionKey<'_> {
+        DecryptionKey::Identities(&self.identities)
     }
 }
 

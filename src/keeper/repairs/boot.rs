@@ -71,7 +71,7 @@ fn in_line(system: &System, path: &str) -> Result<Planned> {
     let text = system.text(path).ok_or_else(|| {
         cannot()
             .why("it cannot be read, or is not plain text")
-            .fix(format!("look at it: sudo cat -A {path}"))
+            .fix(format!("inspect it: sudo cat -A {path}"))
     })?;
     let recipe = memory_in_line(path, &text)
         .map_err(|left| cannot().why(left.why).fix(left.fix.replace("FILE", path)))?;

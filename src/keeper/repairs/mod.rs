@@ -22,7 +22,7 @@ use crate::{
 /// Result of planning.
 #[derive(Debug)]
 pub(super) enum Planned {
-    /// There is not, and why.
+    /// Nothing to repair; the reason.
     Nothing(String),
     Work(Recipe),
 }

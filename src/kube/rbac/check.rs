@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{ACCOUNT, APPS_ACCOUNT, Manifest, Reach};
+use super::{ACCOUNT, APPS_ACCOUNT, GrantScope, Manifest};
 use crate::{
     core::{order::GatherExt as _, secret::Secret, yaml},
     kube::{Client, Error, Identity},
@@ -108,7 +108,7 @@ pub async fn compare(client: &Client, manifest: &Manifest) -> Result<Vec<Deviati
     for wanted in objects(&manifest.text()) {
         findings.extend(finding(client, &wanted).await?);
     }
-    if manifest.reach == Reach::Managed {
+    if manifest.reach == GrantScope::Managed {
         let name = manifest.wide("pipeops-full");
         let path = format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{name}");
         match client.get::<Head>(&path).await {
@@ -308,7 +308,11 @@ mod tests {
 
     #[test]
     fn every_object_of_the_manifest_has_a_place_in_the_cluster() {
-        let manifest = Manifest::new(OwnNamespace::default(), PodSecurity::Baseline, Reach::Full);
+        let manifest = Manifest::new(
+            OwnNamespace::default(),
+            PodSecurity::Baseline,
+            GrantScope::Full,
+        );
         let objects = objects(&manifest.text());
         assert_eq!(objects.len(), 17);
         let compared = objects.iter().filter(|object| path(object).is_some());
@@ -351,7 +355,7 @@ mod tests {
         let manifest = Manifest::new(
             OwnNamespace::default(),
             PodSecurity::Baseline,
-            Reach::Managed,
+            GrantScope::Managed,
         );
         let objects = objects(&manifest.text());
         let of = |name: &str| {

@@ -45,9 +45,9 @@ const WIDE: [&str; 8] = [
     MANAGED,
 ];
 
-/// Reach of the control plane.
+/// Scope of the rights of the control plane.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Reach {
+pub enum GrantScope {
     /// Reads, and managed namespaces.
     Managed,
     /// The whole cluster.
@@ -59,14 +59,18 @@ pub enum Reach {
 pub struct Manifest {
     namespace: OwnNamespace,
     pod_security: PodSecurity,
-    reach: Reach,
+    reach: GrantScope,
     expose: Expose,
 }
 
 impl Manifest {
     /// The manifest for accounts in this namespace. `pod_security` is what a managed namespace must
     /// enforce.
-    pub const fn new(namespace: OwnNamespace, pod_security: PodSecurity, reach: Reach) -> Self {
+    pub const fn new(
+        namespace: OwnNamespace,
+        pod_security: PodSecurity,
+        reach: GrantScope,
+    ) -> Self {
         Self {
             namespace,
             pod_security,
@@ -88,14 +92,14 @@ impl Manifest {
     #[must_use]
     pub fn managed(&self) -> Self {
         Self {
-            reach: Reach::Managed,
+            reach: GrantScope::Managed,
             ..self.clone()
         }
     }
 
     /// Returns whether the control plane may do everything.
     pub fn is_full(&self) -> bool {
-        self.reach == Reach::Full
+        self.reach == GrantScope::Full
     }
 
     /// Minimum Pod Security of a managed namespace.
@@ -142,7 +146,7 @@ impl Manifest {
     pub fn node_stats(&self) -> String {
         let ours = "pipeops-agent rbac --node-stats";
         let theirs = self.node_stats_program();
-        self.own(&NODE_STATS.replace(ours, &theirs), Reach::Managed)
+        self.own(&NODE_STATS.replace(ours, &theirs), GrantScope::Managed)
     }
 
     /// The line that applies that.
@@ -164,18 +168,18 @@ impl Manifest {
     /// The manifest as people and `kubectl` read it.
     pub fn text(&self) -> String {
         let mut text = self.own(MANIFEST, self.reach);
-        if self.reach == Reach::Full {
+        if self.reach == GrantScope::Full {
             let binding = format!("  policyName: {}\n", self.wide("pipeops-cp-lock"));
             text = text.replace(
                 &format!("{binding}  validationActions: [Deny]\n"),
                 &format!("{binding}  validationActions: [Audit]\n"),
             );
-            text.push_str(&self.own(FULL, Reach::Managed));
+            text.push_str(&self.own(FULL, GrantScope::Managed));
         }
         text
     }
 
-    fn program(&self, reach: Reach) -> String {
+    fn program(&self, reach: GrantScope) -> String {
         let mut line = "pipeops-agent rbac".to_owned();
         if !self.namespace.is_usual() {
             line = format!("{line} --namespace {}", self.namespace);
@@ -187,13 +191,13 @@ impl Manifest {
             line = format!("{line} --expose {}", self.expose.words().join(","));
         }
         match reach {
-            Reach::Managed => line,
-            Reach::Full => format!("{line} --full"),
+            GrantScope::Managed => line,
+            GrantScope::Full => format!("{line} --full"),
         }
     }
 
     /// A text of ours for this namespace and this standard.
-    fn own(&self, text: &str, reach: Reach) -> String {
+    fn own(&self, text: &str, reach: GrantScope) -> String {
         let program = self.program(reach);
         let mut text = text.replace("pipeops-agent rbac |", &format!("{program} |"));
         for (ours, theirs) in standards(self.pod_security) {
@@ -262,7 +266,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    fn manifest(namespace: &str, pod_security: PodSecurity, reach: Reach) -> Manifest {
+    fn manifest(namespace: &str, pod_security: PodSecurity, reach: GrantScope) -> Manifest {
         Manifest::new(OwnNamespace::parse(namespace).unwrap(), pod_security, reach)
     }
 
@@ -273,7 +277,11 @@ mod tests {
 
     #[test]
     fn by_default_it_is_the_file_to_the_letter() {
-        let ours = manifest(OwnNamespace::USUAL, PodSecurity::Baseline, Reach::Managed);
+        let ours = manifest(
+            OwnNamespace::USUAL,
+            PodSecurity::Baseline,
+            GrantScope::Managed,
+        );
         assert_eq!(ours.text(), MANIFEST);
         assert_eq!(ours.command(), "pipeops-agent rbac | kubectl apply -f -");
         assert_eq!(ours.wide(MANAGED), "pipeops-managed");
@@ -281,7 +289,7 @@ mod tests {
 
     #[test]
     fn the_account_of_the_control_plane_is_that_of_the_manifest() {
-        let account = manifest("edge", PodSecurity::Baseline, Reach::Full).account();
+        let account = manifest("edge", PodSecurity::Baseline, GrantScope::Full).account();
         let account = account.unwrap();
         assert_eq!(account["metadata"]["namespace"], "edge");
         assert_eq!(account["automountServiceAccountToken"], false);
@@ -289,7 +297,7 @@ mod tests {
 
     #[test]
     fn full_opens_the_second_lock_and_says_how_to_close_it() {
-        let full = manifest(OwnNamespace::USUAL, PodSecurity::Baseline, Reach::Full);
+        let full = manifest(OwnNamespace::USUAL, PodSecurity::Baseline, GrantScope::Full);
         let text = full.text();
         assert_eq!(text.matches("validationActions: [Audit]").count(), 1);
         assert_eq!(text.matches("validationActions: [Deny]").count(), 1);
@@ -303,7 +311,7 @@ mod tests {
 
     #[test]
     fn in_another_namespace_nothing_of_the_default_one_is_named() {
-        let other = manifest("edge", PodSecurity::Restricted, Reach::Full);
+        let other = manifest("edge", PodSecurity::Restricted, GrantScope::Full);
         let text = other.text();
         assert!(
             !text.contains(OwnNamespace::USUAL) && !text.contains("baseline"),
@@ -331,10 +339,10 @@ mod tests {
 
     #[test]
     fn the_right_to_ask_kubelets_is_apart_and_only_given_to_the_agent() {
-        let usual = manifest(OwnNamespace::USUAL, PodSecurity::Baseline, Reach::Full);
+        let usual = manifest(OwnNamespace::USUAL, PodSecurity::Baseline, GrantScope::Full);
         assert_eq!(usual.node_stats(), NODE_STATS);
         assert!(!usual.text().contains("[nodes/proxy]"));
-        let other = manifest("edge", PodSecurity::Baseline, Reach::Managed);
+        let other = manifest("edge", PodSecurity::Baseline, GrantScope::Managed);
         let text = other.node_stats();
         let line = "pipeops-agent rbac --namespace edge --node-stats | kubectl apply -f -";
         assert!(

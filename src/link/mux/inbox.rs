@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 /// A smaller part of a message is copied together with its neighbours.
 const COPIED_BELOW: usize = 2 * 1024;
 /// Copied bytes that become one piece.
-const PIECE: usize = 8 * 1024;
+const CHUNK_BYTES: usize = 8 * 1024;
 
 /// Received bytes in order.
 ///
@@ -30,7 +30,7 @@ impl Inbox {
             return;
         }
         self.tail.extend_from_slice(&part);
-        if self.tail.len() >= PIECE {
+        if self.tail.len() >= CHUNK_BYTES {
             self.close_tail();
         }
     }

@@ -318,13 +318,13 @@ impl<'a> Attempt<'a> {
             let next = Url::parse_exact(&url).and_then(|url| url.redirected(to));
             url = match next {
                 Ok(next) if next.security == Security::Tls => next.to_string(),
-                _ => return Err(self.misled(to)),
+                _ => return Err(self.redirected_error(to)),
             };
         }
         Err(self.cannot().why("too many redirects"))
     }
 
-    fn misled(&self, to: &str) -> Error {
+    fn redirected_error(&self, to: &str) -> Error {
         let why = format!("the server redirects to {to:?}, which is not https");
         cannot(&self.wanted.from.url).why(why).fix(format!(
             "check {} and the network in between: networks with a login page redirect like this",

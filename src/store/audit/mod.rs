@@ -23,9 +23,9 @@ const SUMS_MAX: i64 = 20_000;
 const WAITING_MAX: usize = 1_000;
 /// Rows without an end that are remembered: far more than calls that run at once.
 const OPEN_MAX: usize = 4_096;
-/// Number of looks of [`Handle::tend`] after which a row without an end counts as over: a day. Its
-/// end was lost on the way, or its call has run for longer than that.
-const OPEN_LOOKS: u16 = 2_880;
+/// Number of calls of [`Handle::tend`], one in 30 s, after which a row without an end counts as
+/// over: a day. Its end was lost on the way, or its call has run for longer than that.
+const OPEN_CHECKS_MAX: u16 = 2_880;
 /// Ends of requests that wait for the next write: they are not worth one of their own.
 const ENDS_MAX: usize = 64;
 /// Outcome of a row that was written after its caller had given up.
@@ -108,12 +108,14 @@ impl Waiting {
         }
     }
 
-    /// Gives up waiting for ends that did not come for a day.
-    pub(super) fn grow_old(&mut self) {
-        for looks in self.open.values_mut() {
-            *looks = looks.saturating_add(1);
+    /// Expires rows without an end that began a day ago.
+    pub(super) fn expire_open(&mut self) {
+        for checks in self.open.values_mut() {
+            *checks = checks.saturating_add(1);
         }
-        let old = self.open.extract_if(.., |_, looks| *looks >= OPEN_LOOKS);
+        let old = self
+            .open
+            .extract_if(.., |_, checks| *checks >= OPEN_CHECKS_MAX);
         self.ends
             .extend(old.map(|(number, _)| (number, None, Effect::default())));
     }
@@ -233,7 +235,7 @@ impl Handle {
 
 fn begin(entry: AuditEntry, now: Wall) -> impl FnOnce(&mut Disk) -> Result<Ticket, Failure> + Send {
     move |disk| {
-        disk.saw(now);
+        disk.set_latest_time(now);
         let number = disk.audit.begin(entry, now);
         settle(disk);
         Ok(Ticket(number))

@@ -124,7 +124,7 @@ fn a_row_whose_end_was_lost_is_delivered_after_a_day_and_not_only_by_a_restart()
         let stream = crate::core::outbox::Stream::Audit;
         block_on(handle.stock(stream)).unwrap().last
     };
-    for _ in 1..OPEN_LOOKS {
+    for _ in 1..OPEN_CHECKS_MAX {
         block_on(handle.tend(Wall::default())).unwrap();
     }
     assert_eq!(last(), 0, "it may still run");

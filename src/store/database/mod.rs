@@ -200,7 +200,7 @@ impl Database {
                 return Err(Failure::Disk(error));
             }
         }
-        Err(self.beyond_mending())
+        Err(self.unrecoverable())
     }
 
     /// Reads without writing.
@@ -217,7 +217,7 @@ impl Database {
                 return Err(Failure::Disk(self.explain(&error)));
             }
         }
-        Err(self.beyond_mending())
+        Err(self.unrecoverable())
     }
 
     /// Copies the write-ahead log into the database and lets go of it.
@@ -230,7 +230,7 @@ impl Database {
     }
 
     /// Sets the latest known time.
-    pub(super) const fn saw(&mut self, wall: Wall) {
+    pub(super) const fn set_latest_time(&mut self, wall: Wall) {
         self.wall = wall;
     }
 
@@ -394,7 +394,7 @@ impl Database {
         trouble::explain(&self.path(), error)
     }
 
-    fn beyond_mending(&self) -> Failure {
+    fn unrecoverable(&self) -> Failure {
         Failure::Disk(Error::new(format!("cannot mend {}", self.form.file)))
     }
 }

@@ -1,4 +1,4 @@
-//! What a database makes of errors: what passes, what is damage, and what is remembered.
+//! Errors of a database: passing ones, damage, and remembered ones.
 
 use std::cell::Cell;
 

@@ -18,7 +18,7 @@ use crate::{
     core::{
         event::Event,
         health::Condition,
-        outbox::{Backlog, Batch, Cursor, Holdings, Range, Row, Stream},
+        outbox::{Backlog, Batch, Cursor, Range, Row, Stream, StreamState},
         retention::Bounds,
         series::{Line, Page, Query, Search, Tick},
         time::{Mono, Now, Wall},
@@ -143,7 +143,7 @@ impl Archive {
 
     /// See [`super::Handle::flush`].
     pub(super) fn flush(&mut self, now: Now, clock_is_set: bool) -> Result<(), Failure> {
-        self.database.saw(now.wall);
+        self.database.set_latest_time(now.wall);
         let is_idle = self.pending.is_empty()
             && self.events.is_empty()
             && self.logs.is_empty()
@@ -301,7 +301,7 @@ impl Archive {
         self.cursors.forget(destination);
     }
 
-    pub(super) fn holdings(&self, stream: Stream) -> Holdings {
+    pub(super) fn holdings(&self, stream: Stream) -> StreamState {
         let mut holdings = self.contents.of(stream).cloned().unwrap_or_default();
         holdings.epoch = self.contents.epoch;
         if stream == Stream::Metrics && !self.contents.clock_is_known() {

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use super::{boots::Boots, cursors::Cursors, gaps, journal, read, rows, series, unsigned};
 use crate::{
-    core::outbox::{Backlog, Cursor, Holdings, Range, Stream},
+    core::outbox::{Backlog, Cursor, Range, Stream, StreamState},
     store::database::NotCommitted,
 };
 
@@ -17,11 +17,11 @@ pub(super) struct Contents {
     pub(super) series: usize,
     /// The number of the boot that runs; `None` where none of its samples are on disk.
     pub(super) boot: Option<u32>,
-    pub(super) metrics: Holdings,
+    pub(super) metrics: StreamState,
     /// The newest minute from before this boot.
     pub(super) before_boot: u64,
-    pub(super) events: Holdings,
-    pub(super) logs: Holdings,
+    pub(super) events: StreamState,
+    pub(super) logs: StreamState,
 }
 
 impl Contents {
@@ -47,7 +47,7 @@ impl Contents {
         let holdings = |stream, last: u64| {
             let gaps = gaps::load(connection, stream)?;
             let gone = gaps.last().map_or(0, |gap| gap.range.to());
-            Ok::<_, rusqlite::Error>(Holdings {
+            Ok::<_, rusqlite::Error>(StreamState {
                 epoch: 0,
                 last: last.max(gone),
                 gaps,
@@ -79,7 +79,7 @@ impl Contents {
         ))
     }
 
-    pub(super) const fn of(&self, stream: Stream) -> Option<&Holdings> {
+    pub(super) const fn of(&self, stream: Stream) -> Option<&StreamState> {
         match stream {
             Stream::Metrics => Some(&self.metrics),
             Stream::Events => Some(&self.events),
@@ -88,7 +88,7 @@ impl Contents {
         }
     }
 
-    pub(super) const fn of_mut(&mut self, stream: Stream) -> Option<&mut Holdings> {
+    pub(super) const fn of_mut(&mut self, stream: Stream) -> Option<&mut StreamState> {
         match stream {
             Stream::Metrics => Some(&mut self.metrics),
             Stream::Events => Some(&mut self.events),

@@ -14,7 +14,7 @@ use crate::{
     core::{
         event::{Event, LogLine},
         health::Condition,
-        outbox::{Backlog, Batch, Cursor, Holdings, Range, Row, Stream},
+        outbox::{Backlog, Batch, Cursor, Range, Row, Stream, StreamState},
         series::{Line, Page, Query, Search, Tick},
         stall::Job,
         time::{Now, Wall},
@@ -235,7 +235,7 @@ impl Handle {
     }
 
     /// Stored records of a stream. Samples whose clock is unknown are left out until it is known.
-    pub async fn stock(&self, stream: Stream) -> Answer<Holdings> {
+    pub async fn stock(&self, stream: Stream) -> Answer<StreamState> {
         self.post
             .call(move |archive| Ok(archive.holdings(stream)))
             .await

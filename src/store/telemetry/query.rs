@@ -16,7 +16,7 @@ use crate::core::{
     order::{GatherExt as _, OrderExt as _},
     retention::Resolution,
     series::{
-        Known, Line, Query, Spot,
+        Aggregate, Known, Line, Query,
         block::Block,
         steps::{Cell, Steps},
     },
@@ -84,8 +84,8 @@ pub(super) fn answer(
         .step
         .map(|step| i64::try_from(step.as_millis()).unwrap_or(i64::MAX).max(1));
     let lines = wanted.into_iter().filter_map(|known| {
-        let spots = answer.found.remove(&known.number)?.spots(step_ms);
-        (!spots.is_empty()).then_some(Line { known, spots })
+        let aggregates = answer.found.remove(&known.number)?.aggregates(step_ms);
+        (!aggregates.is_empty()).then_some(Line { known, aggregates })
     });
     Ok(Answered::Lines(lines.collect()))
 }
@@ -172,7 +172,7 @@ impl SeriesValues {
         }
     }
 
-    fn spots(self, step_ms: Option<i64>) -> Vec<Spot> {
+    fn aggregates(self, step_ms: Option<i64>) -> Vec<Aggregate> {
         let mut all = self.single;
         all.extend(self.steps.iter());
         if let Some(step_ms) = step_ms {
@@ -184,7 +184,7 @@ impl SeriesValues {
         }
         all.order_by_key(|(at, _)| *at);
         all.into_iter()
-            .map(|(at, cell)| Spot {
+            .map(|(at, cell)| Aggregate {
                 at: Wall::from_millis(at),
                 min: cell.min,
                 mean: cell.mean,

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use super::{boots::Boots, chunk, journal, rows, series, signed, unsigned};
 use crate::core::{
     order::GatherExt as _,
-    outbox::{Batch, Body, Holdings, Loss, Range, Samples, Stream},
+    outbox::{Batch, Body, Loss, Range, Samples, Stream, StreamState},
     retention::Resolution,
     series::block::Block,
     time::Wall,
@@ -19,7 +19,7 @@ use crate::core::{
 pub(super) fn read(
     connection: &Connection,
     boots: &Boots,
-    (stream, holdings): (Stream, &Holdings),
+    (stream, holdings): (Stream, &StreamState),
     range: Range,
     bytes_max: usize,
 ) -> rusqlite::Result<Batch> {

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     core::{
-        outbox::{Backlog, Holdings, Stream},
+        outbox::{Backlog, Stream, StreamState},
         retention::Resolution,
         series::{Known, Line, Query, Select},
         time::Wall,
@@ -133,7 +133,7 @@ impl TelemetryReader {
     }
 
     /// Stored records of a stream in this file.
-    pub fn holdings(&self, stream: Stream) -> Holdings {
+    pub fn holdings(&self, stream: Stream) -> StreamState {
         let mut holdings = self.contents.of(stream).cloned().unwrap_or_default();
         holdings.epoch = self.contents.epoch;
         holdings

@@ -32,7 +32,7 @@ const STEPS_MAX: usize = 32;
 impl Archive {
     /// See [`super::Handle::tend`].
     pub(super) fn tend(&mut self, now: Now) -> Vec<Condition> {
-        self.database.saw(now.wall);
+        self.database.set_latest_time(now.wall);
         self.recover();
         for _ in 0..STEPS_MAX {
             // What fails is remembered as trouble, and tried again.

@@ -1,6 +1,6 @@
-//! Years of a machine in minutes: Pods that come and go, reboots, and what is left of them. The
-//! file, the memory and the answers stay as they are once the bounds are reached, and no value is
-//! ever shown under the name of another series.
+//! Test (`make torture`): years of a machine in minutes: Pods that come and go, reboots, and what
+//! is left of them. The file, the memory and the answers stay as they are once the bounds are
+//! reached, and no value is ever shown under the name of another series.
 
 use std::{path::Path, time::Duration};
 
@@ -137,9 +137,9 @@ impl<'a> Machine<'a> {
                         "web" => -number,
                         _ => number * 10 + place,
                     };
-                    for spot in &line.spots {
+                    for aggregate in &line.aggregates {
                         assert_eq!(
-                            (spot.min, spot.max),
+                            (aggregate.min, aggregate.max),
                             (value, value),
                             "{pod} {metric} {step:?}"
                         );
@@ -354,8 +354,8 @@ fn a_series_that_comes_back_when_its_samples_are_nearly_gone_keeps_its_number() 
         let lines = machine.ask(OF_POD[1], 5, None);
         let values = lines
             .iter()
-            .flat_map(|line| &line.spots)
-            .map(|spot| spot.mean);
+            .flat_map(|line| &line.aggregates)
+            .map(|aggregate| aggregate.mean);
         assert!(values.into_iter().any(|value| value == 999_991));
     }
     machine.check_names();

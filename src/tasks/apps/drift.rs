@@ -676,7 +676,7 @@ impl Apps {
         match sentences.into_iter().next() {
             None => self.shared_state.clear(CONDITION),
             Some((sentence, fix)) => {
-                let sentence = sentences::and_more(&sentence, more);
+                let sentence = sentences::with_count(&sentence, more);
                 self.shared_state
                     .report(CONDITION, Severity::Warning, sentence, Some(fix));
             }

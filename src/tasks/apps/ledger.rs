@@ -140,7 +140,7 @@ impl Ledger {
             ));
         }
         read.version = written.version;
-        read.app.take_wishes(written.app);
+        read.app.take_overlays(written.app);
         self.write(read).await
     }
 

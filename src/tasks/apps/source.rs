@@ -571,7 +571,7 @@ impl Apps {
         let sentence = sentences::app_not_kept(app, &first.error.sentence());
         let sentence = match failed.len() {
             1 => sentence,
-            all => sentences::and_more(&sentence, all - 1),
+            all => sentences::with_count(&sentence, all - 1),
         };
         self.shared_state
             .report(CONDITION, severity, sentence, first.error.fix.clone());

@@ -77,7 +77,7 @@ impl Apps {
                 .fix("sudo pipeops-agent apps apply -f FILE, or kubectl apply")
                 .retry(Retry::Later));
         }
-        let rest = self.rest(objects, &namespace)?;
+        let rest = self.remainder(objects, &namespace)?;
         if !missing.iter().any(|one| one.is_namespace()) {
             let known = self.kept(app, &namespace).await?.app;
             cluster.dry_run(&known, &rest).await?;
@@ -101,7 +101,7 @@ impl Apps {
 
     /// Judges the rest of an app by itself, before what it needs is there. Returns the objects that
     /// are built in.
-    fn rest(&self, objects: &[Value], namespace: &str) -> Result<Vec<Manifest>> {
+    fn remainder(&self, objects: &[Value], namespace: &str) -> Result<Vec<Manifest>> {
         let mut customs = Customs::new();
         for (api_version, kind) in not_built_in(objects) {
             if let Some(any) = possible(&api_version, &kind) {

@@ -1,13 +1,10 @@
 //! Change report of an audit row, as viewers read it.
 
 use crate::{
-    core::audit::{AuditDecision, in_words, outcome_and_why, reason_and_fix},
+    core::audit::{AuditDecision, CONTROL_PLANE, in_words, outcome_and_why, reason_and_fix},
     store::AuditRow,
     wire::api::{ChangeReport, Undo},
 };
-
-/// Name of the control plane in `who` of an audit row.
-const CONTROL_PLANE: &str = "control-plane";
 
 /// Levels before and after, as "full -> off"; `None` unless the row is a change of the level.
 pub fn level(row: &AuditRow) -> Option<&str> {

@@ -42,7 +42,7 @@ const NOTE: &str = "dashboard.keys";
 const ROUNDS: u32 = 600_000;
 /// Time for the disk before a waiting user is answered without it.
 const DISK_WITHIN: Duration = Duration::from_millis(1500);
-/// A password of eight letters is guessed in years at the pace that is allowed here.
+/// A password of eight characters is guessed in years at the pace that is allowed here.
 const PASSWORD_BYTES: std::ops::RangeInclusive<usize> = 8..=256;
 
 /// Logins of people: the password, tokens that work once, sessions.
@@ -180,7 +180,9 @@ impl Logins {
                 let role = known.role;
                 let is_right = executor::unblock(move || is_right(&known, &password)).await;
                 if is_right {
-                    self.keys.borrow_mut().knew(&source(&request.caller));
+                    self.keys
+                        .borrow_mut()
+                        .clear_guesses(&source(&request.caller));
                     return Ok(role);
                 }
                 "wrong password"
@@ -275,7 +277,7 @@ impl Logins {
                 Ok(wanted) => wanted,
                 Err(reply) => return reply,
             };
-        let Some(role) = wished(wanted.role.as_deref()) else {
+        let Some(role) = role_of(wanted.role.as_deref()) else {
             return no_such_role();
         };
         let token = match random::hex::<16>() {
@@ -312,7 +314,7 @@ impl Logins {
             Ok(wanted) => wanted,
             Err(reply) => return reply,
         };
-        let Some(role) = wished(wanted.role.as_deref()) else {
+        let Some(role) = role_of(wanted.role.as_deref()) else {
             return no_such_role();
         };
         let password = match wanted.password {
@@ -466,7 +468,7 @@ fn wait_for(wait: Duration) -> Reply {
     .with(header::RETRY_AFTER, &seconds.to_string())
 }
 
-fn wished(word: Option<&str>) -> Option<Role> {
+fn role_of(word: Option<&str>) -> Option<Role> {
     word.map_or(Some(Role::Operator), Role::of_login)
 }
 

@@ -11,7 +11,7 @@ use crate::{
     error::Error as Notified,
     tasks::{
         link::registration::Registrar,
-        state::{ClusterView, DashboardView, HostView, LinkView, SharedState, TurnedAway},
+        state::{ClusterView, DashboardView, HostView, LinkView, RejectedConnections, SharedState},
     },
     wire::api::{
         self, Access, Cluster, ClusterState, Dashboard, Host, Link, Load, PartStatus, Readiness,
@@ -149,17 +149,17 @@ const PARTS: [&str; 7] = [
 fn readiness(list: &Conditions, verdict: &Verdict, link: &LinkView) -> Readiness {
     let mut parts: Vec<_> = PARTS.into_iter().map(part).collect();
     for condition in list.worst_first() {
-        let room = condition.id.split('.').next().unwrap_or(condition.id);
+        let id = condition.id.split('.').next().unwrap_or(condition.id);
         // A broken application or a full disk does not keep the agent from doing what it is for.
-        if condition.severity <= Severity::Note || matches!(room, "workloads" | "machine") {
+        if condition.severity <= Severity::Note || matches!(id, "workloads" | "machine") {
             continue;
         }
-        let known = parts.iter().position(|part| part.id == room);
+        let known = parts.iter().position(|part| part.id == id);
         let place = known.unwrap_or(parts.len());
         if known.is_none() {
-            parts.push(part(room));
+            parts.push(part(id));
         }
-        // The worst of a room comes first, and stays.
+        // The worst of a part comes first, and stays.
         if let Some(part) = parts.get_mut(place).filter(|part| part.ready) {
             part.ready = false;
             part.sentence = Some(condition.sentence.clone());
@@ -226,7 +226,7 @@ fn shape_of_link(view: &LinkView) -> Link {
     shape
 }
 
-fn shape_of_dashboard(view: &DashboardView, away: TurnedAway) -> Dashboard {
+fn shape_of_dashboard(view: &DashboardView, away: RejectedConnections) -> Dashboard {
     let certificate = view.certificate.as_ref();
     Dashboard {
         urls: view.urls.clone(),

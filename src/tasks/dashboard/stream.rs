@@ -65,7 +65,7 @@ impl Watcher<'_> {
                 smol::Timer::after(TURN).await;
                 left = if hub.viewers() > 0 { 0 } else { left + 1 };
                 if left > LINGER_TURNS {
-                    hub.rest();
+                    hub.drop_backlog();
                 }
             }
         }

@@ -12,7 +12,7 @@ use smol::{
 
 use crate::{
     core::{
-        command::{self, Said},
+        command::{self, RawCommand},
         time::Wall,
     },
     error::{Error, Result, Retry},
@@ -52,7 +52,7 @@ impl fmt::Debug for Commands {
 }
 
 /// A command and the answer that it has already.
-type Item = (Box<Said>, Option<CommandAnswer>);
+type Item = (Box<RawCommand>, Option<CommandAnswer>);
 
 #[derive(Debug)]
 struct Running {
@@ -103,7 +103,7 @@ impl Commands {
 
     /// Takes a command; `None`: it has no id, so there is nothing to answer. `false`: nothing was
     /// agreed on, and no command is known.
-    pub fn take(&self, said: Option<Box<Said>>) -> bool {
+    pub fn take(&self, said: Option<Box<RawCommand>>) -> bool {
         let mut running = self.running.borrow_mut();
         let Some(running) = running.as_mut() else {
             return false;
@@ -121,7 +121,7 @@ impl Commands {
         } else {
             let answer = CommandAnswer::Refused(busy());
             let args = None;
-            (Box::new(Said { args, ..*said }), Some(answer))
+            (Box::new(RawCommand { args, ..*said }), Some(answer))
         };
         let held = held(&item);
         match running.queue.try_send(item) {
@@ -186,7 +186,7 @@ impl Commands {
         }
     }
 
-    async fn answer(&self, said: &Said) -> Result<CommandAnswer> {
+    async fn answer(&self, said: &RawCommand) -> Result<CommandAnswer> {
         // What was accepted in time stays so, however late it is asked about again.
         let seen = match (&self.apps, said.issued) {
             (Some(apps), Some(issued)) => apps.seen_command(&said.id, issued).await?,

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Two readings of the processor closer together than this say nothing.
-const READING_APART: Duration = Duration::from_secs(1);
+const READ_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const GIB: u64 = 1 << 30;
 /// Version sent while that of the API server is unknown: it can be parsed and belongs to no
 /// release.
@@ -113,8 +113,8 @@ impl Registrar {
         self.agent_id.borrow().clone()
     }
 
-    /// Says who this agent is.
-    pub fn call_me(&self, agent_id: &str) {
+    /// Sets the id of this agent.
+    pub fn set_agent_id(&self, agent_id: &str) {
         agent_id.clone_into(&mut self.agent_id.borrow_mut());
     }
 
@@ -244,7 +244,7 @@ impl Registrar {
     pub fn read_host(&self) -> HostView {
         let now = self.shared_state.now().mono;
         let last = self.last.get();
-        if last.is_some_and(|(at, _)| now.since(at) < READING_APART) {
+        if last.is_some_and(|(at, _)| now.since(at) < READ_INTERVAL_MIN) {
             return self.shared_state.host.get();
         }
         let times = host::cpu_times(&self.root);

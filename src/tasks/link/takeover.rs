@@ -10,7 +10,7 @@ use smol::{Timer, channel::Sender};
 use crate::{
     core::{
         health::Severity,
-        identity::{ClusterState, Installed, Remark},
+        identity::{ClusterState, IdentityEvent, Installed},
         link::Command,
     },
     kube::{self, Client},
@@ -32,7 +32,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(60);
 const POLL_INTERVAL_HELD: Duration = Duration::from_secs(5);
 
 /// Reads the installation in the cluster; an error if it does not answer or denies access.
-pub async fn look(client: &Client, namespace: &str) -> Result<Installed, kube::Error> {
+pub async fn read_installation(client: &Client, namespace: &str) -> Result<Installed, kube::Error> {
     if go_agent_runs(client, namespace).await? {
         return Ok(Installed::GoAgentRuns);
     }
@@ -61,7 +61,7 @@ async fn go_agent_runs(client: &Client, namespace: &str) -> Result<bool, kube::E
 pub async fn ask(client: &Client, namespace: &str, shared_state: &SharedState) -> Installed {
     let began = shared_state.now().mono;
     loop {
-        match look(client, namespace).await {
+        match read_installation(client, namespace).await {
             Ok(installed) => return installed,
             Err(error) if shared_state.now().mono.since(began) >= ASK_FOR => {
                 log::warn!("cannot ask the cluster for an earlier installation: {error}");
@@ -76,7 +76,7 @@ pub async fn ask(client: &Client, namespace: &str, shared_state: &SharedState) -
 pub async fn until_go_agent_is_gone(client: &Client, namespace: &str) -> Installed {
     loop {
         Timer::after(POLL_INTERVAL_HELD).await;
-        match look(client, namespace).await {
+        match read_installation(client, namespace).await {
             Ok(Installed::GoAgentRuns) | Err(_) => {}
             Ok(installed) => return installed,
         }
@@ -90,7 +90,7 @@ pub async fn guard(
     shared_state: Rc<SharedState>,
     commands: Sender<Command>,
 ) {
-    let remark = Remark::GoAgentRuns;
+    let remark = IdentityEvent::GoAgentRuns;
     let mut holds = false;
     loop {
         Timer::after(if holds {

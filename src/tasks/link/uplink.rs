@@ -232,8 +232,8 @@ impl Uplink {
         .await
     }
 
-    /// Does what the lease gate says.
-    fn obey(&mut self, now: Now) {
+    /// Applies the state of the lease gate to the link.
+    fn apply_lease_gate(&mut self, now: Now) {
         let is_held = self.link.is_held_by(Holder::Lease);
         if self.parts.lease_gate.is_open(now.mono) {
             if is_held {
@@ -328,7 +328,7 @@ impl Uplink {
     fn carry_out_all(&mut self) -> Mono {
         loop {
             let now = self.now();
-            self.obey(now);
+            self.apply_lease_gate(now);
             if self.session.as_mut().is_some_and(Session::takes_part) {
                 self.parts.shared_state.link.borrow_mut().heard = Some(now.mono);
                 self.link.handle(Input::Heard, now);

@@ -249,11 +249,11 @@ impl Uploader {
             Duration::from_millis(u64::try_from(age).unwrap_or(0))
         });
         let why = match age {
-            None if up > LATE => "root has left no encrypted backup for it".to_owned(),
+            None if up > LATE => "root has left no encrypted backup to copy".to_owned(),
             Some(age) if age > every.saturating_mul(2) + LATE => {
                 let at = here.first().map(|newest| newest.at.rfc3339());
                 format!(
-                    "the newest that root has left for it is of {}",
+                    "the newest backup to copy is from {}",
                     at.unwrap_or_default()
                 )
             }

@@ -71,9 +71,9 @@ pub struct Paths {
     pub state_dir: PathBuf,
 }
 
-/// Subject of the doctor.
+/// Machine and agent that the doctor examines.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct DoctorTarget {
     /// Paths of files.
     pub paths: Paths,
     /// State of the configuration: values or the error.
@@ -88,7 +88,7 @@ pub struct Subject {
     pub keeper: PathBuf,
 }
 
-impl Subject {
+impl DoctorTarget {
     /// This machine, where the files of the settings cannot be read now.
     pub fn unread(why: Error, state_dir: PathBuf, keeper: PathBuf) -> Self {
         Self {
@@ -160,8 +160,8 @@ impl Report {
     }
 }
 
-/// Looks at everything.
-pub async fn look(subject: &Subject) -> Report {
+/// Runs all checks.
+pub async fn run(subject: &DoctorTarget) -> Report {
     let started = clock::now();
     let found = zip(read(&subject.paths), seen_by_root(&subject.keeper));
     let (((mut facts, is_whole), by_root), certificate) = zip(found, certificate(subject)).await;
@@ -253,7 +253,7 @@ async fn seen_by_root(socket: &Path) -> Option<BTreeMap<String, Fact>> {
 
 /// Certificate of the dashboard. This user may not be allowed to read it although the agent's user
 /// is.
-async fn certificate(subject: &Subject) -> Option<Fact> {
+async fn certificate(subject: &DoctorTarget) -> Option<Fact> {
     let origin = subject.certificate.clone()?;
     let state_dir = subject.paths.state_dir.clone();
     let now = clock::now().wall;
@@ -272,7 +272,7 @@ async fn certificate(subject: &Subject) -> Option<Fact> {
 
 /// Returns whether others than their owner can read the files with tokens and passwords. `None`
 /// where there are no such files.
-async fn secrets(subject: &Subject) -> Option<Fact> {
+async fn secrets(subject: &DoctorTarget) -> Option<Fact> {
     let secrets = subject.secrets.clone();
     if secrets.is_empty() {
         return None;
@@ -305,7 +305,7 @@ fn wrong(error: &Error) -> Fact {
     Fact::Failed(format!("{}\n{fix}", error.sentence()))
 }
 
-fn settings(subject: &Subject, facts: &mut Facts) {
+fn settings(subject: &DoctorTarget, facts: &mut Facts) {
     let fact = match &subject.settings {
         Ok(seen) => Fact::Text(seen.clone()),
         Err(error) => failed(error),

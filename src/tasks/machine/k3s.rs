@@ -22,7 +22,7 @@ use crate::{
 const FAULT: &str = "k3s.fault";
 /// Interval between two looks at the files: as the watch looks at k3s.
 const EVERY: Duration = Duration::from_secs(60);
-/// A line for each row of the table, of some hundred letters.
+/// A line for each row of the table, of some hundred characters.
 const BYTES_MAX: usize = 64 * 1024;
 
 /// Tells of it until it is dropped. `root` is the machine's.
@@ -56,7 +56,7 @@ pub async fn refresh(root: PathBuf, shared_state: &SharedState) {
     *shared_state.k3s.borrow_mut() = seen;
 }
 
-/// What a file says; `None` where it is not there, or where it is not one of these.
+/// Reads a file of the watch; `None` if it is absent or invalid.
 fn shape<T: Shape + Default>(root: &Path, path: &str) -> Option<T> {
     json::shape(&text(root, path, STATUS_BYTES_MAX)?).ok()
 }

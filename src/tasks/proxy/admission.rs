@@ -24,7 +24,7 @@ use crate::{
         access::reason,
         policy::{
             Rules, Terms,
-            standing::{CallTerms, Grant, Observed, Subject, first_look_at_grant},
+            standing::{CallTerms, Dependency, Grant, Observed, first_look_at_grant},
         },
         proxy::{Admission, Call, Class, Refusal, Slots},
         time::Mono,
@@ -221,13 +221,13 @@ impl AdmissionQueue {
     }
 
     /// Subjects outside this machine that running calls depend on, and the time of the next look.
-    pub(super) fn relied_on(&self) -> LiteMap<Subject, Mono> {
-        let mut all: LiteMap<Subject, Mono> = LiteMap::new();
+    pub(super) fn relied_on(&self) -> LiteMap<Dependency, Mono> {
+        let mut all: LiteMap<Dependency, Mono> = LiteMap::new();
         let state = self.state.borrow();
         let alive = state.running_calls.values();
         for running_call in alive.filter(|running_call| running_call.withdrawal.get().is_none()) {
             let grant = running_call.grant.clone();
-            let grant = grant.map(|(grant, due)| (Subject::Grant(grant), due));
+            let grant = grant.map(|(grant, due)| (Dependency::Grant(grant), due));
             for (subject, due) in running_call.standing.next_look().into_iter().chain(grant) {
                 let wanted = all.entry(subject).or_insert(due);
                 *wanted = due.min(*wanted);

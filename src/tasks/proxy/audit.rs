@@ -17,8 +17,8 @@ use crate::{
     core::{
         access::reason,
         audit::{
-            AuditDecision, AuditEntry, Effect, Form as Written, Minute, Outcome, RequestKind,
-            Summary, root_of_visit,
+            AuditDecision, AuditEntry, CONTROL_PLANE, Effect, Form as Written, Minute, Outcome,
+            RequestKind, Summary, root_of_visit,
         },
         policy::Rules,
         proxy::{Call, CallTarget, Class, Refusal},
@@ -32,11 +32,9 @@ use crate::{
 /// Interval between writes of sums.
 const SUMS_EVERY: Duration = Duration::from_secs(60);
 /// Minimum time between two writes of sums, for calls that begin and may go on for a long time.
-const SUMS_APART: Duration = Duration::from_secs(10);
+const SUMS_INTERVAL_MIN: Duration = Duration::from_secs(10);
 /// Ends of rows that wait for the disk: as many as exchanges can end at once.
 const ENDS_MAX: usize = 128;
-/// Requester of all these calls.
-const WHO: &str = "control-plane";
 
 /// Audit of the proxy.
 #[derive(Debug)]
@@ -133,10 +131,15 @@ impl Audit {
             None => format!("access.level = {}", rules.level.as_str()),
             Some(_) => format!("access = {}, set by hand", rules.level.as_str()),
         };
-        let entry = AuditEntry::new(WHO, &call.audit_line(), AuditDecision::Permitted, &why);
+        let entry = AuditEntry::new(
+            CONTROL_PLANE,
+            &call.audit_line(),
+            AuditDecision::Permitted,
+            &why,
+        );
         let target = match (self.form_of_permitted(call), RequestKind::of(call)) {
             (Written::Sum, RequestKind::Visit) => AuditTarget::Visit(AuditEntry::new(
-                WHO,
+                CONTROL_PLANE,
                 &root_of_visit(call),
                 AuditDecision::Permitted,
                 &why,
@@ -145,7 +148,7 @@ impl Audit {
                 let now = clock::now().wall;
                 let begun = entry.clone();
                 self.minute.borrow_mut().add(begun, Effect::default(), now);
-                self.hurry();
+                self.flush_soon();
                 AuditTarget::Counted(entry)
             }
             (Written::Sum, _) => AuditTarget::Sum(entry),
@@ -169,7 +172,7 @@ impl Audit {
 
     /// Counts a call that is refused because no row can be written for it; returns the reason.
     fn refuse_unwritten(&self, call: &Call, reason: String) -> String {
-        let refused = AuditEntry::refused(WHO, &call.audit_line(), &reason, None);
+        let refused = AuditEntry::refused(CONTROL_PLANE, &call.audit_line(), &reason, None);
         let now = clock::now().wall;
         self.minute
             .borrow_mut()
@@ -188,7 +191,7 @@ impl Audit {
             return None;
         }
         let reason = reason(Some(call), refusal);
-        let entry = AuditEntry::refused(WHO, &call.audit_line(), &reason, refusal.fix());
+        let entry = AuditEntry::refused(CONTROL_PLANE, &call.audit_line(), &reason, refusal.fix());
         let form = self
             .minute
             .borrow_mut()
@@ -248,7 +251,7 @@ impl Audit {
                     write_end(&queue.audit_writer, end).await;
                 }
                 Some(Some(Err(_))) => return,
-                Some(None) => sums_at = sums_at.min(written.after(SUMS_APART)),
+                Some(None) => sums_at = sums_at.min(written.after(SUMS_INTERVAL_MIN)),
                 None => {
                     // What waits here needs no room in the queue of a disk that hangs.
                     queue.audit_writer.store().until_answering().await;
@@ -280,7 +283,11 @@ impl Audit {
     /// Requests since then, including those that are not written yet. `None`: there is no audit.
     pub(super) async fn summary(&self, since: Wall) -> Option<Result<Summary, Failure>> {
         let queue = self.queue.as_ref()?;
-        let summary = queue.audit_writer.store().audit_summary(WHO, since).await;
+        let summary = queue
+            .audit_writer
+            .store()
+            .audit_summary(CONTROL_PLANE, since)
+            .await;
         Some(summary.map(|mut summary| {
             // Read afterwards: what was written in the meantime is missed rather than counted
             // twice.
@@ -302,8 +309,8 @@ impl Audit {
         }
     }
 
-    /// Has sums written soon: something began that may go on for a long time.
-    fn hurry(&self) {
+    /// Has sums written soon: a call began that may take long.
+    fn flush_soon(&self) {
         if let Some(queue) = &self.queue {
             // Full: it is going to happen anyway.
             queue.hurry.0.try_send(()).ok();

@@ -13,7 +13,7 @@ use crate::{
     core::{
         audit::AuditEntry,
         policy::{
-            self, Fenced, PROTECTED, Terms, Which, Written,
+            self, PROTECTED, Policies, PolicyChange, Terms, Written,
             standing::{CallTerms, Grant, Observed},
         },
         proxy::{Call, CallTarget, Cluster, RawRequest, Refusal},
@@ -202,7 +202,7 @@ impl Shared {
         // The rules of now: they may have changed while the cluster was asked.
         let labels = found.as_ref().map(|found| &found.namespace);
         let settled = policy::settle(&self.rules.get(), namespace, labels);
-        let fenced = Fenced::of(call);
+        let fenced = PolicyChange::of(call);
         let settled = match &fenced {
             Some(fenced) => settled.and_then(|()| fenced.settle(labels)),
             None => settled,
@@ -238,15 +238,15 @@ impl Shared {
 impl Shared {
     /// Returns whether the NetworkPolicies that a call changes are protected, as the control
     /// plane's account sees them.
-    async fn look_at_fence(&self, fenced: &Fenced) -> Result<Result<(), Refusal>, Denial> {
+    async fn look_at_fence(&self, fenced: &PolicyChange) -> Result<Result<(), Refusal>, Denial> {
         let list = format!(
             "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
             fenced.namespace
         );
         let path = match &fenced.which {
-            Which::New => return Ok(Ok(())),
-            Which::One(name) => format!("{list}/{}", query_escaped(name)),
-            Which::All => format!("{list}?limit=1&labelSelector={PROTECTED}%3Dtrue"),
+            Policies::New => return Ok(Ok(())),
+            Policies::One(name) => format!("{list}/{}", query_escaped(name)),
+            Policies::All => format!("{list}?limit=1&labelSelector={PROTECTED}%3Dtrue"),
         };
         let Some(client) = &self.parts.client else {
             return Err(no_cluster());
@@ -260,8 +260,8 @@ impl Shared {
             Err(error) => return Err(cannot(error.to_string())),
         };
         let protected = match &fenced.which {
-            Which::New => None,
-            Which::One(name) => {
+            Policies::New => None,
+            Policies::One(name) => {
                 let head: HeadOnly =
                     json::shape(&found).map_err(|error| cannot(error.to_string()))?;
                 let label = head.metadata.labels.get(PROTECTED);
@@ -269,7 +269,7 @@ impl Shared {
                     .is_some_and(|value| value == "true")
                     .then(|| name.clone())
             }
-            Which::All => {
+            Policies::All => {
                 let list: List<HeadOnly> =
                     json::shape(&found).map_err(|error| cannot(error.to_string()))?;
                 let first = list.items.into_iter().next();

@@ -17,7 +17,7 @@ use crate::{
         audit::{AuditDecision, AuditEntry, Effect},
         health::Severity,
         policy::{Level, Rules},
-        time::{Wall, in_words},
+        time::{DAY_MS, Wall, in_words},
     },
     dashboard::{Caller, Reply, StatusCode},
     host::clock,
@@ -36,8 +36,6 @@ const NOTE: &str = "access.override";
 const DISK_WITHIN: Duration = Duration::from_millis(1500);
 /// Time for counting the audit.
 const COUNT_WITHIN: Duration = Duration::from_secs(3);
-/// Period of the summary.
-const DAY_MILLIS: i64 = 24 * 3600 * 1000;
 
 const UNKNOWN: &str = "access.unknown";
 const NOT_KEPT: &str = "access.not-kept";
@@ -197,7 +195,7 @@ impl Access {
 
     async fn last_day(&self) -> Result<LastDay, String> {
         let now = self.parts.shared_state.now().wall;
-        let since = Wall::from_millis(now.millis().saturating_sub(DAY_MILLIS));
+        let since = Wall::from_millis(now.millis().saturating_sub(DAY_MS));
         let counted = async {
             let _one_at_a_time = self.counting.lock().await;
             self.parts.proxy.asked_since(since).await

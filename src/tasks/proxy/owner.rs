@@ -54,7 +54,7 @@ impl Proxy {
             Some(Ok(None)) => NamespaceLookup::Missing,
             Some(Err(why)) => NamespaceLookup::Unknown(why),
             None => NamespaceLookup::Unknown(format!(
-                "the cluster has not said for {} s what it knows of {namespace}",
+                "the cluster did not answer about namespace {namespace} within {} s",
                 LOOK_WITHIN.as_secs()
             )),
         }

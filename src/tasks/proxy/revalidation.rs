@@ -15,7 +15,7 @@ use smol::{
 use super::{Shared, deadline::until};
 use crate::{
     core::{
-        policy::standing::{Observed, Rounds, Subject},
+        policy::standing::{Dependency, Observed, Rounds},
         time::Mono,
     },
     host::clock,
@@ -30,7 +30,7 @@ const ANSWERS_MAX: usize = 256;
 
 /// The answer to a look.
 struct Answer {
-    subject: Subject,
+    subject: Dependency,
     began: Mono,
     found: LookupResult,
 }
@@ -87,24 +87,24 @@ pub(super) async fn keep(shared: Rc<Shared>) {
         };
         if let Wakeup::Answered(answer) = answer.or(changed).or(time).await {
             rounds.end(&answer.subject);
-            take_in(&shared, &answer);
+            record_answer(&shared, &answer);
         }
     }
 }
 
-fn take_in(shared: &Shared, answer: &Answer) {
+fn record_answer(shared: &Shared, answer: &Answer) {
     let cut = match (&answer.subject, &answer.found) {
-        (Subject::Namespace(name), LookupResult::Namespace(found)) => {
+        (Dependency::Namespace(name), LookupResult::Namespace(found)) => {
             let rules = shared.rules.get();
             let admission = &shared.admission;
             admission.observed(rules, name, found.as_ref(), answer.began)
         }
-        (Subject::Grant(grant), LookupResult::Grant(is_granted)) => {
+        (Dependency::Grant(grant), LookupResult::Grant(is_granted)) => {
             let delegate = shared.parts.delegate.as_ref();
             let account = delegate.map_or_else(String::new, |delegate| delegate.account());
             shared.admission.granted(grant, *is_granted, &account)
         }
-        (Subject::Namespace(_) | Subject::Grant(_), _) => 0,
+        (Dependency::Namespace(_) | Dependency::Grant(_), _) => 0,
     };
     if cut > 0 {
         log::warn!(
@@ -113,16 +113,16 @@ fn take_in(shared: &Shared, answer: &Answer) {
     }
 }
 
-async fn look(delegate: Rc<Delegate>, subject: Subject, answers: Sender<Answer>) {
+async fn look(delegate: Rc<Delegate>, subject: Dependency, answers: Sender<Answer>) {
     let began = clock::now().mono;
     let limit = began.after(LOOK_WITHIN);
     let found = match &subject {
-        Subject::Namespace(name) => match until(limit, delegate.observe(name)).await {
+        Dependency::Namespace(name) => match until(limit, delegate.observe(name)).await {
             Some(Ok((found, _))) => LookupResult::Namespace(found),
             Some(Err(why)) => nothing(&why),
             None => nothing("no answer in time"),
         },
-        Subject::Grant(grant) => match until(limit, delegate.is_granted(grant)).await {
+        Dependency::Grant(grant) => match until(limit, delegate.is_granted(grant)).await {
             Some(Ok(is_granted)) => LookupResult::Grant(is_granted),
             Some(Err(why)) => nothing(&why),
             None => nothing("no answer in time"),

@@ -22,18 +22,18 @@ use crate::{
 /// Between two looks.
 const POLL_INTERVAL: Duration = Duration::from_secs(600);
 /// The same while the cluster does not answer, or something is wrong that a person may be mending.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+const POLL_INTERVAL_WRONG: Duration = Duration::from_secs(60);
 /// A refused token is a reason to look at once, but not all the time.
-const LOOKS_APART: Duration = Duration::from_secs(20);
+const COMPARE_INTERVAL_MIN: Duration = Duration::from_secs(20);
 /// The same while something is wrong and a person wants to know, or a call proves the contrary.
-const APART: Duration = Duration::from_secs(2);
+const PROMPT_INTERVAL_MIN: Duration = Duration::from_secs(2);
 /// Proofs in a row that are looked at so soon.
 const PROOFS_MAX: u32 = 3;
 /// Between two looks after a person was offered a fix, and how long it is expected to be applied.
-const LOOK_SOON: Duration = Duration::from_secs(10);
+const POLL_INTERVAL_EXPECTED: Duration = Duration::from_secs(10);
 const EXPECTED_FOR: Duration = Duration::from_secs(600);
 /// Time that a person waits for a look.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// Objects that are named in one sentence at most.
 const NAMED_MAX: usize = 4;
 /// The first Kubernetes in which ValidatingAdmissionPolicies are to be had without being asked for:
@@ -87,11 +87,15 @@ impl Rights {
     pub async fn run(&self) {
         let mut proofs = 0_u32;
         loop {
-            self.look().await;
+            self.compare().await;
             // A call that works although rights seem to be missing proves that they are there, or
             // that others are missing.
             let is_prompt = self.is_wrong() && proofs < PROOFS_MAX;
-            let pause = if is_prompt { APART } else { LOOKS_APART };
+            let pause = if is_prompt {
+                PROMPT_INTERVAL_MIN
+            } else {
+                COMPARE_INTERVAL_MIN
+            };
             Timer::after(pause).await;
             let wait = self.wait();
             let time = async {
@@ -115,9 +119,9 @@ impl Rights {
         }
         self.asked.set(Some(self.shared_state.now().mono));
         let late = async {
-            Timer::after(PATIENCE).await;
+            Timer::after(TIMEOUT).await;
         };
-        self.look().or(late).await;
+        self.compare().or(late).await;
         if self.holds(STATS) {
             self.delegate.rights_changed();
         }
@@ -140,21 +144,23 @@ impl Rights {
             .get()
             .is_some_and(|asked| now.since(asked) < EXPECTED_FOR);
         match self.is_wrong() {
-            true if is_expected => LOOK_SOON,
-            true => LOOK_AGAIN,
+            true if is_expected => POLL_INTERVAL_EXPECTED,
+            true => POLL_INTERVAL_WRONG,
             false => POLL_INTERVAL,
         }
     }
 
     /// Compares, unless that was just done.
-    async fn look(&self) {
+    async fn compare(&self) {
         let mut looked = self.looking.lock().await;
-        if looked.is_some_and(|looked| self.shared_state.now().mono.since(looked) < APART) {
+        if looked
+            .is_some_and(|looked| self.shared_state.now().mono.since(looked) < PROMPT_INTERVAL_MIN)
+        {
             return;
         }
         let was_missing = self.holds(MISSING);
-        look(&self.delegate, &self.shared_state, &self.rules).await;
-        self.delegate.doubt(self.holds(MISSING));
+        compare(&self.delegate, &self.shared_state, &self.rules).await;
+        self.delegate.set_doubted(self.holds(MISSING));
         if was_missing && !self.holds(MISSING) {
             // One cause, and all that followed from it: whoever was refused tries again now.
             self.delegate.rights_changed();
@@ -164,8 +170,8 @@ impl Rights {
     }
 }
 
-/// Looks once.
-async fn look(delegate: &Delegate, shared_state: &SharedState, rules: &dyn Fn() -> Rules) {
+/// Compares once.
+async fn compare(delegate: &Delegate, shared_state: &SharedState, rules: &dyn Fn() -> Rules) {
     let level = rules().level;
     if let Err(error) = delegate.sweep().await {
         log::debug!("rights: {error}");
@@ -215,7 +221,7 @@ async fn reaches_secrets(delegate: &Delegate) -> Option<bool> {
     if !reaches {
         return Some(false);
     }
-    Timer::after(APART).await;
+    Timer::after(PROMPT_INTERVAL_MIN).await;
     delegate.reaches_secrets().await
 }
 

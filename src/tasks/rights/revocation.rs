@@ -156,7 +156,7 @@ impl Revocation {
         if let Err(why) = self.delegate.sweep().or(late).await {
             log::warn!("access: not all bindings of pipeops-cp are removed yet: {why}");
         }
-        let outcome = self.make_worthless(&issued).await;
+        let outcome = self.revoke(&issued).await;
         if let Err(why) = &outcome {
             log::warn!("access: shared tokens are still valid: {why}");
             self.shared_state.report(
@@ -174,7 +174,7 @@ impl Revocation {
         true
     }
 
-    async fn make_worthless(&self, issued: &Issued) -> Result<(), String> {
+    async fn revoke(&self, issued: &Issued) -> Result<(), String> {
         let uid = self.delegate.account_uid().await?;
         match uid {
             Some(uid) if !issued.is_of(&uid) => {}

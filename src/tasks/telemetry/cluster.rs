@@ -11,7 +11,7 @@ use smol::future::FutureExt as _;
 use super::sample::following;
 use crate::{
     core::{
-        cluster::{Cluster, Left, NODES_MAX, Node, PODS_MAX, Phases, Round, pods::Pods},
+        cluster::{Cluster, NODES_MAX, Node, PODS_MAX, Phases, Round, Unlisted, pods::Pods},
         health::Severity,
         series::Tick,
         time::{Mono, Wall},
@@ -190,7 +190,7 @@ impl Collector {
             .report(UNREAD, Severity::Note, sentence, Some(fix));
     }
 
-    fn report_left(&self, nodes: usize, pods: Left) {
+    fn report_left(&self, nodes: usize, pods: Unlisted) {
         let mut left = Vec::new();
         if nodes > NODES_MAX {
             left.push(format!("{NODES_MAX} nodes"));

@@ -21,37 +21,37 @@ use crate::{
     tasks::state::SharedState,
 };
 
-/// Silence after which the API server is asked.
+/// Silence after which the API server is probed.
 const SILENT_FOR: Duration = Duration::from_secs(20);
 /// The same when a person asks for the state of the cluster.
 const SILENT_FOR_PEOPLE: Duration = Duration::from_secs(10);
 /// Time that the API server has to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// Time between two questions to an API server that does not answer.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Time between two probes of an API server that does not answer.
+const RETRY_FIRST: Duration = Duration::from_secs(5);
 /// The same after [`LONG`].
-const AGAIN_LONG: Duration = Duration::from_secs(15);
+const RETRY_LONGEST: Duration = Duration::from_secs(15);
 /// Silence after which it is asked less often.
 const LONG: Duration = Duration::from_secs(600);
-/// Least time between two questions: a flood of failing calls is not one of questions.
-const APART: Duration = Duration::from_secs(1);
+/// Minimum time between two probes: a flood of failing calls is no flood of probes.
+const PROBE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Path of the request, which every authenticated user may send.
-const QUESTION: &str = "/readyz";
+const PROBE_PATH: &str = "/readyz";
 
-/// Knowledge of whether the cluster answers.
+/// Liveness of the cluster.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct Liveness {
     client: Client,
     heard: Rc<Heard>,
     shared_state: Rc<SharedState>,
-    /// One question at a time; the others wait for its answer.
+    /// One probe at a time; the others wait for its answer.
     asking: Mutex<()>,
-    /// The end of the last question.
+    /// The end of the last probe.
     asked: Cell<Option<Mono>>,
 }
 
-impl Pulse {
-    /// Asks nothing yet.
+impl Liveness {
+    /// Probes nothing yet.
     pub fn new(client: Client, shared_state: Rc<SharedState>) -> Self {
         Self {
             heard: client.heard(),
@@ -109,7 +109,7 @@ impl Pulse {
     /// The moment of the next question, where no call fails before.
     fn due(&self, is_silent: bool) -> Mono {
         let is_long = self.now().since(self.last()) > LONG;
-        let again = if is_long { AGAIN_LONG } else { AGAIN };
+        let again = if is_long { RETRY_LONGEST } else { RETRY_FIRST };
         let next = self.asked.get().map(|asked| asked.after(again));
         let silent = self.last().after(SILENT_FOR);
         match next {
@@ -123,18 +123,18 @@ impl Pulse {
     async fn ask(&self) {
         let _one_at_a_time = self.asking.lock().await;
         let asked = self.asked.get();
-        if asked.is_some_and(|asked| self.now().since(asked) < APART) {
+        if asked.is_some_and(|asked| self.now().since(asked) < PROBE_INTERVAL_MIN) {
             return;
         }
         let before = self.heard.last();
-        let answer = self.client.read(QUESTION, ANSWER_WITHIN).await;
+        let answer = self.client.read(PROBE_PATH, ANSWER_WITHIN).await;
         self.asked.set(Some(self.now()));
         if let Err(error) = answer
             && error.is_silence()
             && self.heard.last() == before
             && !self.is_silent()
         {
-            self.heard.fell_silent(error);
+            self.heard.set_silent(error);
         }
     }
 

@@ -148,7 +148,7 @@ async fn versions(client: &Client, shared_state: &SharedState, asked: &Receiver<
 }
 
 fn take_nodes(nodes: &mut Nodes, event: &Event<Node>, watches: &Watches<'_>) {
-    nodes.take_in(event);
+    nodes.update(event);
     let shared_state = watches.shared_state;
     if let Event::Failed(error) = event {
         return watches.failed(WatchKind::Nodes, error);
@@ -230,7 +230,7 @@ fn know_pods(known: &Known, event: &Event<Pod>, failures: &FailureSender, now: N
 }
 
 fn take_pods<T>(pods: &mut Pods, event: &Event<T>, watches: &Watches<'_>) {
-    pods.take_in(event);
+    pods.update(event);
     if let Event::Failed(error) = event {
         return watches.failed(WatchKind::Pods, error);
     }

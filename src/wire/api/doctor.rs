@@ -97,7 +97,7 @@ fields!(Note { works, change });
 /// One check with what it came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Check {
-    /// Stable name, `room.what`.
+    /// Stable id, `part.name`.
     pub id: String,
     /// Name of the check.
     pub title: String,

@@ -300,7 +300,7 @@ pub struct Load {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Condition {
-    /// Stable name, `room.what`.
+    /// Stable id, `part.name`.
     pub id: String,
     /// `note`, `warning` or `critical`.
     pub severity: String,

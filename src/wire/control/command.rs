@@ -9,14 +9,14 @@ use super::{
 };
 use crate::{
     core::{
-        command::{ARGS_BYTES_MAX, Deadline, Said, is_id},
+        command::{ARGS_BYTES_MAX, Deadline, RawCommand, is_id},
         time::Wall,
     },
     error::Error,
 };
 
 /// Reads `edge_command`; `None`: it has no id that an answer could name.
-pub(super) fn command(fields: &Fields<'_>) -> Option<Said> {
+pub(super) fn command(fields: &Fields<'_>) -> Option<RawCommand> {
     let id = fields.word(Field::Id).filter(|id| is_id(id))?;
     let args = fields.raw(Field::Args).map(RawValue::get);
     let time = |field| {
@@ -26,7 +26,7 @@ pub(super) fn command(fields: &Fields<'_>) -> Option<Said> {
     let has_deadline = fields
         .raw(Field::Deadline)
         .is_some_and(|raw| raw.get() != "null");
-    Some(Said {
+    Some(RawCommand {
         id,
         verb: fields.word(Field::CommandVerb).unwrap_or_default(),
         args_bytes: args.map_or(0, str::len),
@@ -83,7 +83,7 @@ mod tests {
     use crate::wire::control::{Inbound, decode};
     use serde_json::{Value, json};
 
-    fn read(payload: &Value) -> Option<Said> {
+    fn read(payload: &Value) -> Option<RawCommand> {
         let text = json!({"type": "edge_command", "payload": payload}).to_string();
         match decode(text.as_bytes()) {
             Ok(Inbound::EdgeCommand(said)) => said.map(|said| *said),
@@ -100,7 +100,7 @@ mod tests {
         let said = read(&good).unwrap();
         assert_eq!(
             said,
-            Said {
+            RawCommand {
                 id: "c-1".to_owned(),
                 verb: "app.restart".to_owned(),
                 args: Some(r#"{"app":"web"}"#.to_owned()),

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     core::{
-        command::Said,
+        command::RawCommand,
         outbox::{Acknowledgement, Stream},
         time::Wall,
     },
@@ -39,7 +39,7 @@ pub enum Inbound {
     /// It says that it has records; `None`: it does not say which.
     EdgeAck(Option<(Stream, Acknowledgement)>),
     /// It wants something done; `None`: under no id.
-    EdgeCommand(Option<Box<Said>>),
+    EdgeCommand(Option<Box<RawCommand>>),
     /// Answer with `pong` under the same id.
     Ping {
         /// Echoed in the `pong`.

@@ -14,12 +14,12 @@ use crate::core::{
 use serde_json::{Map, Value};
 
 /// The first number of samples: the form that this program writes.
-const FORM: u64 = 1;
+const FORMAT: u64 = 1;
 
 /// Samples as bytes: the names first, then the block.
 pub fn samples(samples: &Samples) -> Vec<u8> {
     let mut plain = Vec::new();
-    block::put(&mut plain, FORM);
+    block::put(&mut plain, FORMAT);
     block::put(&mut plain, count(samples.series.len()));
     for (number, series) in &samples.series {
         block::put(&mut plain, u64::from(*number));

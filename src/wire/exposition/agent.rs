@@ -4,7 +4,7 @@ use super::{
     MetricType::{self, Counter, Gauge},
     Page, flag, scaled, whole,
 };
-use crate::core::{link::LinkState, outbox::Backlog, rates::Own, time::Wall};
+use crate::core::{link::LinkState, outbox::Backlog, rates::AgentUsage, time::Wall};
 
 /// Figures of the agent itself.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +63,7 @@ pub struct Cluster {
     pub pods: Option<u64>,
 }
 
-pub(super) fn write(agent: &Agent<'_>, own: &Own, page: &mut Page) {
+pub(super) fn write(agent: &Agent<'_>, own: &AgentUsage, page: &mut Page) {
     const BUILD: (&str, MetricType, &str) = (
         "pipeops_agent_build_info",
         Gauge,
@@ -124,7 +124,7 @@ fn backlog(backlog: &[Backlog], page: &mut Page) {
     );
 }
 
-fn program(agent: &Agent<'_>, own: &Own, page: &mut Page) {
+fn program(agent: &Agent<'_>, own: &AgentUsage, page: &mut Page) {
     for (name, kind, help, value) in [
         (
             "pipeops_agent_start_time_seconds",

@@ -4,7 +4,7 @@ use super::*;
 use crate::core::{
     link::LinkState,
     outbox::{Backlog, Stream},
-    rates::{Cpu, Disk, FileSystem, MemoryUse, Network, Own, Space, Transfers, Zram},
+    rates::{AgentUsage, Cpu, Disk, FileSystem, MemoryUse, Network, Space, Transfers, Zram},
     time::{Mono, Now, Wall},
 };
 
@@ -65,9 +65,9 @@ fn reading() -> Reading {
         .into_iter()
         .collect(),
         is_under_voltage: Some(true),
-        own: Own {
+        own: AgentUsage {
             cpu_us: Some(1_234_567),
-            ..Own::default()
+            ..AgentUsage::default()
         },
         ..Reading::default()
     }

@@ -115,7 +115,7 @@ impl List for FirstPods {
 /// Reads an answer.
 ///
 /// # Errors
-/// What is wrong with its JSON.
+/// Errors of the JSON.
 pub fn read(answer: &[u8]) -> Result<cluster::Summary, serde_json::Error> {
     let summary: Summary = json::shape(answer)?;
     let pods = summary.pods.0.into_iter();

@@ -26,7 +26,7 @@ impl Goal {
         }
     }
 
-    /// Whether the goal is met; `None` where nothing was promised or measured.
+    /// Returns whether the goal is met; `None` where nothing was promised or measured.
     pub(crate) fn verdict(self, value: Option<f64>) -> Option<bool> {
         match (self, value?) {
             (_, value) if value.is_nan() => None,

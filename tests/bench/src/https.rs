@@ -227,7 +227,7 @@ impl Connection {
     }
 }
 
-/// Whether a body is read further.
+/// True if a body is read further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Go {
     On,

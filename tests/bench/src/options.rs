@@ -1,4 +1,4 @@
-//! What the command line says.
+//! Options of the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::os;
 pub(crate) struct Options {
     /// Names of groups; empty means all but those on demand.
     pub(crate) only: Vec<String>,
-    /// Whether a missed goal is a failure.
+    /// True if a missed goal is a failure.
     pub(crate) is_gate: bool,
-    /// Whether everything is shortened: enough to see that it works, not enough for figures.
+    /// True if everything is shortened: enough to see that it works, not enough for figures.
     pub(crate) is_quick: bool,
     pub(crate) agent: Option<PathBuf>,
     pub(crate) rival: Option<PathBuf>,
@@ -52,7 +52,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether a group is to be measured.
+    /// Returns whether a group is to be measured.
     pub(crate) fn wants(&self, group: &str) -> bool {
         if self.only.is_empty() {
             return !GROUPS_ON_DEMAND.contains(&group);

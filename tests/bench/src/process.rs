@@ -1,4 +1,4 @@
-//! What a running process costs: memory, processor time, wake-ups.
+//! Cost of a running process: memory, processor time, wake-ups.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What many measurements come to: middle, tail and spread.
+//! Median, tail and spread of measurements.
 
 /// Measurements of one thing, in one unit.
 #[derive(Clone, Debug, Default)]

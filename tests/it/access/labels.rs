@@ -1,4 +1,4 @@
-//! What becomes of a running call when its namespace changes or is not heard of any more, with an
+//! Running calls whose namespace changes or is not heard of any more, with an
 //! API server of our own.
 
 use std::{collections::BTreeMap, time::Duration};

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{IMAGE, SEED, SOON, deployment};
 use crate::{
-    accounts::{Accounts, Reach},
+    accounts::{Accounts, GrantScope},
     agent::{Agent, put, until_every},
     cluster::{Held, calm, kubectl, leave},
 };
@@ -31,8 +31,8 @@ impl Bench {
     pub(super) fn prepared(level: &str, prepare: impl FnOnce(Agent) -> Agent) -> Option<Self> {
         let held = calm()?;
         let accounts = Accounts::new(match level {
-            "full" => Reach::Full,
-            _ => Reach::Managed,
+            "full" => GrantScope::Full,
+            _ => GrantScope::Managed,
         });
         let namespace = format!("commands-of-{}", accounts.namespace());
         kubectl(&["create", "namespace", &namespace]);

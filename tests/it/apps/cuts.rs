@@ -65,7 +65,8 @@ impl Cuts {
         })
     }
 
-    /// Whether a change of this kind is cut off after its nth write: each one in the long run.
+    /// Returns whether a change of this kind is cut off after its nth write: each one in the long
+    /// run.
     fn is_tried(&self, step: Step, write: usize) -> bool {
         let some: &[usize] = match step {
             Step::Deploy => &[12],
@@ -167,8 +168,8 @@ impl Cuts {
         Some((last, outcome))
     }
 
-    /// Whether a change that was cut off was accepted, and a line of the table. What was not is
-    /// said to have done nothing.
+    /// Returns whether a change that was cut off was accepted, and a line of the table. What was
+    /// not is said to have done nothing.
     fn was_accepted(step: Step, write: usize, (last, outcome): &(String, Value)) -> bool {
         let (state, why) = (&outcome["state"], outcome["why"].as_str().unwrap());
         println!("{step:?} {write:>2}  {last:<40} {state}: {why}");

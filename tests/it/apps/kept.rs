@@ -1,4 +1,4 @@
-//! What the record of an app keeps: objects that were taken over, Jobs that have succeeded, and
+//! Contents of the record of an app: objects that were taken over, Jobs that have succeeded, and
 //! revisions of which none becomes good.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What `apps why` says of an app after its last change was over: what runs may have changed since.
+//! `apps why` after the end of the last change: the running objects may have changed since.
 
 use serde_json::json;
 

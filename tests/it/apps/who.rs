@@ -1,5 +1,5 @@
-//! Who may deploy what: every way in against each class of objects, on the real cluster. The table
-//! stands in `docs/access.md`.
+//! Deployment permissions: each requester against each class of objects, on the real cluster. The
+//! table stands in `docs/access.md`.
 
 use std::{
     fs::{self, Permissions},

@@ -95,7 +95,7 @@ fn typed(name: &str, words: &[&str], lines: &[(&str, &str, &str)]) {
     }
 }
 
-/// Whether a program can be tried; says so where it cannot.
+/// Returns whether a program can be tried; says so where it cannot.
 fn is_installed(name: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap();
     let is_there = std::env::split_paths(&folders).any(|folder| folder.join(name).exists());

@@ -4,7 +4,7 @@ use pipeops_agent::{
     core::{
         audit,
         event::Source,
-        identity::{Fingerprint, Identity, LeftBehind},
+        identity::{Fingerprint, ForeignIdentity, Identity},
         journal::{Outcome, StepState},
         outbox::{Loss, Stream},
         time::Wall,
@@ -110,7 +110,7 @@ fn small_files_keep_their_form() {
             machine: Some("m".to_owned()),
             board: Some("b".to_owned()),
         },
-        left_behind: Some(LeftBehind {
+        left_behind: Some(ForeignIdentity {
             agent_id: "agent-0".to_owned(),
             cluster_id: Some("c-0".to_owned()),
         }),

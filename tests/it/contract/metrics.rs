@@ -7,7 +7,8 @@ use pipeops_agent::{
         link::LinkState,
         outbox::{Backlog, Stream},
         rates::{
-            Cpu, Disk, FileSystem, MemoryUse, Network, Own, Reading, Space, Transfers, Zram, points,
+            AgentUsage, Cpu, Disk, FileSystem, MemoryUse, Network, Reading, Space, Transfers, Zram,
+            points,
         },
         time::{Mono, Now, Wall},
     },
@@ -47,7 +48,7 @@ fn devices(seconds: u64) -> Reading {
         ..FileSystem::default()
     };
     let some = Some(seconds);
-    let own = Own {
+    let own = AgentUsage {
         pss: some,
         cpu_us: some,
         wakeups: some,

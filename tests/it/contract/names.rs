@@ -6,7 +6,7 @@ use pipeops_agent::{
     core::{
         diagnosis, doctor,
         health::Severity,
-        notify::Turn,
+        notify::Transition,
         policy::{Level, PodSecurity},
         rollout::Cause,
     },
@@ -179,7 +179,7 @@ fn words_of_the_api_and_the_exit_codes_stay() {
             words("severity", severities.map(Severity::as_str)),
             words(
                 "turn",
-                [Turn::Began, Turn::Worse, Turn::Ended].map(Turn::as_str),
+                [Transition::Began, Transition::Worse, Transition::Ended].map(Transition::as_str),
             ),
             words("access level", levels.map(Level::as_str)),
             words("pod security", pods.map(PodSecurity::as_str)),

@@ -1,6 +1,6 @@
-//! What others say of the recorded rollouts: the published rules of `kubectl rollout status`, of
-//! kstatus (by which Flux waits) and of Argo CD, on the same observations. The table stands in
-//! `docs/apps.md`.
+//! Verdicts of other tools on the recorded rollouts: the published rules of `kubectl rollout
+//! status`, of kstatus (by which Flux waits) and of Argo CD, on the same observations. The table
+//! stands in `docs/apps.md`.
 
 use pipeops_agent::{
     core::rollout::{Object, Observation, RolloutVerdict},

@@ -55,7 +55,7 @@ fn batches(plane: &Plane) -> u64 {
         .unwrap_or_default()
 }
 
-/// Whether all of it was delivered. Looked at where it lies: it may be a month.
+/// Returns whether all of it was delivered. Looked at where it lies: it may be a month.
 fn is_in(plane: &Plane, source: &Source) -> bool {
     let counts = source.counts();
     plane

@@ -1,4 +1,4 @@
-//! What was measured, seen and asked while nobody listened: written into the files of an agent that
+//! Records made before a delivery: written into the files of an agent that
 //! does not run, and known here.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
@@ -267,7 +267,7 @@ impl Source {
     }
 }
 
-/// Whether there are so many records of each stream, from the first on.
+/// Returns whether there are so many records of each stream, from the first on.
 pub(super) fn are_in(counts: &BTreeMap<&'static str, u64>, records: &Records) -> bool {
     counts.iter().all(|(stream, count)| {
         records.sources.iter().any(|(source, received)| {

@@ -18,7 +18,7 @@ mod real;
 mod repairs;
 mod tree;
 
-use tree::{Said, healthy};
+use tree::{RawCommand, healthy};
 
 #[test]
 fn on_a_healthy_machine_it_finds_nothing() {
@@ -104,7 +104,7 @@ fn each_environment_is_called_what_it_is() {
 
 /// A fix is of use only where it names files of this very machine; a file that it makes has its
 /// folder, or it makes that too.
-fn names_what_is_not_there(said: &Said, verdict: &CheckResult) -> Vec<String> {
+fn names_what_is_not_there(said: &RawCommand, verdict: &CheckResult) -> Vec<String> {
     let fix = verdict.fix.as_deref().unwrap_or_default();
     let text = format!("{fix} {}", verdict.commands.join(" "));
     let mut wrong = Vec::new();

@@ -12,7 +12,7 @@ use pipeops_agent::{
     keeper::Keeper,
 };
 
-use super::tree::{RELEASE, Said, Tree, raspberry_pi, ubuntu};
+use super::tree::{RELEASE, RawCommand, Tree, raspberry_pi, ubuntu};
 use crate::agent::{command, put};
 
 const SWAPS: &str = "Filename Type Size Used Priority\n/dev/mmcblk0p3 partition 102396 2048 -2\n";
@@ -138,7 +138,7 @@ fn left(root: &Path) -> BTreeMap<String, String> {
 }
 
 /// A machine with its programs, and what the doctor says of it.
-fn machine(tree: &Tree) -> Said {
+fn machine(tree: &Tree) -> RawCommand {
     let said = tree.said();
     for (name, script) in PROGRAMS {
         program(said.root.path(), name, script);

@@ -32,7 +32,7 @@ pub(super) struct Tree {
 }
 
 /// What the doctor said of a tree.
-pub(super) struct Said {
+pub(super) struct RawCommand {
     pub(super) facts: Facts,
     pub(super) environment: Environment,
     pub(super) verdicts: Vec<CheckResult>,
@@ -131,12 +131,12 @@ impl Tree {
     }
 
     /// What the doctor says of it.
-    pub(super) fn said(&self) -> Said {
+    pub(super) fn said(&self) -> RawCommand {
         let root = tempfile::tempdir().unwrap();
         let facts = self.facts(root.path());
         let environment = Environment::of(&facts);
         let verdicts = judge(&facts, &environment);
-        Said {
+        RawCommand {
             facts,
             environment,
             verdicts,
@@ -145,7 +145,7 @@ impl Tree {
     }
 }
 
-impl Said {
+impl RawCommand {
     pub(super) fn of(&self, id: &str) -> &CheckResult {
         let verdict = self.verdicts.iter().find(|verdict| verdict.check.id == id);
         verdict.unwrap_or_else(|| panic!("no check {id}"))

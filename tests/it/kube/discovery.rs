@@ -1,4 +1,4 @@
-//! What an aggregated API says about its resources is hostile input like any other.
+//! Hostile answers of aggregated APIs to discovery.
 
 use pipeops_agent::{core::apps::discovered, error::Retry, tasks::apps::custom::resources};
 

@@ -1,4 +1,4 @@
-//! What happens in a real cluster, as the agent's own account sees it: each thing once, across
+//! Events of a real cluster, as the agent's own account sees it: each thing once, across
 //! restarts of the agent.
 
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use pipeops_agent::tasks::{state::SharedState, telemetry::events::Events};
 
 use super::Executor;
 use super::real::{client_of, run, until};
-use crate::accounts::{Accounts, Reach};
+use crate::accounts::{Accounts, GrantScope};
 use crate::cluster::{calm, kubectl, leave};
 
 const NAMESPACE: &str = "happenings";
@@ -69,7 +69,7 @@ fn happens(accounts: &Accounts, reason: &str, count: u32) {
 #[test]
 fn an_event_that_goes_on_is_counted_by_difference_and_never_again_after_a_restart() {
     let Some(_guard) = calm() else { return };
-    let accounts = Accounts::new(Reach::Managed);
+    let accounts = Accounts::new(GrantScope::Managed);
     kubectl(&["create", "namespace", NAMESPACE]);
     happens(&accounts, "Earlier", 7);
     run(|executor| async move {
@@ -114,7 +114,7 @@ fn an_event_that_goes_on_is_counted_by_difference_and_never_again_after_a_restar
 #[test]
 fn events_that_may_not_be_read_are_a_note_with_the_way_out() {
     let Some(_guard) = calm() else { return };
-    let accounts = Accounts::planned(Reach::Managed);
+    let accounts = Accounts::planned(GrantScope::Managed);
     accounts.apply(&accounts.manifest(&[]).replace(
         "  resources: [events]\n  verbs: [list, watch]",
         "  resources: [pods]\n  verbs: [list]",

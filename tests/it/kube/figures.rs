@@ -1,4 +1,4 @@
-//! What a real cluster uses: its API server, its kubelet, and the agent's own account with and
+//! Usage of a real cluster: its API server, its kubelet, and the agent's own account with and
 //! without the right to ask that one.
 
 use std::cell::RefCell;
@@ -20,7 +20,7 @@ use smol::Task;
 
 use super::Executor;
 use super::real::{client_of, run, until};
-use crate::accounts::{Accounts, Reach};
+use crate::accounts::{Accounts, GrantScope};
 use crate::cluster::{calm, kubectl, variable};
 
 const UNREAD: &str = "cluster.stats-unread";
@@ -86,7 +86,7 @@ impl Sampling {
 #[test]
 fn a_kubelet_is_asked_once_the_agent_may_and_until_then_it_says_how() {
     let Some(_guard) = calm() else { return };
-    let accounts = Accounts::new(Reach::Managed);
+    let accounts = Accounts::new(GrantScope::Managed);
     run(|executor| async move {
         let client = client_of(&executor, &accounts.kubeconfig("pipeops-agent"));
         let sampling = Sampling::start(&executor, &client);

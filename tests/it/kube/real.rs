@@ -27,7 +27,7 @@ use pipeops_agent::wire::kube::{ConfigMap, HeadOnly, Metadata, Node};
 use smol::stream::StreamExt;
 
 use super::{Executor, now_clock};
-use crate::accounts::{Accounts, Reach};
+use crate::accounts::{Accounts, GrantScope};
 use crate::cluster::{alone, calm, cluster, must_in};
 
 /// A restart of the API server takes 10 s on two quiet cores.
@@ -119,7 +119,7 @@ fn the_administrators_certificate_lends_nothing_to_others() {
 #[test]
 fn a_token_beside_the_administrators_certificate_is_who_it_says() {
     let Some(_guard) = calm() else { return };
-    let accounts = Accounts::new(Reach::Managed);
+    let accounts = Accounts::new(GrantScope::Managed);
     let token = Secret::new(accounts.token("pipeops-cp"));
     let account = format!("system:serviceaccount:{}:pipeops-cp", accounts.namespace());
     run(|executor| async move {
@@ -228,13 +228,13 @@ fn nodes_and_pods_are_counted() {
         let nodes = executor.spawn(async move {
             let watch = Watch::<Node>::whole("/api/v1/nodes");
             watch
-                .run(&first, |event| of_nodes.borrow_mut().0.take_in(&event))
+                .run(&first, |event| of_nodes.borrow_mut().0.update(&event))
                 .await
         });
         let pods = executor.spawn(async move {
             let watch = Watch::<HeadOnly>::heads("/api/v1/pods");
             watch
-                .run(&second, |event| of_pods.borrow_mut().1.take_in(&event))
+                .run(&second, |event| of_pods.borrow_mut().1.update(&event))
                 .await
         });
         until("counted", || {

@@ -62,7 +62,7 @@ pub(super) fn json(status: u16, body: &str) -> Reply {
 pub(super) struct Seen {
     pub(super) uri: String,
     pub(super) headers: HeaderMap,
-    /// Whether the connection showed a client certificate.
+    /// True if the connection showed a client certificate.
     pub(super) certificate: bool,
     /// Which connection it came over.
     pub(super) connection: usize,

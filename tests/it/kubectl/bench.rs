@@ -9,7 +9,7 @@ use std::{
 use plane::{Options, Plane, Service, Streams};
 
 use crate::{
-    accounts::{Accounts, Reach},
+    accounts::{Accounts, GrantScope},
     agent::{Agent, SOON, command, put},
     cluster::{Held, admin, alone, calm, variable},
 };
@@ -82,7 +82,7 @@ impl Bench {
 
     fn linked(held: Held) -> Self {
         let plane = Plane::start(Options::default()).unwrap();
-        let accounts = Accounts::new(Reach::Full);
+        let accounts = Accounts::new(GrantScope::Full);
         let mut agent = Agent::new(&plane)
             .with("KUBECONFIG", admin().display().to_string())
             .with("PIPEOPS_AGENT_NAMESPACE", accounts.namespace())

@@ -1,4 +1,4 @@
-//! What lives for as long as somebody looks, in both forms side by side. `make soak` looks for
+//! Long-lived requests (watch, follow, exec) in both forms side by side. `make soak` looks for
 //! longer than every time-out on the way, and adds a client library's informer.
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! What the driver makes of frames, without a socket: every frame that goes in and out is seen.
+//! yamux driver against hand-made frames, without a socket: every frame that goes in and out is
+//! seen.
 
 use std::{
     future::poll_fn,

@@ -1,4 +1,4 @@
-//! What is written down about proxied calls.
+//! Audit of proxied calls.
 
 use pipeops_agent::{
     core::{audit::AuditDecision, policy::Level},

@@ -1,4 +1,4 @@
-//! What the tests of the proxy stand on: an API server of our own over TLS, the proxy, and the
+//! Fixture of the proxy tests: an API server of our own over TLS, the proxy, and the
 //! outlet that its answers come out of.
 
 use std::{
@@ -36,7 +36,7 @@ use pipeops_agent::{
     kube::{
         Client, Settings,
         kubeconfig::Source,
-        rbac::{Manifest, Reach},
+        rbac::{GrantScope, Manifest},
     },
     link::outlet::{Fragment, Frame, Outlet},
     net::{dial::Dialer, proxy::Proxies, tls::Clock},
@@ -142,7 +142,7 @@ fn parts(
             Manifest::new(
                 OwnNamespace::default(),
                 PodSecurity::Baseline,
-                Reach::Managed,
+                GrantScope::Managed,
             ),
             Rc::new(Credential::of_handle(Secret::new(HANDLE))),
         ))),

@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    accounts::{Accounts, Reach, said},
+    accounts::{Accounts, GrantScope, said},
     agent::{SOON, until},
     cluster::{Held, calm, kubectl, leave, variable},
 };
@@ -29,7 +29,7 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) fn new() -> Option<Self> {
         let held = calm()?;
-        let accounts = Accounts::new(Reach::Managed);
+        let accounts = Accounts::new(GrantScope::Managed);
         let (managed, plain) = (
             format!("managed-of-{}", accounts.namespace()),
             format!("plain-of-{}", accounts.namespace()),

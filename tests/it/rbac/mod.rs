@@ -11,7 +11,7 @@ use std::{io::Write, process::Stdio, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
-    accounts::{Accounts, Reach, said},
+    accounts::{Accounts, GrantScope, said},
     agent::{SOON, put, until},
     cluster::{calm, kubectl, variable},
 };
@@ -498,7 +498,7 @@ fn the_policy_holds_by_itself_where_somebody_gave_the_account_too_many_rights() 
 #[test]
 fn full_means_everything() {
     let Some(_held) = calm() else { return };
-    let accounts = Accounts::new(Reach::Full);
+    let accounts = Accounts::new(GrantScope::Full);
     let name = format!("any-of-{}", accounts.namespace());
     for arguments in [
         &["create", "namespace", &name][..],

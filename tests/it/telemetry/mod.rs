@@ -95,7 +95,7 @@ async fn live(handle: &Handle, mut tick: u64, minutes: u64) -> u64 {
 
 async fn acknowledge(handle: &Handle, outbox: &mut Outbox) {
     let holdings = handle.stock(Stream::Metrics).await.unwrap();
-    let Some(Next::Records(range)) = outbox.next(holdings.stock(), 0, Mono::default()) else {
+    let Some(Next::Records(range)) = outbox.next(holdings.view(), 0, Mono::default()) else {
         return;
     };
     outbox.sent(range, Mono::default());

@@ -172,7 +172,7 @@ async fn session(machine: &Machine<'_>, receiver: &mut Receiver, dice: &mut Dice
         let mut outbox = Outbox::new(epoch, Order::NewestFirst, cursor);
         loop {
             let holdings = handle.stock(stream).await.unwrap();
-            let Some(next) = outbox.next(holdings.stock(), 0, Mono::default()) else {
+            let Some(next) = outbox.next(holdings.view(), 0, Mono::default()) else {
                 break;
             };
             assert!(matches!(next, Next::Records(_)), "{next:?}");

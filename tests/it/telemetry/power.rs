@@ -43,15 +43,15 @@ fn is_unmounted(path: &str) -> bool {
     output.unwrap().status.success()
 }
 
-/// Whether this machine can mount images, and has what makes them.
+/// Returns whether this machine can mount images, and has what makes them.
 fn can_mount() -> bool {
     #[expect(clippy::disallowed_methods, reason = "it ends by itself")]
     let has_xfs = Command::new("mkfs.xfs").arg("-V").output().is_ok();
     has_xfs && nix::unistd::geteuid().is_root()
 }
 
-/// Whether the kernel lets this process mount an image: a container often may not, whoever runs in
-/// it.
+/// Returns whether the kernel lets this process mount an image: a container often may not, whoever
+/// runs in it.
 fn may_mount(folder: &Path) -> bool {
     let image = folder.join("probe.img").display().to_string();
     let place = folder.join("outer").display().to_string();

@@ -23,7 +23,7 @@ use crate::agent::{SOON, command, until};
 /// What these tools read of `/proc`.
 const FILES: [&str; 5] = ["meminfo", "stat", "vmstat", "uptime", "diskstats"];
 
-/// Whether a tool is here; says so where it is not.
+/// Returns whether a tool is here; says so where it is not.
 pub(super) fn has(tool: &str) -> bool {
     let mut asked = command(tool);
     asked.arg("-V").stdout(Stdio::null()).stderr(Stdio::null());
@@ -45,7 +45,7 @@ fn printed(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether the files of other machines can be put before `/proc`.
+/// Returns whether the files of other machines can be put before `/proc`.
 fn can_replace(tool: &str) -> bool {
     if !geteuid().is_root() {
         println!("skipped: {tool} on captured trees: takes root");

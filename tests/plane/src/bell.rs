@@ -1,4 +1,4 @@
-//! How tasks of the one thread wait for each other: a bell that wakes, and an inbox with a size.
+//! Wake-ups between tasks of the one thread: a bell that wakes, and an inbox with a size.
 //!
 //! Neither may cross a thread, and neither has a deadline of its own: the waiter brings one.
 

@@ -285,7 +285,7 @@ fn put_channel(out: &Inbox<Vec<u8>>, channel: u8, data: &[u8]) {
     put(out, Opcode::Binary, &message);
 }
 
-/// Whether a message has the shape of the `Status` that ends exec and attach.
+/// Returns whether a message has the shape of the `Status` that ends exec and attach.
 fn is_status(data: &[u8]) -> bool {
     if !data.starts_with(b"{") {
         return false;

@@ -60,18 +60,18 @@ impl Edge {
         self.is_offered.set(true);
     }
 
-    /// Whether the extension was asked for.
+    /// Returns whether the extension was asked for.
     pub(crate) fn is_asked(&self) -> bool {
         self.extension.get() != Step::Unasked
     }
 
-    /// Whether JSON must go as text: a binary message is yamux from the agent's answer on, and
-    /// when it answers is not known here.
+    /// Returns whether JSON must go as text: a binary message is yamux from the agent's answer on,
+    /// and when it answers is not known here.
     pub(crate) fn is_text_only(&self) -> bool {
         self.yamux.get() != Step::Unasked
     }
 
-    /// Whether a binary message of the agent is yamux.
+    /// Returns whether a binary message of the agent is yamux.
     pub(crate) fn is_yamux(&self) -> bool {
         // What belongs to a session of yamux that has ended still comes for a while.
         let is_ours = self.yamux.get() == Step::Agreed || self.mux.borrow().is_some();

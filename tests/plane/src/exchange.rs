@@ -1,4 +1,4 @@
-//! What is under way on a session: proxied requests and streams, seen from the plane.
+//! Exchanges in progress on a session: proxied requests and streams, seen from the plane.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};

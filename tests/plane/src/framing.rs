@@ -108,7 +108,7 @@ impl Framing {
         }
     }
 
-    /// Whether the next byte begins a frame.
+    /// Returns whether the next byte begins a frame.
     pub(crate) const fn is_between(&self) -> bool {
         self.have == 0 && self.body_left == 0
     }

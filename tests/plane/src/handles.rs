@@ -1,4 +1,4 @@
-//! What a running plane hands out: answers and streams that are read from other threads.
+//! Handles returned by a running plane: answers and streams that are read from other threads.
 
 use std::time::Duration;
 

@@ -209,7 +209,7 @@ pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Reply> {
     whole(status, "text/plain; charset=utf-8", body)
 }
 
-/// Whether the request carries this bearer token.
+/// Returns whether the request carries this bearer token.
 pub(crate) fn is_bearer(headers: &HeaderMap, token: &str) -> bool {
     headers
         .get(header::AUTHORIZATION)
@@ -220,7 +220,7 @@ pub(crate) fn is_bearer(headers: &HeaderMap, token: &str) -> bool {
         })
 }
 
-/// Whether a header is a list that has this word.
+/// Returns whether a header is a list that has this word.
 pub(crate) fn has_word(headers: &HeaderMap, name: header::HeaderName, word: &str) -> bool {
     headers
         .get_all(name)
@@ -230,7 +230,7 @@ pub(crate) fn has_word(headers: &HeaderMap, name: header::HeaderName, word: &str
         .any(|part| part.trim().eq_ignore_ascii_case(word))
 }
 
-/// Whether this is a WebSocket handshake that can be answered, and its key.
+/// Returns whether this is a WebSocket handshake that can be answered, and its key.
 pub(crate) fn websocket_key(headers: &HeaderMap) -> Option<&HeaderValue> {
     let is_handshake = has_word(headers, header::UPGRADE, "websocket")
         && has_word(headers, header::CONNECTION, "upgrade")

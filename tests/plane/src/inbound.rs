@@ -1,4 +1,4 @@
-//! What an agent's messages mean, and what the plane says to them.
+//! Handling of an agent's messages.
 
 use std::borrow::Cow;
 use std::rc::Rc;

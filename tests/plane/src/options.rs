@@ -1,4 +1,4 @@
-//! What a plane is started with, and how it behaves while it runs.
+//! Options of a plane, and its behaviour while it runs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub struct Options {
     pub state_dir: Option<PathBuf>,
     /// The PipeOps token that agents must show; without it one is kept or generated.
     pub token: Option<String>,
-    /// Whether clients must show the plane's own client certificate.
+    /// True if clients must show the plane's own client certificate.
     pub client_certificates: ClientCertificates,
     /// How many frames the record keeps.
     pub record_frames_max: usize,
@@ -47,7 +47,7 @@ impl Default for Options {
     }
 }
 
-/// Whether TLS asks clients for a certificate.
+/// True if TLS asks clients for a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientCertificates {
     /// No.
@@ -68,19 +68,19 @@ pub struct Behaviour {
     pub register: RegisterReply,
     /// How long the reply to `register` waits.
     pub register_delay: Duration,
-    /// Whether `register_in_progress` comes before the reply.
+    /// True if `register_in_progress` comes before the reply.
     pub announces_progress: bool,
-    /// Whether and where `register_success` redirects.
+    /// True if and where `register_success` redirects.
     pub redirect: Redirect,
     /// How JSON is carried to the agent.
     pub carrier: Carrier,
     /// Cuts every message to the agent into fragments of so many bytes.
     pub fragment_bytes: Option<usize>,
-    /// Whether WebSocket pings get their pong.
+    /// True if WebSocket pings get their pong.
     pub answers_pings: bool,
-    /// Whether a heartbeat gets a `heartbeat_ack`.
+    /// True if a heartbeat gets a `heartbeat_ack`.
     pub acknowledges_heartbeats: bool,
-    /// Whether requests go over streams where the agent offers them. What was begun goes on in
+    /// True if requests go over streams where the agent offers them. What was begun goes on in
     /// the form that it was begun in.
     pub streams: Streams,
     /// The payload of the `gateway_hello` that asks for yamux. With one that is set here, it also
@@ -101,7 +101,7 @@ pub struct Behaviour {
     pub mode: Mode,
     /// How bodies of HTTP clients' requests are sent to the agent.
     pub body: BodyForm,
-    /// Whether `…/services/<name>:<port>/proxy/…` becomes the service triple of `proxy_request`
+    /// True if `…/services/<name>:<port>/proxy/…` becomes the service triple of `proxy_request`
     /// instead of a path of the Kubernetes API.
     pub services: Services,
     /// How messages about streams are spelled.

@@ -90,13 +90,13 @@ pub struct SessionInfo {
     pub role: Role,
     /// The cluster, once it is known.
     pub cluster_id: Option<String>,
-    /// Whether requests can go over it.
+    /// True if requests can go over it.
     pub is_ready: bool,
     /// Requests under way.
     pub requests: usize,
     /// Streams under way in messages.
     pub streams: usize,
-    /// Whether requests can go over streams of yamux.
+    /// True if requests can go over streams of yamux.
     pub has_streams: bool,
     /// Streams of yamux that are open: under way, waiting for their next request, or ending.
     pub streams_open: usize,

@@ -1,4 +1,4 @@
-//! What happened: frames, handshakes, REST calls, heartbeats, and what broke the protocol.
+//! Recording of frames, handshakes, REST calls, heartbeats, and what broke the protocol.
 //!
 //! Everything here is bounded; the oldest goes first.
 
@@ -62,7 +62,7 @@ impl Frame {
         serde_json::from_str(self.text.as_deref()?).ok()
     }
 
-    /// Whether the agent sent a message of this `type`.
+    /// Returns whether the agent sent a message of this `type`.
     pub fn is_from_agent(&self, kind: &str) -> bool {
         self.direction == Direction::FromAgent && self.kind == kind
     }
@@ -79,7 +79,7 @@ pub struct Handshake {
     pub query: BTreeMap<String, String>,
     /// Header names in lower case, without `authorization`.
     pub headers: BTreeMap<String, String>,
-    /// Whether the bearer token was the right one.
+    /// True if the bearer token was the right one.
     pub is_authorized: bool,
     /// What was answered; 0 for no answer.
     pub status: u16,
@@ -94,7 +94,7 @@ pub struct RestCall {
     pub method: String,
     /// The path with its query.
     pub path: String,
-    /// Whether the bearer token was the right one.
+    /// True if the bearer token was the right one.
     pub is_authorized: bool,
     /// The body, if it was JSON.
     pub body: Option<Value>,

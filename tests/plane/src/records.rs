@@ -53,7 +53,7 @@ pub struct Minute {
     pub boot: u64,
     /// The wall clock minus the clock since boot.
     pub wall_offset_ms: i64,
-    /// Whether that wall clock can be believed.
+    /// True if that wall clock can be believed.
     pub clock_is_set: bool,
     /// Milliseconds since boot of each tick.
     pub ticks: Vec<u64>,
@@ -62,7 +62,7 @@ pub struct Minute {
 }
 
 impl Minute {
-    /// Whether another one says the same, by whatever wall clock.
+    /// Returns whether another one says the same, by whatever wall clock.
     fn is_same(&self, other: &Self) -> bool {
         let sorted = |minute: &Self| {
             let mut lines = minute.lines.clone();

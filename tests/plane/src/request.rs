@@ -79,7 +79,7 @@ impl ProxyRequest {
         }
     }
 
-    /// Whether it says something that only messages can carry.
+    /// Returns whether it says something that only messages can carry.
     pub(crate) fn is_for_messages(&self) -> bool {
         self.mode != Mode::Streaming
             || self.body_form != BodyForm::Auto

@@ -1,6 +1,6 @@
 //! One agent's WebSocket: what is under way on it, what waits to be written, and its two loops.
 //!
-//! What the agent's messages mean is in `inbound`.
+//! `inbound` handles the agent's messages.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -89,7 +89,7 @@ impl Session {
         })
     }
 
-    /// Whether requests for this cluster (any, without an id) can go over this session.
+    /// Returns whether requests for this cluster (any, without an id) can go over this session.
     pub(crate) fn carries(&self, cluster_id: Option<&str>) -> bool {
         let own = self.cluster_id.borrow();
         self.is_open.get()
@@ -109,7 +109,7 @@ impl Session {
         self.outbox.below(OUTBOX_BYTES_MAX).await;
     }
 
-    /// Whether less than `bytes_max` waits to be written.
+    /// Returns whether less than `bytes_max` waits to be written.
     pub(crate) fn poll_room(&self, context: &Context<'_>, bytes_max: usize) -> Poll<()> {
         self.outbox.poll_below(context, bytes_max)
     }

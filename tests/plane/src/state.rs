@@ -1,4 +1,4 @@
-//! What outlives a start: certificates, tokens, and the clusters that are known.
+//! State that survives a restart: certificates, tokens, and the clusters that are known.
 //!
 //! One private JSON file holds all of it; the files beside it are copies for people and agents.
 

@@ -1,4 +1,4 @@
-//! What carries a request to an agent: HTTP on a stream where the agent agreed to that, else
+//! Choice of the transport of a request: HTTP on a stream where the agent agreed to that, else
 //! messages of JSON.
 
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! Records as an agent packs them, read by the words of `docs/protocol.md` alone.
 //!
-//! What comes is foreign: nothing here trusts a length, and what unpacks without end is an error.
+//! Input is foreign: nothing here trusts a length, and what unpacks without end is an error.
 
 use std::io::Read;
 

@@ -189,7 +189,7 @@ fn file_name(id: &str) -> String {
         .collect()
 }
 
-/// Whether a connection has TLS.
+/// True if a connection has TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Security {
     Tls,

@@ -302,7 +302,7 @@ pub(crate) fn put_frame(out: &mut Vec<u8>, opcode: Opcode, data: &[u8], last: La
     out.extend_from_slice(data);
 }
 
-/// Whether a frame is the last of its message.
+/// True if a frame is the last of its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
     /// The message is complete with it.

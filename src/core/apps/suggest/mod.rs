@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::core::{
     order::OrderExt as _,
     quantity,
-    series::{Line, Spot},
+    series::{Aggregate, Line},
     time::{Wall, in_words},
 };
 
@@ -156,8 +156,8 @@ struct Figure {
 /// Reason why nothing can be said.
 pub fn suggest(seen: &Observed<'_>) -> Result<Suggestion, String> {
     let (from, to) = span(seen)?;
-    let memory = figure(seen.memory, 0, |spot| spot.max);
-    let cpu = figure(seen.cpu, 3, |spot| spot.mean);
+    let memory = figure(seen.memory, 0, |aggregate| aggregate.max);
+    let cpu = figure(seen.cpu, 3, |aggregate| aggregate.mean);
     let (Some(memory), Some(cpu)) = (memory, cpu) else {
         return Err("its CPU usage is not stored".to_owned());
     };
@@ -215,9 +215,9 @@ pub fn suggest(seen: &Observed<'_>) -> Result<Suggestion, String> {
 
 /// First and last moment of the usage, if there is enough of it.
 fn span(seen: &Observed<'_>) -> Result<(i64, i64), String> {
-    let spots = || seen.memory.iter().flat_map(|line| &line.spots);
+    let aggregates = || seen.memory.iter().flat_map(|line| &line.aggregates);
     let mut steps = BTreeSet::new();
-    steps.extend(spots().map(|spot| spot.at.millis().div_euclid(STEP_MS)));
+    steps.extend(aggregates().map(|aggregate| aggregate.at.millis().div_euclid(STEP_MS)));
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else {
         return Err("no usage of this version is stored".to_owned());
     };
@@ -247,7 +247,7 @@ fn duration(millis: i64) -> Duration {
 }
 
 /// Figure of some lines, as integers with so many decimal digits, rounded up.
-fn figure(lines: &[Line], digits: u8, usual: impl Fn(&Spot) -> i64) -> Option<Figure> {
+fn figure(lines: &[Line], digits: u8, usual: impl Fn(&Aggregate) -> i64) -> Option<Figure> {
     let mut hours: [Vec<u64>; 24] = Default::default();
     let mut peak = 0;
     for line in lines {
@@ -259,13 +259,13 @@ fn figure(lines: &[Line], digits: u8, usual: impl Fn(&Spot) -> i64) -> Option<Fi
                 .saturating_mul(power(digits.saturating_sub(has)))
                 .div_ceil(power(has.saturating_sub(digits)))
         };
-        for spot in &line.spots {
-            let hour = spot.at.millis().div_euclid(HOUR_MS).rem_euclid(24);
+        for aggregate in &line.aggregates {
+            let hour = aggregate.at.millis().div_euclid(HOUR_MS).rem_euclid(24);
             let values = usize::try_from(hour)
                 .ok()
                 .and_then(|hour| hours.get_mut(hour));
-            values?.push(scaled(usual(spot)));
-            peak = peak.max(scaled(spot.max));
+            values?.push(scaled(usual(aggregate)));
+            peak = peak.max(scaled(aggregate.max));
         }
     }
     let mut busiest: Option<Figure> = None;

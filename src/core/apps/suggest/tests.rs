@@ -6,9 +6,9 @@ const NEW_YEAR_MS: i64 = 1_767_225_600_000;
 
 /// A Pod whose value is `at` each step since New Year, for so many days.
 fn line(days: i64, digits: u8, at: impl Fn(i64) -> (i64, i64)) -> Line {
-    let spot = |step: i64| {
+    let aggregate = |step: i64| {
         let (mean, max) = at(step);
-        Spot {
+        Aggregate {
             at: Wall::from_millis(NEW_YEAR_MS + step * STEP_MS),
             min: 0,
             mean,
@@ -24,7 +24,7 @@ fn line(days: i64, digits: u8, at: impl Fn(i64) -> (i64, i64)) -> Line {
                 digits,
             },
         },
-        spots: (0..days * 96).map(spot).collect(),
+        aggregates: (0..days * 96).map(aggregate).collect(),
     }
 }
 
@@ -190,7 +190,7 @@ fn too_little_usage_gives_no_suggestion() {
         "no usage of this version is stored"
     );
     let mut short = usual(1);
-    short[1].spots.truncate(20);
+    short[1].aggregates.truncate(20);
     assert_eq!(
         error(&short, false),
         "usage of this version is stored for 5 h, and a day is needed"
@@ -198,8 +198,8 @@ fn too_little_usage_gives_no_suggestion() {
     // It was off for most of the time.
     let mut holes = usual(2);
     holes[1]
-        .spots
-        .retain(|spot| spot.at.millis() / STEP_MS % 8 == 0);
+        .aggregates
+        .retain(|aggregate| aggregate.at.millis() / STEP_MS % 8 == 0);
     assert_eq!(
         error(&holes, false),
         "usage of 24 quarters of an hour is stored, and 48 are needed"
@@ -209,7 +209,7 @@ fn too_little_usage_gives_no_suggestion() {
         "usage of 1 runs is stored, and 3 are needed"
     );
     let mut no_cpu = usual(2);
-    no_cpu[0].spots.clear();
+    no_cpu[0].aggregates.clear();
     assert_eq!(error(&no_cpu, false), "its CPU usage is not stored");
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     super::{protobuf, schema},
-    Subject, Write, Written, kinds,
+    BodyKind, Write, Written, kinds,
 };
 use crate::core::{
     proxy::{Call, values},
@@ -56,7 +56,7 @@ impl Content {
             Ok(Self::Json)
         } else if is(YAML) {
             Ok(Self::Yaml)
-        } else if is(PROTOBUF) && written.subject != Subject::Certificate {
+        } else if is(PROTOBUF) && written.subject != BodyKind::Certificate {
             Ok(Self::Protobuf)
         } else {
             Err(format!("its Content-Type is {kind:?}"))
@@ -103,7 +103,7 @@ pub(super) struct Read {
 }
 
 /// Reads a body.
-pub(super) fn read(subject: Subject, content: Content, body: Vec<u8>) -> Result<Read, String> {
+pub(super) fn read(subject: BodyKind, content: Content, body: Vec<u8>) -> Result<Read, String> {
     if body.len() > content.bytes_max() {
         return Err(format!(
             "it is larger than {} KiB",
@@ -129,7 +129,7 @@ pub(super) fn read(subject: Subject, content: Content, body: Vec<u8>) -> Result<
     let kind = super::text(&object, "/kind");
     if !kind.is_empty() && kind != subject.kind() {
         return Err(format!(
-            "it is a {kind:?}, and the path is of {}s",
+            "the body is a {kind:?}, but the path is for {}",
             subject.kind()
         ));
     }

@@ -8,7 +8,7 @@ use crate::core::proxy::{Call, CallTarget, values};
 
 /// A kind of object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Subject {
+pub enum BodyKind {
     Service,
     Secret,
     Ingress,
@@ -41,7 +41,7 @@ pub enum Write {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Written {
     /// The kind of object.
-    pub subject: Subject,
+    pub subject: BodyKind,
     /// The form of the write.
     pub write: Write,
 }
@@ -74,18 +74,18 @@ pub fn written(call: &Call) -> Option<Written> {
         return None;
     }
     let subject = match (object.group.as_ref(), object.resource.as_ref()) {
-        ("", "services") => Subject::Service,
-        ("", "secrets") => Subject::Secret,
-        ("", "pods") => Subject::Pod,
-        ("", "replicationcontrollers") => Subject::Workload("ReplicationController"),
-        ("apps", "daemonsets") => Subject::DaemonSet,
-        ("apps", "deployments") => Subject::Workload("Deployment"),
-        ("apps", "replicasets") => Subject::Workload("ReplicaSet"),
-        ("apps", "statefulsets") => Subject::Workload("StatefulSet"),
-        ("batch", "jobs") => Subject::Job,
-        ("batch", "cronjobs") => Subject::CronJob,
-        ("networking.k8s.io", "ingresses") => Subject::Ingress,
-        ("cert-manager.io", "certificates") => Subject::Certificate,
+        ("", "services") => BodyKind::Service,
+        ("", "secrets") => BodyKind::Secret,
+        ("", "pods") => BodyKind::Pod,
+        ("", "replicationcontrollers") => BodyKind::Workload("ReplicationController"),
+        ("apps", "daemonsets") => BodyKind::DaemonSet,
+        ("apps", "deployments") => BodyKind::Workload("Deployment"),
+        ("apps", "replicasets") => BodyKind::Workload("ReplicaSet"),
+        ("apps", "statefulsets") => BodyKind::Workload("StatefulSet"),
+        ("batch", "jobs") => BodyKind::Job,
+        ("batch", "cronjobs") => BodyKind::CronJob,
+        ("networking.k8s.io", "ingresses") => BodyKind::Ingress,
+        ("cert-manager.io", "certificates") => BodyKind::Certificate,
         _ => return None,
     };
     Some(Written { subject, write })
@@ -108,7 +108,7 @@ pub(super) fn attributes(call: &Call) -> Option<String> {
     Attributes::of(&call.method, path, &call.query).map(|attributes| attributes.to_string())
 }
 
-impl Subject {
+impl BodyKind {
     /// The kind in a body.
     pub(super) const fn kind(self) -> &'static str {
         match self {

@@ -12,7 +12,7 @@ mod kinds;
 mod rules;
 
 pub use content::{BODY_BYTES_MAX, Content};
-pub use kinds::{Subject, Write, Written, written};
+pub use kinds::{BodyKind, Write, Written, written};
 pub use rules::Fault;
 
 use super::{CONFIG, Rules};
@@ -112,7 +112,7 @@ pub fn judge(
 /// It cannot be read.
 pub fn judge_existing(
     rules: &Rules,
-    subject: Subject,
+    subject: BodyKind,
     content: Content,
     body: Vec<u8>,
 ) -> Result<Vec<Fault>, String> {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    Expose, Subject,
+    BodyKind, Expose,
     kinds::{ISSUER_ANNOTATIONS, LOCAL_VOLUMES},
     setting, text,
 };
@@ -95,26 +95,26 @@ impl Fault {
 }
 
 /// Everything that a body asks for and may not.
-pub(super) fn faults(expose: Expose, subject: Subject, object: &Value) -> Vec<Fault> {
+pub(super) fn faults(expose: Expose, subject: BodyKind, object: &Value) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut add = |rule, field: String, value: String| {
         faults.push(Fault { rule, value, field });
     };
     match subject {
-        Subject::Service => service(expose, object, &mut add),
-        Subject::Secret => {
+        BodyKind::Service => service(expose, object, &mut add),
+        BodyKind::Secret => {
             let kind = text(object, "/type");
             if kind == "kubernetes.io/service-account-token" {
                 add(Rule::Token, "type".to_owned(), kind.to_owned());
             }
         }
-        Subject::Ingress => annotations(object, &mut add),
-        Subject::Certificate => certificate(object, &mut add),
-        Subject::Pod
-        | Subject::Workload(_)
-        | Subject::DaemonSet
-        | Subject::Job
-        | Subject::CronJob => {
+        BodyKind::Ingress => annotations(object, &mut add),
+        BodyKind::Certificate => certificate(object, &mut add),
+        BodyKind::Pod
+        | BodyKind::Workload(_)
+        | BodyKind::DaemonSet
+        | BodyKind::Job
+        | BodyKind::CronJob => {
             let path = subject.pod_spec().unwrap_or_default();
             if let Some(spec) = object.pointer(path) {
                 let place = path.trim_start_matches('/').replace('/', ".");

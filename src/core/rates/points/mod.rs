@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::reading::{CPU_MODES, Cpu, Disk, FileSystem, Network, Own, Reading, Transfers};
+use super::reading::{AgentUsage, CPU_MODES, Cpu, Disk, FileSystem, Network, Reading, Transfers};
 use crate::core::{
     series::{Key, Point, Series},
     time::Now,
@@ -194,7 +194,7 @@ fn clock_step_ms(earlier: Now, later: Now) -> i64 {
 }
 
 /// Usage of this program between the readings.
-fn own(earlier: &Own, later: &Own, interval: Duration, points: &mut Points) {
+fn own(earlier: &AgentUsage, later: &AgentUsage, interval: Duration, points: &mut Points) {
     let cpu = since(earlier.cpu_us, later.cpu_us);
     let cpu = cpu.map(|used| share(used, micros(interval), 6));
     points.add("agent_cpu_ratio", &[], 6, cpu);

@@ -38,11 +38,11 @@ fn after(seconds: u64) -> Reading {
         stalled_us: [(("io", "some"), 100_000 * seconds)].into_iter().collect(),
         oom_kills: Some(seconds / 100),
         forks: Some(3 * seconds),
-        own: Own {
+        own: AgentUsage {
             cpu_us: Some(500 * seconds),
             wakeups: Some(seconds / 2),
             written: Some(100 * seconds),
-            ..Own::default()
+            ..AgentUsage::default()
         },
         disks: [("mmcblk0".to_owned(), disk)].into_iter().collect(),
         networks: [("eth0".to_owned(), network)].into_iter().collect(),

@@ -10,8 +10,8 @@ fn reboot_without_clock(place: &mut Machine) {
 }
 
 /// Times and values, whatever clock they are by.
-fn values(spots: &[Spot]) -> Vec<i64> {
-    spots.iter().map(|spot| spot.mean).collect()
+fn values(aggregates: &[Aggregate]) -> Vec<i64> {
+    aggregates.iter().map(|aggregate| aggregate.mean).collect()
 }
 
 #[test]

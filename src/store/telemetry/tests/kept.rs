@@ -103,8 +103,8 @@ impl Device {
             step: step.map(Duration::from_secs),
         };
         let mut lines = self.archive.query(&query).unwrap();
-        let spots = lines.pop().map_or_else(Vec::new, |line| line.spots);
-        spots.iter().map(|spot| spot.mean).collect()
+        let aggregates = lines.pop().map_or_else(Vec::new, |line| line.aggregates);
+        aggregates.iter().map(|aggregate| aggregate.mean).collect()
     }
 
     /// Number of series on disk.

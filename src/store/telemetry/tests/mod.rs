@@ -8,7 +8,7 @@ use crate::core::{
     health::Severity,
     outbox::{Acknowledgement, Body, Loss, Next, Order, Outbox},
     series::{
-        Key, Point, Select, Series, Spot,
+        Aggregate, Key, Point, Select, Series,
         steps::{Cell, Steps},
     },
     time::{Mono, Wall},
@@ -162,8 +162,8 @@ impl Machine {
             step: None,
         };
         let lines = block_on(self.handle().query(query)).unwrap();
-        let spot = lines.first()?.spots.last().copied()?;
-        Some((spot.at, spot.mean))
+        let aggregate = lines.first()?.aggregates.last().copied()?;
+        Some((aggregate.at, aggregate.mean))
     }
 
     fn flush(&mut self) {
@@ -185,11 +185,11 @@ impl Machine {
         block_on(self.handle().tend(self.now())).unwrap();
     }
 
-    fn query(&self, step: Option<Duration>) -> Vec<Spot> {
+    fn query(&self, step: Option<Duration>) -> Vec<Aggregate> {
         self.query_between(i64::MIN, i64::MAX, step)
     }
 
-    fn query_between(&self, from: i64, to: i64, step: Option<Duration>) -> Vec<Spot> {
+    fn query_between(&self, from: i64, to: i64, step: Option<Duration>) -> Vec<Aggregate> {
         let query = Query {
             select: Select::Matching("one".to_owned(), vec![("host".to_owned(), "pi".to_owned())]),
             from: Wall::from_millis(from),
@@ -197,7 +197,7 @@ impl Machine {
             step,
         };
         let mut lines = block_on(self.handle().query(query)).unwrap();
-        lines.pop().map_or_else(Vec::new, |line| line.spots)
+        lines.pop().map_or_else(Vec::new, |line| line.aggregates)
     }
 
     /// The first series of the list.
@@ -209,29 +209,29 @@ impl Machine {
         block_on(self.handle().series(search)).unwrap()
     }
 
-    fn stock(&self, stream: Stream) -> Holdings {
+    fn stock(&self, stream: Stream) -> StreamState {
         block_on(self.handle().stock(stream)).unwrap()
     }
 }
 
 /// Expected answer to a query with this step.
-fn expected(model: &[(i64, i64)], step_ms: i64) -> Vec<Spot> {
+fn expected(model: &[(i64, i64)], step_ms: i64) -> Vec<Aggregate> {
     let mut steps = Steps::default();
     for (at, value) in model {
         steps.add(*at, step_ms, Cell::of(*value));
     }
-    let spot = |(at, cell): (i64, Cell)| Spot {
+    let aggregate = |(at, cell): (i64, Cell)| Aggregate {
         at: Wall::from_millis(at),
         min: cell.min,
         mean: cell.mean,
         max: cell.max,
         count: cell.count,
     };
-    steps.iter().map(spot).collect()
+    steps.iter().map(aggregate).collect()
 }
 
 /// The same, where means were taken of means: each may be off by one for each level.
-fn assert_alike(answered: &[Spot], expected: &[Spot]) {
+fn assert_alike(answered: &[Aggregate], expected: &[Aggregate]) {
     assert_eq!(answered.len(), expected.len());
     for (one, two) in answered.iter().zip(expected) {
         assert_eq!(
@@ -255,7 +255,7 @@ fn deliver(place: &Machine, destination: &str, order: Order) -> (Samples, Vec<(R
         loop {
             let holdings = handle.stock(Stream::Metrics).await.unwrap();
             assert_eq!(holdings.epoch, epoch);
-            let Some(next) = outbox.next(holdings.stock(), 0, Mono::default()) else {
+            let Some(next) = outbox.next(holdings.view(), 0, Mono::default()) else {
                 break;
             };
             let range = match next {
@@ -321,13 +321,16 @@ fn days_are_answered_at_every_step_from_whatever_level_has_them() {
     assert_alike(&days, &expected(&model, 1_440 * MINUTE_MS));
     // Single values of the last two days, and steps of a minute before them.
     let all = place.query(None);
-    let single: Vec<_> = all.iter().filter(|spot| spot.count == 1).collect();
+    let single: Vec<_> = all
+        .iter()
+        .filter(|aggregate| aggregate.count == 1)
+        .collect();
     assert!(
         single.len() > 2_880 * 4 && single.len() < 3_100 * 4,
         "{}",
         single.len()
     );
-    let counted: u32 = all.iter().map(|spot| spot.count).sum();
+    let counted: u32 = all.iter().map(|aggregate| aggregate.count).sum();
     assert_eq!(usize::try_from(counted).unwrap(), model.len());
     let last = model[model.len() - 40].0;
     let some = place.query_between(last, i64::MAX, None);
@@ -414,7 +417,7 @@ fn a_board_that_starts_in_1970_gets_its_times_when_the_clock_is_set() {
     let guessed = place.query(None);
     let later = guessed
         .iter()
-        .filter(|spot| spot.at.millis() > place.model[11].0);
+        .filter(|aggregate| aggregate.at.millis() > place.model[11].0);
     assert_eq!(later.count() + 12, place.model.len());
     let unset = place.model.split_off(12);
     (place.offset_ms, place.clock_is_set) = (true_offset, true);
@@ -449,7 +452,7 @@ fn a_clock_that_jumps_loses_and_doubles_nothing() {
     let counted: u32 = place
         .query(Some(Duration::from_secs(900)))
         .iter()
-        .map(|spot| spot.count)
+        .map(|aggregate| aggregate.count)
         .sum();
     assert_eq!(usize::try_from(counted).unwrap(), model.len());
 }
@@ -475,7 +478,7 @@ fn a_spent_budget_takes_the_oldest_single_values_and_says_what_is_missing() {
     let counted: u32 = place
         .query(Some(Duration::from_secs(60)))
         .iter()
-        .map(|spot| spot.count)
+        .map(|aggregate| aggregate.count)
         .sum();
     assert!(counted > 0);
     let used = std::fs::metadata(place.path().join(DATABASE))
@@ -660,13 +663,13 @@ fn a_value_of_a_second_ago_is_in_the_answer_and_once_after_the_flush() {
         let lines = block_on(place.handle().query(query)).unwrap();
         lines
             .iter()
-            .map(|line| line.spots.len())
+            .map(|line| line.aggregates.len())
             .collect::<Vec<_>>()
     };
     let values = |place: &Machine| {
-        let spots = place.query(None).into_iter();
-        spots
-            .map(|spot| (spot.at.millis(), spot.mean, spot.count))
+        let aggregates = place.query(None).into_iter();
+        aggregates
+            .map(|aggregate| (aggregate.at.millis(), aggregate.mean, aggregate.count))
             .collect::<Vec<_>>()
     };
     let (at, value) = place.unflushed[0];
@@ -682,7 +685,10 @@ fn a_value_of_a_second_ago_is_in_the_answer_and_once_after_the_flush() {
     assert_eq!(values(&place), [(at, value, 1), (next, other, 1)]);
     // A step that lies in both is one.
     let whole = place.query(Some(Duration::from_secs(86_400)));
-    assert_eq!(whole.iter().map(|spot| spot.count).sum::<u32>(), 2);
+    assert_eq!(
+        whole.iter().map(|aggregate| aggregate.count).sum::<u32>(),
+        2
+    );
     place.flush();
     assert_eq!(values(&place), [(at, value, 1), (next, other, 1)]);
 

@@ -12,7 +12,7 @@ use smol::{Timer, future::FutureExt as _};
 use super::{login::Logins, metrics, status, views::k3s};
 use crate::{
     core::{access::Inquiry, authorization::View, outbox::Backlog, policy::Level},
-    dashboard::{Answering, Answers, ApiRequest, Away, Reply, Session, StatusCode},
+    dashboard::{Answering, Answers, ApiRequest, Rejection, Reply, Session, StatusCode},
     store::{Failure, telemetry},
     tasks::{
         apps::{Apps, Automation},
@@ -23,7 +23,7 @@ use crate::{
         rights::manifest::Rights,
         state::SharedState,
         stream::Stream,
-        telemetry::{liveness::Pulse, publisher::Publisher, sample::Sampler},
+        telemetry::{liveness::Liveness, publisher::Publisher, sample::Sampler},
     },
     wire::{
         api::{AccessRequest, Load, SessionReport, Status},
@@ -70,7 +70,7 @@ pub struct Local {
     /// Sources of the views.
     pub sources: Sources,
     /// Health check of the cluster; `None`: no cluster.
-    pub pulse: Option<Rc<Pulse>>,
+    pub liveness: Option<Rc<Liveness>>,
     /// Comparison of the cluster with the manifest; `None`: no cluster.
     pub rights: Option<Rc<Rights>>,
     /// Apps; `None`: no cluster.
@@ -106,12 +106,12 @@ impl Answers for Local {
         self.login.report(request)
     }
 
-    fn turned_away(&self, why: Away) {
+    fn turned_away(&self, why: Rejection) {
         let mut counts = self.shared_state.turned_away.get();
         match why {
-            Away::Full => counts.full += 1,
-            Away::Slow => counts.slow += 1,
-            Away::Unreadable => counts.unreadable += 1,
+            Rejection::Full => counts.full += 1,
+            Rejection::Slow => counts.slow += 1,
+            Rejection::Unreadable => counts.unreadable += 1,
         }
         self.shared_state.turned_away.set(counts);
     }
@@ -201,15 +201,18 @@ impl Local {
     /// Looks again at what may have changed unseen, so that what is said next is true now.
     async fn refresh(&self) {
         self.check_liveness().await;
-        let is_silent = self.pulse.as_ref().is_some_and(|pulse| pulse.is_silent());
+        let is_silent = self
+            .liveness
+            .as_ref()
+            .is_some_and(|liveness| liveness.is_silent());
         if let Some(rights) = self.rights.as_ref().filter(|_| !is_silent) {
             rights.refresh().await;
         }
     }
 
     async fn check_liveness(&self) {
-        if let Some(pulse) = &self.pulse {
-            pulse.refresh().await;
+        if let Some(liveness) = &self.liveness {
+            liveness.refresh().await;
         }
     }
 

@@ -43,9 +43,9 @@ const ENVIRONMENT_KEPT_FOR: Duration = Duration::from_secs(3600);
 /// people.
 const FIRST_AFTER: Duration = Duration::from_secs(60);
 const EXAMINED_EVERY: Duration = Duration::from_secs(3600);
-const EXAMINED_APART: Duration = Duration::from_secs(60);
+const EXAMINE_INTERVAL_MIN: Duration = Duration::from_secs(60);
 /// Checks of what the running agent watches itself.
-const OWN_ROOMS: [&str; 2] = ["agent", "dashboard"];
+const OWN_PARTS: [&str; 2] = ["agent", "dashboard"];
 const OWN_CHECKS: [&str; 2] = ["clock.wrong", "k3s.api"];
 /// Maximum number of changes in the list.
 const CHANGES_MAX: usize = 200;
@@ -116,10 +116,10 @@ fn report(shared_state: &SharedState, found: &Doctor) {
 }
 
 fn is_told(check: &Check) -> bool {
-    let room = check.id.split('.').next().unwrap_or_default();
+    let part = check.id.split('.').next().unwrap_or_default();
     check.is_problem()
         && check.severity != Severity::Note.as_str()
-        && !OWN_ROOMS.contains(&room)
+        && !OWN_PARTS.contains(&part)
         && !OWN_CHECKS.contains(&check.id.as_str())
 }
 
@@ -174,7 +174,7 @@ impl Local {
             .shared_state
             .examined
             .get()
-            .is_some_and(|at| now.since(at) < EXAMINED_APART);
+            .is_some_and(|at| now.since(at) < EXAMINE_INTERVAL_MIN);
         if !is_fresh {
             // Full: it is asked for already.
             self.sources.repairs.request.0.try_send(()).ok();

@@ -65,7 +65,7 @@ fn shown<T: Serialize>(answer: &ViewResult<T>) -> Reply {
     }
 }
 
-fn odd(what: &str, fix: &'static str) -> Reply {
+fn bad_request(what: &str, fix: &'static str) -> Reply {
     Reply::bad_request(what.to_owned(), Some(fix))
 }
 
@@ -106,7 +106,7 @@ impl Local {
         };
         match page {
             Some(page) => shown(&page),
-            None => odd(
+            None => bad_request(
                 "the page or its size is invalid",
                 "?contains=cpu&limit=500 (up to 1000); continue is copied from the answer before",
             ),
@@ -120,13 +120,13 @@ impl Local {
         let to = request.number("to", now + 1, 0..=SECOND_MAX);
         let points = request.number("points", 300, 2..=i64::from(POINTS_MAX));
         let (Some(from), Some(to), Some(points)) = (from, to, points) else {
-            return odd(
+            return bad_request(
                 "the time or the number of points makes no sense",
                 "from and to are seconds since 1970, points 2 to 2000",
             );
         };
         if keys.is_empty() || keys.len() > KEYS_MAX || from >= to {
-            return odd(
+            return bad_request(
                 "the question names no series, too many, or no time",
                 "?key=K&key=K with up to 16 keys of /api/v1/series, from before to",
             );
@@ -163,7 +163,7 @@ impl Local {
         let [namespace, contains, next] = ["namespace", "contains", "continue"]
             .map(|name| request.value(name).unwrap_or_default());
         if !namespace.is_empty() && cluster::named(&namespace).is_err() {
-            return odd("that is not a valid namespace name", "?namespace=shop");
+            return bad_request("that is not a valid namespace name", "?namespace=shop");
         }
         shown(&self.cluster_view().pods(&namespace, &contains, &next).await)
     }
@@ -172,7 +172,7 @@ impl Local {
         let [namespace, next] =
             ["namespace", "continue"].map(|name| request.value(name).unwrap_or_default());
         if !namespace.is_empty() && cluster::named(&namespace).is_err() {
-            return odd("that is not a valid namespace name", "?namespace=shop");
+            return bad_request("that is not a valid namespace name", "?namespace=shop");
         }
         shown(&self.cluster_view().workloads(&namespace, &next).await)
     }
@@ -184,24 +184,24 @@ impl Local {
         let is_wanted = |name: &str| request.value(name).is_some_and(|value| value == "1");
         let follow = is_wanted("follow");
         let Some(tail) = request.number("tail", 500, 0..=TAIL_MAX) else {
-            return odd("that is not a number of lines", "?tail=500, up to 10000");
+            return bad_request("that is not a number of lines", "?tail=500, up to 10000");
         };
         let tail = u32::try_from(tail).unwrap_or_default();
         let place = (namespace.as_str(), pod.as_str(), container.as_str());
         let since = request.value("since");
         let since = since.map(|text| Wall::parse_rfc3339(&text).ok_or(()));
         let Ok(since) = since.transpose() else {
-            return odd("that is not a valid time", "?since=2026-06-16T05:00:00Z");
+            return bad_request("that is not a valid time", "?since=2026-06-16T05:00:00Z");
         };
         let path = match cluster::log_path(place, (tail, since), (follow, is_wanted("previous"))) {
             Ok(path) => path,
-            Err(why) => return odd(&why, "?namespace=shop&pod=web-0&container=app"),
+            Err(why) => return bad_request(&why, "?namespace=shop&pod=web-0&container=app"),
         };
         let Some(client) = &self.sources.client else {
             return Reply::unavailable("no cluster is configured", None);
         };
         match pod_log::open(client, &path, (&namespace, &pod)).await {
-            Ok(body) => Reply::flowing("text/plain; charset=utf-8", tamed(body)),
+            Ok(body) => Reply::flowing("text/plain; charset=utf-8", sanitized_lines(body)),
             Err(reply) => reply,
         }
     }
@@ -209,7 +209,7 @@ impl Local {
     pub(super) fn own_lines(&self, request: &ApiRequest) -> Reply {
         match request.number("tail", 200, 0..=OWN_LINES_MAX) {
             Some(tail) => Reply::json(&(self.sources.lines)(usize::try_from(tail).unwrap_or(0))),
-            None => odd("that is not a number of lines", "?tail=200"),
+            None => bad_request("that is not a number of lines", "?tail=200"),
         }
     }
 
@@ -222,7 +222,7 @@ impl Local {
         let (Some(limit), Some(before), Ok(source), Ok(severity)) =
             (limit, before, source.transpose(), severity.transpose())
         else {
-            return odd(
+            return bad_request(
                 "the query is invalid",
                 "?limit=100 (up to 500), before=ID, source=agent|cluster, severity=note|warning|critical",
             );
@@ -255,7 +255,7 @@ fn subjects(request: &ApiRequest) -> Subjects {
 }
 
 /// The body as lines that a page can show. Dropping it ends the call.
-fn tamed(body: Body) -> crate::dashboard::Flow {
+fn sanitized_lines(body: Body) -> crate::dashboard::Flow {
     let begin = (body, Lines::default(), false);
     Box::pin(stream::unfold(
         begin,

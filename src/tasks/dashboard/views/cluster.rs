@@ -120,10 +120,10 @@ impl View<'_> {
     /// Usage of each node, by its name.
     async fn used(&self, metric: &str, now: Wall) -> LiteMap<String, f64> {
         let found = newest(self.samples, metric, now, FRESH_MS).await;
-        let values = found.into_iter().filter_map(|(known, spot)| {
+        let values = found.into_iter().filter_map(|(known, aggregate)| {
             let series = known.series;
             let node = series.key.label("node")?.to_owned();
-            Some((node, float(spot.mean, series.digits)))
+            Some((node, float(aggregate.mean, series.digits)))
         });
         values.gather()
     }

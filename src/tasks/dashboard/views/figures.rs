@@ -131,7 +131,9 @@ impl View<'_> {
 
     async fn newest(&self, metric: &str) -> Option<(Wall, i64)> {
         let found = newest(self.samples, metric, self.now, FRESH_MS).await;
-        found.first().map(|(_, spot)| (spot.at, spot.max))
+        found
+            .first()
+            .map(|(_, aggregate)| (aggregate.at, aggregate.max))
     }
 
     async fn backlog(&self) -> Figure {

@@ -24,8 +24,8 @@ pub const EVENTS_MAX: u32 = 500;
 /// Rows that are looked through for one page: a page of a rare kind may be shorter than was asked
 /// for.
 const LOOKED_THROUGH_MAX: u32 = 5_000;
-/// Rows of one question to the disk.
-const AT_ONCE: u32 = 500;
+/// Rows of one query.
+const ROWS_MAX: u32 = 500;
 /// Outages that are shown.
 const OUTAGES_MAX: usize = 100;
 /// Time within which a client asks for an upgrade in another form.
@@ -36,15 +36,15 @@ const CHANGES_MAX: u32 = 200;
 /// Filter of events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
-    /// Those before this one.
+    /// Events with a smaller number.
     pub before: Option<u64>,
-    /// So many.
+    /// Maximum number of events.
     pub limit: u32,
-    /// Of this source only.
+    /// Source.
     pub source: Option<Source>,
     /// Minimum severity.
     pub severity: Option<Severity>,
-    /// With this word for it only.
+    /// Reason.
     pub reason: Option<&'static str>,
 }
 
@@ -65,10 +65,10 @@ pub async fn events(samples: &Handle, wanted: Wanted) -> ViewResult<EventPage> {
     let limit = usize::try_from(wanted.limit.clamp(1, EVENTS_MAX)).unwrap_or(1);
     let mut events: Vec<EventReport> = Vec::new();
     let mut before = wanted.before;
-    for _ in 0..LOOKED_THROUGH_MAX / AT_ONCE {
-        let rows = samples.recent(Stream::Events, before, AT_ONCE).await;
+    for _ in 0..LOOKED_THROUGH_MAX / ROWS_MAX {
+        let rows = samples.recent(Stream::Events, before, ROWS_MAX).await;
         let rows = rows.map_err(|failure| silent(&failure))?;
-        let is_last = rows.len() < usize::try_from(AT_ONCE).unwrap_or(usize::MAX);
+        let is_last = rows.len() < usize::try_from(ROWS_MAX).unwrap_or(usize::MAX);
         for row in rows {
             before = Some(row.sequence);
             events.extend(shown(&row).filter(|event| wanted.has(event)));

@@ -10,7 +10,7 @@ pub mod series;
 
 use crate::{
     core::{
-        series::{Known, Query, Select, Spot},
+        series::{Aggregate, Known, Query, Select},
         time::Wall,
     },
     store::{Failure, telemetry::Handle},
@@ -21,7 +21,12 @@ pub type ViewResult<T> = Result<T, String>;
 
 /// The newest value of each series of a metric, no older than so many milliseconds. One question,
 /// however many series there are: each unpacks the whole journal.
-async fn newest(samples: &Handle, metric: &str, now: Wall, within_ms: i64) -> Vec<(Known, Spot)> {
+async fn newest(
+    samples: &Handle,
+    metric: &str,
+    now: Wall,
+    within_ms: i64,
+) -> Vec<(Known, Aggregate)> {
     let query = Query {
         select: Select::Matching(metric.to_owned(), Vec::new()),
         from: Wall::from_millis(now.millis().saturating_sub(within_ms)),
@@ -29,7 +34,7 @@ async fn newest(samples: &Handle, metric: &str, now: Wall, within_ms: i64) -> Ve
         step: None,
     };
     let lines = samples.query(query).await.unwrap_or_default().into_iter();
-    let newest = lines.filter_map(|line| Some((line.known, *line.spots.last()?)));
+    let newest = lines.filter_map(|line| Some((line.known, *line.aggregates.last()?)));
     newest.collect()
 }
 

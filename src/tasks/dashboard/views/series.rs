@@ -6,7 +6,7 @@ use super::{ViewResult, silent};
 use crate::{
     core::{
         order::OrderExt as _,
-        series::{Key, Line, Listed, Page, Query, Search, Select, Spot, float, unit},
+        series::{Aggregate, Key, Line, Listed, Page, Query, Search, Select, float, unit},
         time::Wall,
     },
     store::telemetry::Handle,
@@ -184,8 +184,8 @@ fn step(asked: &Question) -> u32 {
 
 fn answer(asked: &Question, step_s: u32, lines: &[Line], marks: Vec<Mark>) -> Values {
     let mut times: BTreeMap<i64, usize> = BTreeMap::new();
-    for spot in lines.iter().flat_map(|line| &line.spots) {
-        times.insert(spot.at.millis() / 1000, 0);
+    for aggregate in lines.iter().flat_map(|line| &line.aggregates) {
+        times.insert(aggregate.at.millis() / 1000, 0);
     }
     // The time after the last before a hole, so that a chart shows the hole, with nothing measured.
     let known: Vec<i64> = times.keys().copied().collect();
@@ -209,10 +209,10 @@ fn answer(asked: &Question, step_s: u32, lines: &[Line], marks: Vec<Mark>) -> Va
             min: vec![None; times.len()],
             max: vec![None; times.len()],
         });
-        for spot in &line.spots {
-            let place = times.get(&(spot.at.millis() / 1000)).copied();
+        for aggregate in &line.aggregates {
+            let place = times.get(&(aggregate.at.millis() / 1000)).copied();
             if let Some(place) = place {
-                put(column, place, spot, line.known.series.digits)
+                put(column, place, aggregate, line.known.series.digits)
             }
         }
     }
@@ -226,11 +226,11 @@ fn answer(asked: &Question, step_s: u32, lines: &[Line], marks: Vec<Mark>) -> Va
     }
 }
 
-fn put(column: &mut Column, place: usize, spot: &Spot, digits: u8) {
+fn put(column: &mut Column, place: usize, aggregate: &Aggregate, digits: u8) {
     let values = [
-        (&mut column.mean, spot.mean),
-        (&mut column.min, spot.min),
-        (&mut column.max, spot.max),
+        (&mut column.mean, aggregate.mean),
+        (&mut column.min, aggregate.min),
+        (&mut column.max, aggregate.max),
     ];
     for (values, value) in values {
         if let Some(slot) = values.get_mut(place) {
@@ -258,12 +258,12 @@ fn marks(asked: &Question, boots: &[Wall], throttled: Option<&Line>) -> Vec<Mark
     let mut was = false;
     let began = throttled
         .into_iter()
-        .flat_map(|line| &line.spots)
-        .filter_map(|spot| {
-            let is = spot.max > 0;
+        .flat_map(|line| &line.aggregates)
+        .filter_map(|aggregate| {
+            let is = aggregate.max > 0;
             let begins = is && !std::mem::replace(&mut was, is);
             was = is;
-            begins.then_some(spot.at.millis() / 1000)
+            begins.then_some(aggregate.at.millis() / 1000)
         });
     marks.extend(began.map(mark("throttled", "the board was throttled (power or heat)")));
     marks.order_by_key(|mark| mark.time);
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    fn line(name: &str, spots: &[(i64, i64)]) -> Line {
+    fn line(name: &str, aggregates: &[(i64, i64)]) -> Line {
         Line {
             known: Known {
                 number: 1,
@@ -294,9 +294,9 @@ mod tests {
                     digits: 1,
                 },
             },
-            spots: spots
+            aggregates: aggregates
                 .iter()
-                .map(|(at, value)| Spot {
+                .map(|(at, value)| Aggregate {
                     at: second(*at),
                     min: *value,
                     mean: *value,

@@ -2,7 +2,7 @@
 
 use super::RecordStore;
 use crate::{
-    core::outbox::{Backlog, Batch, Body, Cursor, Holdings, Range, Stream},
+    core::outbox::{Backlog, Batch, Body, Cursor, Range, Stream, StreamState},
     store::{self, Failure, telemetry},
 };
 
@@ -29,7 +29,7 @@ impl Databases {
             return Ok(all);
         }
         for stream in [Stream::Audit, Stream::Outcomes] {
-            let Holdings { epoch, last, .. } = self.state.stock(stream).await?;
+            let StreamState { epoch, last, .. } = self.state.stock(stream).await?;
             let (of, cursor) = self.position(stream).await?;
             let cursor = Some(cursor).filter(|_| of == epoch).unwrap_or_default();
             let mut backlog = Backlog {
@@ -56,7 +56,7 @@ impl RecordStore for Databases {
             .await
     }
 
-    async fn holdings(&self, stream: Stream) -> Result<Holdings, Failure> {
+    async fn holdings(&self, stream: Stream) -> Result<StreamState, Failure> {
         match stream {
             Stream::Audit | Stream::Outcomes => self.state.stock(stream).await,
             Stream::Metrics | Stream::Events | Stream::Logs => self.telemetry.stock(stream).await,

@@ -25,7 +25,7 @@ use smol::{
 use crate::{
     core::{
         health::Severity,
-        outbox::{Acknowledgement, Batch, Cursor, Holdings, Range, Stream},
+        outbox::{Acknowledgement, Batch, Cursor, Range, Stream, StreamState},
     },
     executor::Executor,
     link::outlet::{Lane, Outlet},
@@ -54,7 +54,7 @@ pub trait RecordStore {
     /// Epoch and cursor as they were settled last.
     fn position(&self, stream: Stream) -> impl Future<Output = Result<(u64, Cursor), Failure>>;
     /// Stored records.
-    fn holdings(&self, stream: Stream) -> impl Future<Output = Result<Holdings, Failure>>;
+    fn holdings(&self, stream: Stream) -> impl Future<Output = Result<StreamState, Failure>>;
     /// The first records of a range, as far as they fit into so many bytes: at least one.
     fn read(
         &self,

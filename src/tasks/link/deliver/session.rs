@@ -65,7 +65,7 @@ impl Line {
         }
     }
 
-    /// Until when there is nothing to do, unless somebody says something; `None`: for ever.
+    /// Time until which there is nothing to do, unless a message comes; `None`: for ever.
     fn until(&self, now: Mono) -> Option<Mono> {
         let waits = self.outbox.as_ref().and_then(|outbox| outbox.until(now));
         match waits {
@@ -290,7 +290,7 @@ impl<B: RecordStore> Session<B> {
         };
         line.last = holdings.last;
         let now = self.shared.state.now().mono;
-        let Some(next) = outbox.next(holdings.stock(), random::jitter(), now) else {
+        let Some(next) = outbox.next(holdings.view(), random::jitter(), now) else {
             line.is_done = outbox.until(now).is_none();
             return Ok(false);
         };

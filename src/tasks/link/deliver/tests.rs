@@ -36,12 +36,12 @@ impl RecordStore for Memory {
         Ok((EPOCH, self.0.borrow().settled.clone()))
     }
 
-    async fn holdings(&self, _of: Stream) -> Result<Holdings, Failure> {
+    async fn holdings(&self, _of: Stream) -> Result<StreamState, Failure> {
         let kept = self.0.borrow();
         if kept.is_broken {
             return Err(Failure::Busy);
         }
-        Ok(Holdings {
+        Ok(StreamState {
             epoch: EPOCH,
             last: kept.last,
             gaps: kept.gaps.clone(),

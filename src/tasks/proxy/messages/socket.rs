@@ -369,7 +369,7 @@ impl SocketExchange {
 /// Translation of frames.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Translation {
-    /// Not at all.
+    /// No translation.
     None,
     /// Translated for `channel.k8s.io` (docs/protocol.md, WebSockets of the Kubernetes API).
     Channels,

@@ -2,7 +2,7 @@
 //! never leave this machine.
 
 mod bindings;
-mod looks;
+mod queries;
 
 use std::{
     cell::{Cell, RefCell},
@@ -41,7 +41,7 @@ use crate::{
     },
 };
 use bindings::{Bindings, NamespaceRef};
-use looks::Looks;
+use queries::CachedQueries;
 
 /// Lifetime of a token. The API server's minimum is ten minutes.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
@@ -67,7 +67,7 @@ pub struct Delegate {
     /// Namespaces, each with the moment at which the look at it began.
     namespaces: RefCell<LiteMap<String, (Option<Observed>, Mono)>>,
     bindings: Bindings,
-    looks: Looks,
+    queries: CachedQueries,
     was_refused: Cell<bool>,
     /// True if the cluster seems to lack rights, so that a call that works is news.
     is_doubted: Cell<bool>,
@@ -87,7 +87,7 @@ impl Delegate {
     pub fn new(client: Client, manifest: Manifest, credential: Rc<Credential>) -> Self {
         Self {
             bindings: Bindings::new(client.clone(), manifest.managed()),
-            looks: Looks::default(),
+            queries: CachedQueries::default(),
             client,
             manifest,
             credential,
@@ -215,8 +215,8 @@ impl Delegate {
         }
     }
 
-    /// Notes whether the cluster seems to lack rights.
-    pub fn doubt(&self, is_doubted: bool) {
+    /// Sets whether the cluster seems to lack rights.
+    pub fn set_doubted(&self, is_doubted: bool) {
         self.is_doubted.set(is_doubted);
     }
 

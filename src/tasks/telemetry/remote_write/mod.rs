@@ -166,7 +166,7 @@ impl<'a> Delivery<'a> {
             let now = self.parts.shared_state.now().mono;
             let jitter = jitter();
             let outbox = self.outbox(holdings.epoch).await?;
-            let Some(next) = outbox.next(holdings.stock(), jitter, now) else {
+            let Some(next) = outbox.next(holdings.view(), jitter, now) else {
                 return Ok(());
             };
             let Batch { range, body } = match next {

@@ -30,7 +30,7 @@ const UNREAD: &str = "telemetry.unread";
 const STUCK: &str = "telemetry.stuck";
 /// A reading takes a few milliseconds, on the slowest board and with a thousand mounts some
 /// hundred.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Time that a requester waits.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// A reading that is younger is as good as a new one for who asks.
@@ -62,7 +62,7 @@ pub struct SamplerOptions {
     /// Reader: [`sample::read`], or a test.
     pub read: fn(Option<u64>) -> Reading,
     /// Time for a reading before it becomes a condition.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl SamplerOptions {
@@ -77,7 +77,7 @@ impl SamplerOptions {
             is_believed,
             shared_state,
             read: sample::read,
-            patience: PATIENCE,
+            timeout: TIMEOUT,
         }
     }
 }
@@ -156,10 +156,10 @@ impl Sampler {
     async fn read(&self) -> Reading {
         let shared_state = &self.parts.shared_state;
         let stuck = async {
-            Timer::after(self.parts.patience).await;
+            Timer::after(self.parts.timeout).await;
             let sentence = format!(
                 "no measurements: the kernel has not answered for {}",
-                in_words(self.parts.patience)
+                in_words(self.parts.timeout)
             );
             let fix =
                 "dmesg | tail; a disk or sensor that hangs blocks every program that reads it";

@@ -19,7 +19,7 @@ fn sampler(read: fn(Option<u64>) -> Reading) -> Sampler {
         is_believed: Box::new(|wall| wall > Wall::from_millis(1000)),
         shared_state: Rc::new(SharedState::new(clock::now)),
         read,
-        patience: PATIENCE,
+        timeout: TIMEOUT,
     })
 }
 
@@ -172,7 +172,7 @@ fn a_kernel_that_does_not_answer_is_said_and_holds_nobody_else() {
     let (holds, gate) = bounded(1);
     GATE.set(gate).unwrap();
     let mut sampler = sampler(read);
-    sampler.parts.patience = Duration::from_millis(20);
+    sampler.parts.timeout = Duration::from_millis(20);
     let held = async {
         until(|| sentence(&sampler, STUCK)).await;
         // Whoever asks meanwhile is told so, in time.

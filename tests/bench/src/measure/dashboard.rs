@@ -1,4 +1,4 @@
-//! What the dashboard costs and how soon it is there; and how soon the command line has an answer.
+//! Cost and start-up time of the dashboard, and the time until the command line has an answer.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! What an agent costs that is linked and has nothing to do; and the most it ever took.
+//! Cost of an idle linked agent, and its peak.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! What samples cost a card, and how fast they are found again: the archive itself, through
+//! Cost of samples on a card, and the speed of queries: the archive itself, through
 //! simulated days, on an ext4 image of its own whose block device counts what is written.
 
 use std::path::{Path, PathBuf};
@@ -205,7 +205,7 @@ async fn asked(handle: &Handle, end: i64, days: i64, step_s: u64) -> Result<Meas
             .await
             .map_err(|failure| failure.to_string())?;
         took.push(os::since(start).as_secs_f64() * 1e3);
-        count = lines.first().map_or(0, |line| line.spots.len());
+        count = lines.first().map_or(0, |line| line.aggregates.len());
     }
     took.sort_by(f64::total_cmp);
     let median = took.get(took.len() / 2).copied().unwrap_or_default();

@@ -43,7 +43,7 @@ pub(super) struct Heard {
 }
 
 impl Heard {
-    /// Whether all that is known of the stream has this.
+    /// Returns whether all that is known of the stream has this.
     pub(super) fn has(&self, id: u32, level: impl Fn(&Stream) -> bool) -> bool {
         self.streams.get(&id).is_some_and(level)
     }

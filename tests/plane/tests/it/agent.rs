@@ -174,7 +174,7 @@ impl Agent {
         }
     }
 
-    /// Whether what comes next is against RFC 6455.
+    /// Returns whether what comes next is against RFC 6455.
     pub(crate) fn is_broken(&mut self) -> bool {
         matches!(
             smol::block_on(limited(self.socket.next())),

@@ -1,4 +1,4 @@
-//! Whether there are streams, and what goes over them.
+//! Agreement on streams, and the requests that use them.
 
 use plane::{
     BodyForm, Bytes, Carrier, Cut, Direction, Mode, Opcode, Plane, ProxyRequest, Redirect,

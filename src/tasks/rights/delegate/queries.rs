@@ -31,9 +31,9 @@ const PODS_MAX: usize = 128;
 /// Time for the API server to return a Pod.
 const POD_WITHIN: Duration = Duration::from_secs(10);
 
-/// Recent look-ups.
+/// Recent queries of the cluster.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
+pub(super) struct CachedQueries {
     lock: RefCell<Option<(Result<(), String>, Mono)>>,
     /// One look at the lock at a time.
     looking: Mutex<()>,
@@ -43,7 +43,7 @@ pub(super) struct Looks {
 /// Namespace and name of a Pod, and the standard that it was judged by.
 type PodKey = (String, String, PodSecurity);
 
-impl Looks {
+impl CachedQueries {
     fn lock(&self) -> Option<Result<(), String>> {
         let now = clock::now().mono;
         let lock = self.lock.borrow();
@@ -63,11 +63,11 @@ impl Delegate {
     /// Returns whether the API server holds the account to the manifest's policy; an error says why
     /// it does not. `namespace` is a managed one.
     pub async fn lock(&self, namespace: &str) -> Result<(), String> {
-        if let Some(found) = self.looks.lock() {
+        if let Some(found) = self.queries.lock() {
             return found;
         }
-        let _one_at_a_time = self.looks.looking.lock().await;
-        if let Some(found) = self.looks.lock() {
+        let _one_at_a_time = self.queries.looking.lock().await;
+        if let Some(found) = self.queries.lock() {
             return found;
         }
         let found = self.look_at_lock(namespace).await;
@@ -77,7 +77,7 @@ impl Delegate {
             OPEN_FRESH
         };
         let until = clock::now().mono.after(fresh);
-        self.looks.lock.replace(Some((found.clone(), until)));
+        self.queries.lock.replace(Some((found.clone(), until)));
         found
     }
 
@@ -123,7 +123,7 @@ impl Delegate {
         standard: PodSecurity,
     ) -> Result<Option<Vec<Breach>>, String> {
         let key = (namespace.to_owned(), name.to_owned(), standard);
-        if let Some(found) = self.looks.pod(&key) {
+        if let Some(found) = self.queries.pod(&key) {
             return Ok(Some(found));
         }
         let identity = Identity::Bearer(self.token().await?);
@@ -141,7 +141,7 @@ impl Delegate {
         };
         let found = policy::breaches(&pod, standard).map_err(cannot)?;
         let now = clock::now().mono;
-        let mut pods = self.looks.pods.borrow_mut();
+        let mut pods = self.queries.pods.borrow_mut();
         pods.retain(|_, (_, until)| now < *until);
         if pods.len() < PODS_MAX {
             pods.insert(key, (found.clone(), now.after(POD_FRESH)));
