@@ -134,8 +134,6 @@ fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn(&str) -> b
                 &format!("systemctl enable {name}"),
                 &format!("systemctl disable {name}"),
             ));
-            steps.push(run(&start(wanted.init, wanted.role), KILLALL));
-            steps.push(shutdown::start());
         }
         Init::OpenRc => {
             directories(steps, "/etc/logrotate.d", is_there);
@@ -148,9 +146,10 @@ fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn(&str) -> b
                 &format!("rc-update add {name} default"),
                 &leave_runlevel(name),
             ));
-            steps.push(run(&start(wanted.init, wanted.role), KILLALL));
         }
     }
+    steps.push(run(&start(init, role), KILLALL));
+    steps.push(shutdown::start(init));
 }
 
 fn files(steps: &mut Vec<Step>, wanted: &Install) {

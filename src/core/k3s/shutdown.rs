@@ -11,7 +11,7 @@ use super::{
 const UNIT: &str = "/etc/systemd/system/pipeops-k3s-shutdown.service";
 const WANTS_LINK: &str = "/etc/systemd/system/multi-user.target.wants/pipeops-k3s-shutdown.service";
 const SERVICE: &str = "/etc/init.d/pipeops-k3s-shutdown";
-const RUNLEVEL_LINK: &str = "/etc/runlevels/shutdown/pipeops-k3s-shutdown";
+const RUNLEVEL_LINK: &str = "/etc/runlevels/default/pipeops-k3s-shutdown";
 
 /// File that is there where Pods are ended by it.
 pub const fn unit_path(init: Init) -> &'static str {
@@ -21,11 +21,11 @@ pub const fn unit_path(init: Init) -> &'static str {
     }
 }
 
-/// Command before a removal: systemd would keep the unit in mind.
+/// Command before a removal: the service manager would keep the service in mind.
 pub const fn stop_command(init: Init) -> &'static str {
     match init {
         Init::Systemd => "systemctl stop pipeops-k3s-shutdown.service",
-        Init::OpenRc => "",
+        Init::OpenRc => "rc-service pipeops-k3s-shutdown stop",
     }
 }
 
@@ -61,10 +61,11 @@ pub(super) fn files(init: Init, data_dir: &str, note: &str) -> [Step; 2] {
     ]
 }
 
-/// Start of the unit of systemd, whose stop at a shutdown is what acts.
-pub(super) fn start() -> Step {
-    run(
-        "systemctl start pipeops-k3s-shutdown.service",
-        stop_command(Init::Systemd),
-    )
+/// Start of the service, whose stop at a shutdown is what acts.
+pub(super) fn start(init: Init) -> Step {
+    let start = match init {
+        Init::Systemd => "systemctl start pipeops-k3s-shutdown.service",
+        Init::OpenRc => "rc-service pipeops-k3s-shutdown start",
+    };
+    run(start, stop_command(init))
 }

@@ -75,6 +75,7 @@ unshare --net sleep 1000 & pod=$!
 sleep 0.3
 touch /run/netns/cni-2
 mount --bind /proc/$pod/ns/net /run/netns/cni-2
+mount -t tmpfs none /var/lib/kubelet/pods
 /usr/local/bin/k3s-uninstall.sh || exit 1
 # D: a shell that waits for the program that it just started.
 runs() { grep -q "^State:.[SRD]" "/proc/$1/status" 2>/dev/null && echo "$2 runs"; }
@@ -114,7 +115,7 @@ const LEFT: [&str; 9] = [
     "var/lib/cni/results/podman-p-eth0",
 ];
 /// Paths that a removal takes.
-const GONE: [&str; 20] = [
+const GONE: [&str; 21] = [
     "etc/rancher",
     "etc/systemd/system/k3s.service.d",
     "etc/systemd/system/multi-user.target.wants/pipeops-k3s-shutdown.service",
@@ -125,6 +126,7 @@ const GONE: [&str; 20] = [
     "etc/systemd/system/pipeops-k3s-connect.service",
     "etc/systemd/system/pipeops-k3s-watch.timer",
     "etc/systemd/system/timers.target.wants/pipeops-k3s-watch.timer",
+    "mnt/ssd/kubelet/pods",
     "mnt/ssd/server",
     "mnt/ssd/storage/pvc-1_shop_db/file",
     "run/k3s",
@@ -170,12 +172,14 @@ fn machine() -> (Tree, String) {
         tree.put(path, "", 0o644);
     }
     tree.put("rules", RULES, 0o644);
-    tree.put("usr/sbin/iptables-save", "#!/bin/sh\ncat /rules\n", 0o755);
-    tree.put(
-        "usr/sbin/iptables-restore",
-        "#!/bin/sh\ncat >/restored\n",
-        0o755,
-    );
+    // The machine has none, and k3s its own.
+    let tool = |name: &str, does: &str| {
+        let text = format!("#!/bin/sh\n{does}\n");
+        tree.put(&format!("{unpacked}/bin/aux/iptables-{name}"), &text, 0o755);
+    };
+    tool("save", "cat /rules");
+    tool("restore", "cat >/restored");
+    std::os::unix::fs::symlink("0a".repeat(32), tree.root().join("mnt/ssd/data/current")).unwrap();
     (tree, unpacked)
 }
 
@@ -222,6 +226,11 @@ fn remove(tools: &str) {
         return;
     }
     let (tree, unpacked) = machine();
+    let kubelet = tree.root().join("var/lib/kubelet");
+    if tools.is_empty() {
+        std::fs::rename(&kubelet, tree.root().join("mnt/ssd/kubelet")).unwrap();
+        std::os::unix::fs::symlink("../../mnt/ssd/kubelet", &kubelet).unwrap();
+    }
     let ended = enter(&tree, REMOVE, tools);
     let runs: Vec<_> = ended.output.lines().collect();
     assert_eq!(runs, ["player runs", "pod runs"], "{ended:?}");

@@ -98,8 +98,10 @@ unmount_below() {
     done
 }
 unmount_below /run/k3s/
-unmount_below /var/lib/kubelet/pods/
-unmount_below /var/lib/kubelet/plugins/
+# It may be a link to another disk; the kernel names mounts without links.
+kubelet=$(readlink -f /var/lib/kubelet 2>/dev/null) || kubelet=/var/lib/kubelet
+unmount_below "$kubelet/pods/"
+unmount_below "$kubelet/plugins/"
 
 remove() {
     if awk -v top="$1/" 'index($2 "/", top) == 1 { found = 1 } END { exit !found }' /proc/self/mounts; then
@@ -160,8 +162,13 @@ without_rules_of_k3s() {
             }
         }'
 }
+# k3s brings these programs along, for machines without.
+PATH="$PATH:$programs/current/bin/aux"
 for family in iptables ip6tables; do
-    command -v "$family-save" >/dev/null 2>&1 || continue
+    if ! command -v "$family-save" >/dev/null 2>&1; then
+        [ "$family" = ip6tables ] || echo "left until the next boot, because there is no $family-save: rules of k3s in the firewall" >&2
+        continue
+    fi
     rules=$("$family-save" 2>/dev/null) || continue
     rest=$(printf '%s\n' "$rules" | without_rules_of_k3s) || continue
     [ "$rest" = "$rules" ] || printf '%s\n' "$rest" | "$family-restore"

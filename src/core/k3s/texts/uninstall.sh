@@ -69,7 +69,8 @@ remove() {
     fi
     [ ! -e "$top" ] || echo "left, because something is mounted there, or is not removable: $top" >&2
 }
-for path in /etc/rancher/k3s /etc/rancher/node /var/lib/kubelet /var/log/pods /var/log/containers /run/k3s /run/flannel \
+# The kubelet's directory may be a link to another disk, in a directory that others use, too.
+for path in /etc/rancher/k3s /etc/rancher/node /var/lib/kubelet/pods /var/lib/kubelet/plugins /var/lib/kubelet /var/log/pods /var/log/containers /run/k3s /run/flannel \
     "$data/agent" "$data/server" "$data/storage"; do
     remove "$path"
 done
