@@ -270,10 +270,7 @@ impl Facts {
     /// switch as `true` or `false`.
     pub fn k3s_setting(&self, key: &str) -> Option<String> {
         let value = self.k3s_value(key)?;
-        let text = value
-            .as_bool()
-            .map_or_else(|| yaml::words(&value).join(","), |is_on| is_on.to_string());
-        Some(text).filter(|text| !text.is_empty())
+        Some(yaml::words(&value).join(",")).filter(|text| !text.is_empty())
     }
 
     /// Values of a key in the configuration of k3s and the files beside it, of the last one that

@@ -195,7 +195,9 @@ pub fn words(value: &Value) -> Vec<String> {
     let texts: Vec<_> = match value {
         Value::Array(all) => all.iter().filter_map(Value::as_str).collect(),
         Value::String(text) => vec![text],
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Vec::new(),
+        Value::Bool(true) => vec!["true"],
+        Value::Bool(false) => vec!["false"],
+        Value::Null | Value::Number(_) | Value::Object(_) => Vec::new(),
     };
     let words = texts.iter().flat_map(|text| text.split(',')).map(str::trim);
     words

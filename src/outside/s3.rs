@@ -270,6 +270,10 @@ impl Store {
                 "put the secret of the access key into the file of k3s.backup_s3_secret_file; a changed file is read without a restart",
             ),
             (_, "InvalidAccessKeyId") => error.fix("check k3s.backup_s3_key_id"),
+            // Of Ceph; MinIO has its own name before it.
+            (_, code) if code.ends_with("QuotaExceeded") => error.fix(
+                "raise the quota of the bucket, or remove other objects from it: copies that are too many are removed before the next try",
+            ),
             (_, "NoSuchBucket") => error.fix("create the bucket, or correct k3s.backup_s3"),
             (_, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
                 error.fix("set k3s.backup_s3_region to the region of the bucket")

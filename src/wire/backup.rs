@@ -25,6 +25,13 @@ pub struct Manifest {
     pub data_dir: String,
     /// Last revision in the datastore.
     pub revision: i64,
+    /// Settings that the datastore depends on, as k3s had them: lines of YAML. Those of its command
+    /// line and of an installation are in no file of the backup.
+    #[serde(default)]
+    pub settings: Vec<String>,
+    /// The same by the files of the backup alone, with the address of the node where they name one.
+    #[serde(default)]
+    pub file_settings: Vec<String>,
     /// Files in the order of the archive.
     pub files: Vec<Packed>,
     /// Volumes on this machine, which are not in the backup.

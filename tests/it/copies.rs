@@ -12,7 +12,7 @@ use std::{
 
 use pipeops_agent::{
     core::{
-        k3s::backup::{Form, name},
+        k3s::backup::{Form, Owner, name},
         s3::{Bucket, Signer},
         secret::Secret,
         time::{Mono, Wall},
@@ -125,12 +125,18 @@ fn signer(secret: &str) -> Signer {
     }
 }
 
-/// The same name each time, also when the second is over.
+const CLUSTER: &str = "3f9a1c07";
+
 fn name_of(node: &str, days_ago: i64) -> String {
+    name_in(CLUSTER, node, days_ago)
+}
+
+/// The same name each time, also when the second is over.
+fn name_in(cluster: &str, node: &str, days_ago: i64) -> String {
     static NOW: OnceLock<i64> = OnceLock::new();
     let now = NOW.get_or_init(|| clock::now().wall.millis());
     let at = Wall::from_millis(now - days_ago * DAY_MS);
-    name(node, at, Form::Encrypted)
+    name(Owner { node, cluster }, at, Form::Encrypted)
 }
 
 /// Backups in root's directory, each with its age in days.
@@ -208,9 +214,12 @@ fn what_root_left_is_copied_and_what_is_one_too_many_is_removed() {
         now: clock::now().wall,
     };
     let sum = files::sum(&spool.path().join(name_of("box", 1))).unwrap();
-    // Old ones, one that is too old, one of another node, and something of somebody else.
+    // Old ones, one that is too old, one of another node, those of a cluster whose node has the same
+    // name, and something of somebody else.
     let mut earlier: Vec<_> = (3..9).map(|day| name_of("box", day)).collect();
-    let others = [name_of("box-2", 1), "k3s-box-notes.txt".to_owned()];
+    let mut others = vec![name_of("box-2", 1), "k3s-box-notes.txt".to_owned()];
+    others.extend((0..8).map(|day| name_in("0a0a0a0a", "box", day)));
+    others.push(name_in("", "box", 50));
     earlier.push(name_of("box", 100));
     earlier.extend(others.iter().cloned());
     let from = spool.path().join(name_of("box", 1));
@@ -294,6 +303,21 @@ fn a_server_that_was_busy_has_the_copies_later_and_one_that_keeps_all_is_no_faul
     }
     let (view, state) = copied(store, SECRET, spool.path(), is_done);
     assert_eq!((view.count, view.keeps_all, told(&state)), (10, true, None));
+
+    // It takes seven objects: an old one goes first.
+    let store = server.store("full");
+    for day in 1..8 {
+        let path = spool.path().join(name_of("box", day));
+        let sum = files::sum(&path).unwrap().unwrap();
+        smol::block_on(store.put(&name_of("box", day), (&path, &sum), caller)).unwrap();
+    }
+    let (view, state) = copied(store.clone(), SECRET, spool.path(), is_done);
+    assert_eq!((view.count, told(&state)), (7, None));
+    assert_eq!(view.newest.unwrap().name, name_of("box", 0));
+    let path = spool.path().join(name_of("box", 0));
+    let sum = files::sum(&path).unwrap().unwrap();
+    let refused = smol::block_on(store.put("another", (&path, &sum), caller)).unwrap_err();
+    assert!(refused.fix.unwrap().contains("quota"));
 }
 
 #[test]
@@ -304,13 +328,16 @@ fn a_directory_that_stays_empty_is_told_only_where_backups_are_late() {
     let spool = tempfile::tempdir().unwrap();
     let (view, state) = copied(server.store("empty"), SECRET, spool.path(), |_, _| true);
     assert_eq!((view.checked, told(&state)), (None, None));
-    left(spool.path(), &[5]);
-    let (view, state) = copied(server.store("late"), SECRET, spool.path(), |_, state| {
-        told(state).is_some()
-    });
-    assert_eq!(view.count, 1, "it is copied all the same");
-    let told = told(&state).unwrap();
-    assert!(told.contains("the newest backup to copy is from"), "{told}");
+    // Long ago, and by a clock that was ahead.
+    for day in [5, -500] {
+        let spool = tempfile::tempdir().unwrap();
+        left(spool.path(), &[day]);
+        let has_told = |_: &CopiesView, state: &SharedState| told(state).is_some();
+        let (view, state) = copied(server.store("late"), SECRET, spool.path(), has_told);
+        assert!(view.count > 0, "it is copied all the same");
+        let told = told(&state).unwrap();
+        assert!(told.contains("the newest backup to copy is from"), "{told}");
+    }
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(super) static COMMAND: Command = Command {
             "server",
             Takes::Text,
             "URL",
-            "Address of the API in it, for another machine: https://192.0.2.10:6443",
+            "Address of the API in it, for another machine: https://192.0.2.10, with a port where it is not that of k3s",
         ),
         Opt::flag(
             "admin",
@@ -47,7 +47,7 @@ pub(super) static COMMAND: Command = Command {
             sudo /usr/local/bin/k3s kubectl -n kube-system delete serviceaccount pipeops-viewer",
     examples: &[
         "sudo pipeops-agent k3s kubeconfig > view.yaml",
-        "sudo pipeops-agent k3s kubeconfig --hours 720 --server https://192.0.2.10:6443 > view.yaml",
+        "sudo pipeops-agent k3s kubeconfig --hours 720 --server https://192.0.2.10 > view.yaml",
     ],
     exit: "0 printed, 2 there is none.",
     run: Some(kubeconfig),

@@ -46,13 +46,9 @@ pub(in super::super) fn plan(plan: &K3sPlan, args: &Args, output: &mut Output) {
             output.line(&format!("  {}", printable(line)));
         }
     }
-    for (word, tone, findings) in [
-        ("warning", Tone::Doubtful, &plan.warned),
-        ("refused", Tone::Bad, &plan.refused),
-    ] {
-        for finding in findings {
-            print_finding(word, tone, finding, output);
-        }
+    warnings(plan, output);
+    for finding in &plan.refused {
+        print_finding("refused", Tone::Bad, finding, output);
     }
     let mut rows = Vec::new();
     if let Some(download) = &plan.download {
@@ -75,6 +71,13 @@ pub(in super::super) fn plan(plan: &K3sPlan, args: &Args, output: &mut Output) {
     ]);
     for line in columns(&rows) {
         output.line(&line);
+    }
+}
+
+/// Prints the warnings of a plan.
+pub(super) fn warnings(plan: &K3sPlan, output: &mut Output) {
+    for finding in &plan.warned {
+        print_finding("warning", Tone::Doubtful, finding, output);
     }
 }
 

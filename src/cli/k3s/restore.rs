@@ -13,7 +13,7 @@ use crate::{
         args::Args,
         ask, changes,
         output::{Output, Tone, printable},
-        table::{Argument, Command, Need, Opt, Takes},
+        table::{Argument, Command, JSON, Need, Opt, Takes},
     },
     core::{age::Identity, k3s::backup::FOLDER},
     error::{Error, Exit, Result},
@@ -43,11 +43,11 @@ pub(super) static COMMAND: Command = Command {
         DRY_RUN,
     ],
     notes: "All Pods are stopped. The current cluster is moved aside, and `pipeops-agent undo` moves it back.\n\
-            On a new machine, first install k3s with the node name of the backup.\n\
+            On a new machine, first install k3s with the node name of the backup. Settings that the datastore depends on must be the same.\n\
             Data of volumes is not in a backup; it stays as it is.",
     examples: &[
-        "sudo pipeops-agent k3s restore k3s-box-20261123T033700Z.tar.gz --dry-run",
-        "sudo pipeops-agent k3s restore k3s-box-20261123T033700Z.tar.gz.age --identity /media/usb/key.txt",
+        "sudo pipeops-agent k3s restore k3s-box-20261123T033700Z-3f9a1c07.tar.gz --dry-run",
+        "sudo pipeops-agent k3s restore k3s-box-20261123T033700Z-3f9a1c07.tar.gz.age --identity /media/usb/key.txt",
     ],
     exit: "0 restored, and the node is Ready, 1 cancelled, or it failed and was undone, 2 the command could not run.",
     run: Some(restore),
@@ -76,6 +76,9 @@ fn restore(args: &Args, output: &mut Output) -> Result<Exit> {
     if args.has(DRY_RUN.long) {
         report::plan(&plan, args, output);
         return Ok(Exit::Fine);
+    }
+    if !args.has(JSON.long) {
+        report::warnings(&plan, output);
     }
     let question = format!("{}, replacing the current cluster?", printable(&plan.does));
     if !ask::is_permitted(args, &question)? {

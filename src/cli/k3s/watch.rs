@@ -10,6 +10,7 @@ use super::{
     DRY_RUN, backup, connect, keeper, print_outcome, program, report,
 };
 use crate::{
+    config::Loaded,
     error::{Error, Exit, Result},
     keeper::{Keeper, k3s::WatchOptions},
     net::tls::build_date,
@@ -57,17 +58,7 @@ fn watch(args: &Args, output: &mut Output) -> Result<Exit> {
 }
 
 fn look(keeper: &Keeper, args: &Args, output: &mut Output) -> Result<Exit> {
-    let loaded = load(args);
-    let allow = loaded.keeper().allow;
-    let wanted = WatchOptions {
-        repairs: allow.repair,
-        backups: allow
-            .backup
-            .then(|| (loaded.k3s().backup_every, backup::by(&loaded))),
-        window: loaded.k3s().window,
-        group: connect::user(&loaded).map(|user| user.gid.as_raw()),
-        built: build_date(),
-    };
+    let wanted = options(&load(args));
     Ok(match keeper.k3s_watch_once(&wanted)? {
         None => Exit::Fine,
         Some(repaired) => {
@@ -75,4 +66,67 @@ fn look(keeper: &Keeper, args: &Args, output: &mut Output) -> Result<Exit> {
             print_outcome(&repaired.done, args, output)
         }
     })
+}
+
+/// Options of a run by the settings. While one of them is in doubt nothing is repaired, and the
+/// backup by schedule fails with the problem, so that a person hears of it.
+fn options(loaded: &Loaded) -> WatchOptions {
+    let (k3s, allow) = (loaded.k3s(), loaded.keeper().allow);
+    let doubt = loaded.doubt("keeper");
+    let backup = || doubt.map_or_else(|| backup::by(loaded), |problem| Err(problem.clone()));
+    WatchOptions {
+        repairs: allow.repair && loaded.doubt("k3s").is_none(),
+        backups: (allow.backup || doubt.is_some()).then(|| (k3s.backup_every, backup())),
+        window: k3s.window,
+        group: connect::user(loaded).map(|user| user.gid.as_raw()),
+        built: build_date(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Sources};
+
+    #[test]
+    fn settings_in_doubt_repair_nothing_and_are_told_by_the_backup() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        let options = |text: &str| {
+            crate::files::replace(&file, text.as_bytes(), 0o644).unwrap();
+            options(&config::load(&Sources::of_process(
+                Some(file.clone()),
+                Vec::new(),
+            )))
+        };
+        for (text, repairs, backs_up) in [
+            ("", true, true),
+            ("[keeper]\nallow = [\"backup\"]", false, true),
+            (
+                "[keeper]\nallow = []\n[k3s]\nbackup_recipient = \"x\"",
+                false,
+                false,
+            ),
+        ] {
+            let found = options(text);
+            assert_eq!(
+                (found.repairs, found.backups.is_some()),
+                (repairs, backs_up),
+                "{text}"
+            );
+        }
+        for (text, word) in [
+            ("[keeper]\nallow = [\"backups\"]", "keeper.allow"),
+            ("[keeper]\nallow = \"none\"", "keeper.allow"),
+            ("[k3s]\nbackup_recipient = \"x\"", "k3s.backup_recipient"),
+            ("[k3s]\nwindow = \"noon\"", "k3s.window"),
+            ("[k3s\n", "config.toml"),
+        ] {
+            let found = options(text);
+            assert!(!found.repairs, "{text}");
+            let (_, backup) = found.backups.unwrap();
+            let told = backup.unwrap_err().sentence();
+            assert!(told.contains(word), "{text}: {told}");
+        }
+    }
 }

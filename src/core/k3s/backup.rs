@@ -108,10 +108,24 @@ pub struct Kept {
     pub bytes: u64,
 }
 
-/// Sorts backups by age, the newest first.
-pub fn sort_newest_first(backups: &mut [Kept]) {
-    backups.order_by_key(|kept| std::cmp::Reverse(kept.at.millis()));
+/// Sorts backups by age, the newest first. Those of a clock that was ahead count as older than all
+/// others: nobody knows their age.
+pub fn sort_newest_first(backups: &mut [Kept], now: Wall) {
+    let rank = |kept: &Kept| (kept.at <= now, kept.at.millis());
+    backups.order_by(|one, other| (rank(other), &other.name).cmp(&(rank(one), &one.name)));
 }
+
+/// Owner of a backup, in a directory that machines with the same node name may share.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Owner<'a> {
+    /// Name of the node.
+    pub node: &'a str,
+    /// First [`CLUSTER_DIGITS`] of the hash of the cluster's CA; empty: nobody knows it.
+    pub cluster: &'a str,
+}
+
+/// Length of the part of a name that stands for the cluster.
+pub const CLUSTER_DIGITS: usize = 8;
 
 /// Form of the file of a backup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -122,23 +136,29 @@ pub enum Form {
     Encrypted,
 }
 
-/// Name of the backup of a node: `k3s-box-20261123T033700Z.tar.gz`, with `.age` behind it where it
-/// is encrypted.
-pub fn name(node: &str, at: Wall, form: Form) -> String {
+/// Name of a backup: `k3s-box-20261123T033700Z-3f9a1c07.tar.gz`, with `.age` behind it where it is
+/// encrypted.
+pub fn name(owner: Owner<'_>, at: Wall, form: Form) -> String {
     let [plain, encrypted] = ENDINGS;
     let ending = match form {
         Form::Plain => plain,
         Form::Encrypted => encrypted,
     };
-    format!("k3s-{node}-{}{ending}", at.basic())
+    let Owner { node, cluster } = owner;
+    let mark = if cluster.is_empty() { "" } else { "-" };
+    format!("k3s-{node}-{}{mark}{cluster}{ending}", at.basic())
 }
 
-/// The node and the time in the name of a backup.
-pub fn parse_name(name: &str) -> Option<(&str, Wall)> {
+/// The owner and the time in the name of a backup.
+pub fn parse_name(name: &str) -> Option<(Owner<'_>, Wall)> {
     let mut stems = ENDINGS
         .iter()
         .filter_map(|ending| name.strip_suffix(ending));
-    let (node, time) = stems.next()?.strip_prefix("k3s-")?.rsplit_once('-')?;
+    let stem = stems.next()?.strip_prefix("k3s-")?;
+    let (rest, last) = stem.rsplit_once('-')?;
+    let is_cluster = last.len() == CLUSTER_DIGITS && last.bytes().all(|it| it.is_ascii_hexdigit());
+    let (rest, cluster) = if is_cluster { (rest, last) } else { (stem, "") };
+    let (node, time) = rest.rsplit_once('-')?;
     let (date, clock) = time.strip_suffix('Z')?.split_once('T')?;
     let digits = |text: &str, wanted: usize| {
         (text.len() == wanted && text.bytes().all(|byte| byte.is_ascii_digit())).then_some(())
@@ -151,14 +171,15 @@ pub fn parse_name(name: &str) -> Option<(&str, Wall)> {
     let (minute, second) = rest.split_at(2);
     let text = format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z");
     let at = Wall::parse_rfc3339(&text)?;
-    is_node_name(node).then_some((node, at))
+    is_node_name(node).then_some((Owner { node, cluster }, at))
 }
 
-/// Names of the backups that are too many, too old or too long together, the newest first. Those
-/// of a clock that was ahead count as older than all others: nobody knows their age.
+/// The newest backups, which no age removes: a machine that was off for long has none younger.
+const AGELESS: usize = 3;
+
+/// Names of the backups that are too many, too old or too long together, the newest first.
 pub fn surplus(mut found: Vec<Kept>, now: Wall, limits: Limits) -> Vec<String> {
-    let rank = |kept: &Kept| (kept.at <= now, kept.at.millis());
-    found.order_by(|one, other| (rank(other), &other.name).cmp(&(rank(one), &one.name)));
+    sort_newest_first(&mut found, now);
     let oldest = now
         .millis()
         .saturating_sub(i64::from(limits.days).saturating_mul(86_400_000));
@@ -166,7 +187,8 @@ pub fn surplus(mut found: Vec<Kept>, now: Wall, limits: Limits) -> Vec<String> {
     let mut names = Vec::new();
     for kept in found {
         let all = bytes.saturating_add(kept.bytes);
-        let is_within = count < limits.count && kept.at.millis() >= oldest && all <= limits.bytes;
+        let is_young = count < AGELESS || kept.at.millis() >= oldest;
+        let is_within = count < limits.count && is_young && all <= limits.bytes;
         if is_within || count == 0 {
             (count, bytes) = (count + 1, all);
         } else {
@@ -258,23 +280,46 @@ mod tests {
     const DAY_MS: i64 = 86_400_000;
 
     #[test]
-    fn a_name_has_the_node_and_the_second() {
+    fn a_name_has_the_node_the_second_and_the_cluster() {
         let at = Wall::parse_rfc3339("2026-11-23T03:37:00.250Z").unwrap();
-        for (form, wanted) in [
-            (Form::Plain, "k3s-pi-4.lan-20261123T033700Z.tar.gz"),
-            (Form::Encrypted, "k3s-pi-4.lan-20261123T033700Z.tar.gz.age"),
+        for (cluster, form, wanted) in [
+            ("", Form::Plain, "k3s-pi-4.lan-20261123T033700Z.tar.gz"),
+            (
+                "",
+                Form::Encrypted,
+                "k3s-pi-4.lan-20261123T033700Z.tar.gz.age",
+            ),
+            (
+                "3f9a1c07",
+                Form::Plain,
+                "k3s-pi-4.lan-20261123T033700Z-3f9a1c07.tar.gz",
+            ),
+            (
+                "3f9a1c07",
+                Form::Encrypted,
+                "k3s-pi-4.lan-20261123T033700Z-3f9a1c07.tar.gz.age",
+            ),
         ] {
-            let name = name("pi-4.lan", at, form);
+            let owner = Owner {
+                node: "pi-4.lan",
+                cluster,
+            };
+            let name = name(owner, at, form);
             assert_eq!(name, wanted);
-            let (node, found) = parse_name(&name).unwrap();
+            let (found, time) = parse_name(&name).unwrap();
             assert_eq!(
-                (node, found.rfc3339()),
-                ("pi-4.lan", "2026-11-23T03:37:00.000Z".to_owned())
+                (found, time.rfc3339().as_str()),
+                (owner, "2026-11-23T03:37:00.000Z")
             );
         }
+        let (other, _) = parse_name("k3s-box-3f9a1c07-20261123T033700Z.tar.gz").unwrap();
+        assert_eq!((other.node, other.cluster), ("box-3f9a1c07", ""));
         for wrong in [
             "",
             "k3s-20261123T033700Z.tar.gz",
+            "k3s-20261123T033700Z-3f9a1c07.tar.gz",
+            "k3s-pi-20261123T033700Z-3f9a1c0.tar.gz",
+            "k3s-pi-20261123T033700Z-3f9a1c07-3f9a1c07.tar.gz",
             "k3s-Pi-20261123T033700Z.tar.gz",
             "k3s-pi-20261123T033700Z.tar",
             "k3s-pi-20261123T033700Z.age",
@@ -301,7 +346,14 @@ mod tests {
         let gone = |found: Vec<Kept>| surplus(found, Wall::from_millis(100 * DAY_MS), limits);
         let all = (96..100).map(|day| kept(day, 10)).collect();
         assert_eq!(gone(all), ["day96"], "count");
-        assert_eq!(gone(vec![kept(80, 1), kept(99, 1)]), ["day80"], "age");
+        let old = (1..4).chain([99]).map(|day| kept(day, 1)).collect();
+        let many = Limits { count: 9, ..limits };
+        let now = Wall::from_millis(100 * DAY_MS);
+        assert_eq!(
+            surplus(old, now, many),
+            ["day1"],
+            "age, of all but the newest three"
+        );
         assert_eq!(gone(vec![kept(98, 60), kept(99, 60)]), ["day98"], "bytes");
         assert!(gone(vec![kept(1, 1000)]).is_empty(), "the only one");
         let ahead = [kept(99, 10), kept(200, 10), kept(98, 10), kept(97, 10)];

@@ -38,8 +38,19 @@ pub fn missing(here: &[Kept], there: &[Kept], now: Wall, limits: Limits) -> Vec<
     all.extend(missing.iter().cloned());
     let surplus = surplus(all, now, limits);
     missing.retain(|kept| !surplus.contains(&kept.name));
-    sort_newest_first(&mut missing);
+    sort_newest_first(&mut missing, now);
     missing
+}
+
+/// Copies that are removed before these are written, so that a full bucket has room: those that
+/// would be too many then, but never the newest.
+pub fn outdated(missing: &[Kept], mut there: Vec<Kept>, now: Wall, limits: Limits) -> Vec<String> {
+    sort_newest_first(&mut there, now);
+    let newest = there.first().map(|kept| kept.name.clone());
+    there.extend_from_slice(missing);
+    let mut names = surplus(there, now, limits);
+    names.retain(|name| Some(name) != newest.as_ref());
+    names
 }
 
 #[cfg(test)]
@@ -84,9 +95,20 @@ mod tests {
     }
 
     #[test]
+    fn room_is_made_for_what_comes_and_the_newest_copy_stays() {
+        let now = Wall::from_millis(100 * DAY_MS);
+        let there = || (90..93).map(|day| kept(day, 10)).collect();
+        let gone = |missing: &[Kept]| outdated(missing, there(), now, LIMITS);
+        assert!(gone(&[]).is_empty());
+        assert_eq!(gone(&[kept(99, 10)]), ["day90"]);
+        assert_eq!(gone(&[kept(99, 95)]), ["day91", "day90"]);
+    }
+
+    #[test]
     fn nothing_is_copied_that_would_be_removed_again() {
-        // Too old, and too long together.
-        assert_eq!(named(&[kept(60, 10), kept(99, 10)], &[]), ["day99"]);
+        // Too many, and too long together.
+        let many = [kept(60, 10), kept(97, 10), kept(98, 10), kept(99, 10)];
+        assert_eq!(named(&many, &[]), ["day99", "day98", "day97"]);
         assert_eq!(named(&[kept(98, 60), kept(99, 60)], &[]), ["day99"]);
         // The newest is, whatever its age.
         assert_eq!(named(&[kept(1, 1000)], &[]), ["day1"]);

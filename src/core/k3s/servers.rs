@@ -218,6 +218,25 @@ const SHARED: [(&str, &str, SettingKind); 15] = [
     ),
 ];
 
+/// Settings that the contents of a datastore depend on, with their defaults.
+const LASTING: [(&str, &str); 7] = [
+    ("cluster-cidr", "10.42.0.0/16"),
+    ("service-cidr", "10.43.0.0/16"),
+    ("cluster-dns", "10.43.0.10"),
+    ("cluster-domain", concat!("cluster", ".local")),
+    ("flannel-backend", "vxlan"),
+    ("secrets-encryption", "false"),
+    ("secrets-encryption-provider", "aescbc"),
+];
+
+/// The settings that a datastore depends on, as lines of k3s' settings.
+pub fn lasting(value: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let line = |(key, default): (&str, &str)| {
+        format!("{key}: {}", value(key).as_deref().unwrap_or(default))
+    };
+    LASTING.map(line).into()
+}
+
 /// Settings of the first server that further ones must have.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Shared {
@@ -478,7 +497,7 @@ mod tests {
             ("cluster-cidr", "10.42.0.0/16,2001:db8::/48"),
             ("service-cidr", "10.43.0.0/16"),
             ("cluster-dns", "10.43.0.10"),
-            ("cluster-domain", "cluster.local"),
+            ("cluster-domain", concat!("cluster", ".local")),
             ("flannel-backend", "host-gw"),
             ("secrets-encryption", "true"),
             ("secrets-encryption-provider", "secretbox"),

@@ -16,11 +16,11 @@ use crate::{
         k3s::{
             self, Version,
             backup::{
-                FOLDER, Form, Kept, Limits, NamedLimits, name, parse_name, sort_newest_first,
-                surplus,
+                CLUSTER_DIGITS, FOLDER, Form, Kept, Limits, NamedLimits, Owner, name, parse_name,
+                sort_newest_first, surplus,
             },
             plan::SNAPSHOT,
-            servers::Datastore,
+            servers::{Datastore, lasting},
         },
         order::OrderExt as _,
         procfs::mounts::mount_of,
@@ -31,7 +31,7 @@ use crate::{
     host::facts,
     wire::{
         backup::{BackupEntry, BackupReport, FORMAT, Manifest, Packed, Volume},
-        keeper::{Finding, K3sPlan, PlannedStep},
+        keeper::{Finding, K3sPlan, Managed, PlannedStep},
     },
 };
 
@@ -95,6 +95,8 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Room that is left on the disk.
 const RESERVE: u64 = 64 << 20;
 const CONTENTS: &str = "it has the keys and secrets of the cluster";
+/// Settings that are of one machine.
+const ADDRESS: [&str; 2] = ["node-ip", "flannel-iface"];
 /// Fix where a plain backup is refused.
 const ENCRYPT: &str = "set k3s.backup_recipients to the public key of an identity that is kept elsewhere (age-keygen makes one), so that it is encrypted";
 /// File systems that keep no owner of a file, or are other machines.
@@ -107,11 +109,23 @@ const FOREIGN: [&str; 12] = [
 struct BackupPlan {
     version: Version,
     node: String,
+    cluster: String,
     data_dir: String,
     datastore: Datastore,
+    /// Settings, and those of the files alone, as in [`Manifest`].
+    settings: [Vec<String>; 2],
     /// Names in the archive, with the paths on the machine.
     files: Vec<(String, String)>,
     volumes: Vec<Volume>,
+}
+
+impl BackupPlan {
+    fn owner(&self) -> Owner<'_> {
+        Owner {
+            node: &self.node,
+            cluster: &self.cluster,
+        }
+    }
 }
 
 impl Keeper {
@@ -122,7 +136,7 @@ impl Keeper {
         let folder = wanted.to.folder();
         self.check_target(wanted)?;
         let bytes = self.system.datastore_bytes(&subject.data_dir).unwrap_or(0);
-        let file = name(&subject.node, now(), wanted.form());
+        let file = name(subject.owner(), now(), wanted.form());
         let recipients = texts(&wanted.recipients).join(" and ");
         let encrypted = match wanted.form() {
             Form::Plain => String::new(),
@@ -148,7 +162,7 @@ impl Keeper {
                 )),
                 step(format!("write {folder}/{file} (mode 600){encrypted}")),
                 step(format!(
-                    "remove all but {} backups, those older than {} days, and what is over {} together; the newest stays",
+                    "remove all but {} backups, those older than {} days, and what is over {} together; the newest stays, and the newest three at any age",
                     wanted.limits.count,
                     wanted.limits.days,
                     size(wanted.limits.bytes)
@@ -173,7 +187,9 @@ impl Keeper {
         let note = self.directory.join(LIMITS_NOTE);
         files::replace(&note, named.text().as_bytes(), files::PRIVATE)?;
         if wanted.copied_by.is_some() {
-            self.hand_over(wanted, &report.node).map_err(|error| {
+            let data_dir = self.data_dir(self.managed()?.as_ref());
+            let handed = self.hand_over(wanted, &report.node, &data_dir);
+            handed.map_err(|error| {
                 let what = format!("{} is made, but not left to the agent", report.file);
                 error.within(what)
             })?;
@@ -218,7 +234,7 @@ impl Keeper {
         // What stays is removed with the next backup.
         drop(std::fs::remove_dir_all(&work));
         let (file, bytes, manifest) = made?;
-        let removed = prune(&here, &subject.node, wanted.limits);
+        let removed = self.prune(&here, subject.owner(), wanted.limits);
         // The first of all files.
         let datastore = manifest.files.first();
         Ok(BackupReport {
@@ -262,14 +278,27 @@ impl Keeper {
         Ok(BackupPlan {
             version,
             node,
+            cluster: self.system.cluster(&data_dir),
             data_dir,
             datastore,
+            settings: self.system.lasting_settings(),
             files,
             volumes,
         })
     }
 
-    fn check_target(&self, wanted: &Backup) -> Result<()> {
+    /// Removes what is over the limits, and nothing for its age while nobody vouches for the clock.
+    /// What cannot be removed is tried again with the next backup.
+    fn prune(&self, here: &Path, owner: Owner<'_>, mut limits: Limits) -> Vec<String> {
+        if !self.system.is_clock_synchronized() {
+            limits.days = u32::MAX;
+        }
+        let gone = surplus(kept(here, Some(owner)), now(), limits).into_iter();
+        gone.filter(|name| std::fs::remove_file(here.join(name)).is_ok())
+            .collect()
+    }
+
+    pub(super) fn check_target(&self, wanted: &Backup) -> Result<()> {
         let folder = wanted.to.folder();
         self.check_folder(folder, wanted.form())?;
         let is_with_system = self.system.is_with_system(folder);
@@ -343,6 +372,7 @@ impl Keeper {
             has_room(folder, bytes.saturating_mul(2).saturating_add(RESERVE))?;
         }
         let at = now();
+        let [settings, file_settings] = subject.settings.clone();
         let work = &own.join(WORK);
         files::create_directory(work)?;
         self.system.tell("copying the datastore");
@@ -383,10 +413,12 @@ impl Keeper {
             at_ms: at.millis(),
             data_dir: subject.data_dir.clone(),
             revision,
+            settings,
+            file_settings,
             files: packed,
             volumes: subject.volumes.clone(),
         };
-        let file = name(&subject.node, at, wanted.form());
+        let file = name(subject.owner(), at, wanted.form());
         self.system.tell("packing and checking");
         let bytes = archive::write(&here.join(&file), &manifest, work, &wanted.recipients)?;
         Ok((file, bytes, manifest))
@@ -408,7 +440,7 @@ impl Keeper {
     pub(super) fn backups_in(&self, target: &Target, earlier: &[BackupEntry]) -> Vec<BackupEntry> {
         let here = self.system.path(target.folder());
         let mut found = kept(&here, None);
-        sort_newest_first(&mut found);
+        sort_newest_first(&mut found, now());
         let entries = found.into_iter().map(|kept| {
             let path = here.join(&kept.name);
             let name = match target {
@@ -473,14 +505,14 @@ pub(super) fn make_above(path: &Path) -> Result<()> {
         .map_err(|error| files::explain(format!("cannot make {}", above.display()), &error))
 }
 
-/// Backups in a directory, of that node or of any.
-pub(super) fn kept(here: &Path, wanted: Option<&str>) -> Vec<Kept> {
+/// Backups in a directory, of that owner or of any.
+pub(super) fn kept(here: &Path, wanted: Option<Owner<'_>>) -> Vec<Kept> {
     let entries = std::fs::read_dir(here).into_iter().flatten().flatten();
     let found = entries.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        let (node, at) = parse_name(&name)?;
+        let (owner, at) = parse_name(&name)?;
         let metadata = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        wanted.is_none_or(|wanted| wanted == node).then_some(())?;
+        wanted.is_none_or(|wanted| wanted == owner).then_some(())?;
         Some(Kept {
             at,
             bytes: metadata.len(),
@@ -488,14 +520,6 @@ pub(super) fn kept(here: &Path, wanted: Option<&str>) -> Vec<Kept> {
         })
     });
     found.collect()
-}
-
-/// Removes what is over the limits; what cannot be removed is tried again with the next backup.
-fn prune(here: &Path, node: &str, limits: Limits) -> Vec<String> {
-    let names = surplus(kept(here, Some(node)), now(), limits);
-    let gone = names.into_iter();
-    gone.filter(|name| std::fs::remove_file(here.join(name)).is_ok())
-        .collect()
 }
 
 impl System {
@@ -587,15 +611,34 @@ impl System {
         disk(&self.nearest(path)) == disk(&self.path("/"))
     }
 
-    /// Time of the newest backup of a node in a directory; one of a clock that was ahead counts
-    /// where there is no other.
-    pub(super) fn last_backup(&self, node: &str, target: &Target) -> Option<Wall> {
-        let (found, now) = (kept(&self.path(target.folder()), Some(node)), now());
-        let times = || found.iter().map(|kept| kept.at);
-        times()
-            .filter(|at| *at <= now)
-            .max()
-            .or_else(|| times().max())
+    /// Time of the newest backup of this machine in a directory; one of a clock that was ahead
+    /// counts where there is no other.
+    pub(super) fn last_backup(&self, note: &Managed, target: &Target) -> Option<Wall> {
+        let owner = Owner {
+            node: &note.node,
+            cluster: &self.cluster(&note.data_dir),
+        };
+        let mut found = kept(&self.path(target.folder()), Some(owner));
+        sort_newest_first(&mut found, now());
+        found.first().map(|kept| kept.at)
+    }
+
+    /// Settings that the datastore depends on, and those of them in the files of a backup.
+    fn lasting_settings(&self) -> [Vec<String>; 2] {
+        let (all, files) = (self.k3s_settings(), self.user_settings());
+        let mut of_files = lasting(|key| k3s::setting(&files, key));
+        let address = |key: &str| Some(format!("{key}: {}", k3s::setting(&files, key)?));
+        of_files.extend(ADDRESS.into_iter().filter_map(address));
+        [lasting(|key| self.k3s_value_by(&all, key)), of_files]
+    }
+
+    /// The part of the names of backups that stands for the cluster.
+    pub(super) fn cluster(&self, data_dir: &str) -> String {
+        let ca = self.path(&format!("{data_dir}/server/tls/server-ca.crt"));
+        let sum = files::sum(&ca).ok().flatten();
+        let mut digits = sum.map_or_else(String::new, |sum| sum.sha256);
+        digits.truncate(CLUSTER_DIGITS);
+        digits
     }
 
     /// Kind of the file system that has `path`, or will.

@@ -9,14 +9,14 @@ use std::{
 };
 
 use super::{
-    super::{Keeper, system::System},
+    super::{Keeper, now, system::System},
     Backup, archive,
     backup::{has_room, kept},
     connect::open_to,
 };
 use crate::{
     core::k3s::{
-        backup::{ENCRYPTED, Kept, sort_newest_first},
+        backup::{ENCRYPTED, Kept, Owner, sort_newest_first},
         copies::{SPOOL, SPOOLED_MAX},
     },
     error::{Error, Result},
@@ -31,15 +31,26 @@ const BYTES_MAX: u64 = 5 << 30;
 impl Keeper {
     /// Leaves the newest encrypted backups of a node to the agent where they are to be copied, and
     /// nothing where not. It costs a look at two directories while nothing is new.
-    pub(super) fn hand_over(&self, wanted: &Backup, node: &str) -> Result<()> {
+    pub(super) fn hand_over(&self, wanted: &Backup, node: &str, data_dir: &str) -> Result<()> {
         let spool = self.system.path(SPOOL);
         let Some(group) = wanted.copied_by else {
             return remove(&spool);
         };
         let here = self.system.path(wanted.to.folder());
-        let mut backups = kept(&here, Some(node));
+        // A disk that is away, or broken, shows none of the backups that are on it.
+        if self.check_target(wanted).is_err() || std::fs::read_dir(&here).is_err() {
+            return Ok(());
+        }
+        let cluster = self.system.cluster(data_dir);
+        let mut backups = kept(
+            &here,
+            Some(Owner {
+                node,
+                cluster: &cluster,
+            }),
+        );
         backups.retain(|kept| kept.name.ends_with(ENCRYPTED));
-        sort_newest_first(&mut backups);
+        sort_newest_first(&mut backups, now());
         backups.truncate(SPOOLED_MAX);
         self.system.make_spool(group)?;
         let there = kept(&spool, None);

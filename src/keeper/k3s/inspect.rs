@@ -194,16 +194,14 @@ impl System {
             .filter_map(|address| address.parse().ok())
             .collect();
         let own = || network::all_addresses(self.root()).unwrap_or_default();
-        // Without a setting k3s takes one of version 4; of version 6 every home network has public
-        // ones, behind its router.
-        let found = if fixed.is_empty() {
-            own()
-        } else {
-            fixed.clone()
-        };
+        let is_set = !fixed.is_empty();
+        let found = if is_set { fixed } else { own() };
+        // Without a setting k3s takes one of version 4 where there is one; of version 6 every home
+        // network has public ones, behind its router.
+        let mut others = found.iter().filter(|it| it.is_ipv4() && !it.is_loopback());
+        let is_any = is_set || others.next().is_none();
         let is_public = |address: &IpAddr| {
-            let is_judged = address.is_ipv4() || !fixed.is_empty();
-            is_judged && Class::of(*address) == Class::Public
+            (is_any || address.is_ipv4()) && Class::of(*address) == Class::Public
         };
         let address = found.into_iter().find(is_public)?;
         let (tcp, more) = match options.role() {
@@ -228,7 +226,7 @@ impl System {
         there.unwrap_or_else(|| Path::new("/")).to_owned()
     }
 
-    fn is_noexec(&self, path: &str) -> bool {
+    pub(super) fn is_noexec(&self, path: &str) -> bool {
         statvfs(&self.nearest(path)).is_ok_and(|found| found.flags().contains(FsFlags::ST_NOEXEC))
     }
 

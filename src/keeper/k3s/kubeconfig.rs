@@ -43,11 +43,18 @@ impl Keeper {
             "Made by pipeops-agent k3s kubeconfig; the token ends after {} h.",
             wanted.hours
         );
+        let server = wanted.server.as_deref().map(|server| {
+            let address = server.strip_prefix("https://").unwrap_or(server);
+            match address.trim_end_matches('/') {
+                path if path.contains('/') => server.to_owned(),
+                host => self.system.server_at(host),
+            }
+        });
         let credential = Credential {
             namespace: NAMESPACE,
             account: ACCOUNT,
             lifetime: &format!("{}h", wanted.hours),
-            server: wanted.server.as_deref(),
+            server: server.as_deref(),
             note: &note,
         };
         self.credential(&credential, cannot)

@@ -557,6 +557,11 @@ impl Keeper {
         self.check_processor(source)?;
         let argv = [binary.path.as_str(), "--version"];
         let said = exec::run(self.system.root(), &argv, Limits::SHORT).map_err(|error| {
+            if self.system.is_noexec(&binary.path) {
+                let what = "this k3s cannot be tried: the keeper's directory is mounted noexec";
+                let fix = "mount it without noexec meanwhile: sudo mount -o remount,exec /var; or set keeper.state_dir to another disk";
+                return error.within(what).fix(fix);
+            }
             error.within("this k3s does not run on this machine: is it for another processor?")
         })?;
         let version = k3s::version_in(&said.output).ok_or_else(|| {

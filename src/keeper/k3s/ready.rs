@@ -159,7 +159,8 @@ impl System {
         if !is_bare && found.is_some_and(|found| found.port.is_some()) {
             return format!("https://{address}");
         }
-        format!("https://{}:{}", bracketed(address), port.trim())
+        let host = bracketed(address.trim_matches(['[', ']']));
+        format!("https://{host}:{}", port.trim())
     }
 
     /// The settings `bind-address` and `https-listen-port`.
@@ -178,6 +179,15 @@ impl System {
             Some(service) => service.value(flag, variable, &settings),
             None => k3s::setting(&settings, flag),
         }
+    }
+
+    /// The same by these files of its settings. A flag without a value is on.
+    pub(super) fn k3s_value_by(&self, settings: &[String], flag: &str) -> Option<String> {
+        let Some(service) = self.service_of_k3s() else {
+            return k3s::setting(settings, flag);
+        };
+        let value = service.value(flag, "", settings);
+        value.or_else(|| service.has(flag).then(|| "true".to_owned()))
     }
 
     fn service_of_k3s(&self) -> Option<Service> {

@@ -22,7 +22,7 @@ use crate::{
             backup::{Origin, refusal},
             data,
             plan::{self, Content, SNAPSHOT, SettingsFile},
-            servers::Datastore,
+            servers::{Datastore, lasting},
             step::{Replaced, Staged, Step},
         },
         order::OrderExt as _,
@@ -30,10 +30,10 @@ use crate::{
     },
     error::{Error, Result},
     files::{self, age::DecryptionKey},
-    host::facts,
+    host::{facts, network},
     wire::{
         backup::{Manifest, Packed},
-        keeper::{Act, Done, K3sPlan, Managed, Record},
+        keeper::{Act, Done, Finding, K3sPlan, Managed, Record},
     },
 };
 
@@ -58,6 +58,8 @@ impl Restore {
     }
 }
 
+/// Finding that the datastore depends on other settings than k3s would have here.
+const SETTINGS: &str = "restore.settings";
 /// Finding that nobody knows how many servers there are.
 const UNCOUNTED: &str = "restore.servers";
 /// Longest text that goes through the journal, as everywhere in the keeper.
@@ -82,10 +84,12 @@ impl Keeper {
         let target = self.target(&wanted.ignored)?;
         let manifest = archive::unpack(&wanted.file, None, wanted.means())?;
         target.judge(&manifest)?;
+        self.check_lasting(&manifest, &wanted.ignored)?;
+        let volumes = manifest.volumes.iter().map(not_in_it);
         let steps = self.restore_steps(wanted, &target, &manifest, named(&manifest))?;
         Ok(K3sPlan {
             does: sentence(&manifest),
-            warned: manifest.volumes.iter().map(not_in_it).collect(),
+            warned: self.foreign_addresses(&manifest).chain(volumes).collect(),
             steps: describe::steps(&steps),
             bytes: bytes_of(&manifest),
             undo: format!(
@@ -102,7 +106,9 @@ impl Keeper {
         let journal = self.open()?;
         self.settle(&journal)?;
         let target = self.target(&wanted.ignored)?;
-        target.judge(&archive::manifest(&wanted.file, &wanted.identities)?)?;
+        let manifest = archive::manifest(&wanted.file, &wanted.identities)?;
+        target.judge(&manifest)?;
+        self.check_lasting(&manifest, &wanted.ignored)?;
         let unpacked = self.system.path(&data::unpacked(&target.note.data_dir));
         let read = self
             .unpack(wanted, &target, &unpacked)
@@ -172,6 +178,66 @@ impl Keeper {
         Err(cannot
             .why("the API does not say how many servers the cluster has, and a restore ends the etcd of all but one")
             .fix(format!("start k3s, so that it answers: sudo pipeops-agent k3s status; or, if this is the only server, or the others are gone for good: --ignore {UNCOUNTED}")))
+    }
+
+    /// Files of k3s' settings that a restore leaves here.
+    fn staying_settings(&self, manifest: &Manifest) -> Vec<String> {
+        let is_replaced = |path: &str| {
+            let mut names = manifest.files.iter().map(|file| file.name.as_str());
+            path != k3s::DROP_IN && names.any(|name| path.strip_prefix('/') == Some(name))
+        };
+        let files = self.system.settings_files().into_iter();
+        files
+            .filter(|path| !is_replaced(path))
+            .filter_map(|path| self.system.text(&path))
+            .collect()
+    }
+
+    /// Refuses a datastore that depends on other settings than k3s will have here.
+    fn check_lasting(&self, manifest: &Manifest, ignored: &[String]) -> Result<()> {
+        let stay = self.staying_settings(manifest);
+        let of_files = |key: &str| {
+            let mut lines = manifest.file_settings.iter();
+            let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+            value.map(str::to_owned)
+        };
+        let then = lasting(|key| {
+            self.system
+                .k3s_value_by(&stay, key)
+                .or_else(|| of_files(key))
+        });
+        // Backups of earlier versions say nothing.
+        let mut wanted = manifest.settings.iter();
+        let differs = wanted.find(|line| !then.contains(line));
+        match differs.filter(|_| !ignored.iter().any(|id| id == SETTINGS)) {
+            None => Ok(()),
+            Some(line) => Err(Error::new("the backup cannot be restored here")
+                .why(format!("its cluster has {line}, and k3s here would not, so that it could not use the datastore"))
+                .fix(format!(
+                    "write that line into /etc/rancher/k3s/config.yaml.d/60-restored.yaml, which the restore leaves there, and take other values of it from the command line of k3s; or, if it is meant: --ignore {SETTINGS}"
+                ))),
+        }
+    }
+
+    /// Findings about addresses of another machine in the settings of a backup.
+    fn foreign_addresses(&self, manifest: &Manifest) -> impl Iterator<Item = Finding> {
+        let stay = self.staying_settings(manifest);
+        let own = network::all_addresses(self.system.root()).unwrap_or_default();
+        manifest.file_settings.iter().filter_map(move |line| {
+            let (key, value) = line.split_once(": ")?;
+            let mut values = value.split(',');
+            let is_here = match key {
+                "node-ip" => values.any(|it| it.parse().is_ok_and(|it| own.contains(&it))),
+                "flannel-iface" => self.system.is_there(&format!("/sys/class/net/{value}")),
+                _ => true,
+            };
+            let is_foreign = !is_here && self.system.k3s_value_by(&stay, key).is_none();
+            is_foreign.then(|| Finding {
+                id: "restore.address".to_owned(),
+                what: format!("the backup has {line}, which this machine has not: k3s may not start with it"),
+                fix: format!("write the {key} of this machine into /etc/rancher/k3s/config.yaml.d/60-restored.yaml, which the restore leaves there"),
+            })
+        })
     }
 
     /// Writes the files of the archive beside those that they replace.

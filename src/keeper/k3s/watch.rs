@@ -186,7 +186,7 @@ impl Keeper {
         let is_mended = done.is_some_and(|outcome| outcome == Outcome::Done.as_str());
         self.leave(&state, &note, &watch_state, (folder, is_mended))?;
         if let Some((_, Ok(backup))) = backups {
-            self.hand_over(backup, &note.node)?;
+            self.hand_over(backup, &note.node, &note.data_dir)?;
         }
         Ok(repaired)
     }
@@ -224,7 +224,7 @@ impl Keeper {
         let every = wanted.map(|(every, _)| *every);
         // Without settings there is no backup either.
         let target = wanted.and_then(|(_, wanted)| Some(&wanted.as_ref().ok()?.to));
-        let last = || self.system.last_backup(&note.node, target?);
+        let last = || self.system.last_backup(note, target?);
         let next = every.and_then(|every| {
             let managed = std::fs::metadata(self.directory.join(NOTE)).ok()?;
             let managed = Wall::from_millis(managed.mtime().saturating_mul(1000));
@@ -823,7 +823,7 @@ impl System {
     }
 
     /// Returns whether systemd or chrony says so; other time services do not tell.
-    fn is_clock_synchronized(&self) -> bool {
+    pub(super) fn is_clock_synchronized(&self) -> bool {
         let said = |argv: &[&str]| {
             let ended = exec::run(self.root(), argv, Limits::SHORT);
             ended.map_or_else(|_| String::new(), |ended| ended.output)

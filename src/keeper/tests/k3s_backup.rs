@@ -406,7 +406,7 @@ fn an_encrypted_backup_is_read_with_an_identity_and_shows_nothing_without() {
         .unwrap();
     assert_eq!(report.recipients, [OTHER, RECIPIENT]);
     let file = tree.root().join(report.file.trim_start_matches('/'));
-    assert!(report.file.ends_with("Z.tar.gz.age"), "{report:?}");
+    assert!(report.file.ends_with(".tar.gz.age"), "{report:?}");
     let folder = std::fs::read_dir(file.parent().unwrap()).unwrap();
     assert_eq!(folder.count(), 1, "nothing plain is left");
     let bytes = std::fs::read(&file).unwrap();
@@ -450,6 +450,14 @@ fn an_encrypted_backup_is_read_with_an_identity_and_shows_nothing_without() {
     assert_same(&tree.snapshot(), &after, "refused");
     assert_eq!(with(&file, IDENTITY).unwrap().outcome, "done");
     assert_eq!(words(&tree), ["first"]);
+}
+
+/// The name of a backup with another time in it.
+fn dated(file: &Path, time: &str) -> PathBuf {
+    let name = file.file_name().unwrap().to_str().unwrap();
+    let (node, rest) = name.split_at("k3s-box-".len());
+    let (_, rest) = rest.split_at(time.len());
+    file.with_file_name(format!("{node}{time}{rest}"))
 }
 
 /// Names in the agent's directory.
@@ -498,7 +506,7 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
 
     // The newest three, also of those before; a plain file with such a name is refused.
     for day in 1..5 {
-        let older = original.with_file_name(format!("k3s-box-2020010{day}T000000Z.tar.gz.age"));
+        let older = dated(&original, &format!("2020010{day}T000000Z"));
         std::fs::copy(&original, older).unwrap();
     }
     let keeper = tree.keeper();
@@ -509,21 +517,28 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
         names[0].contains("20200103") || names[0].contains("20200104"),
         "{names:?}"
     );
-    let false_name = original.with_file_name("k3s-box-20990101T000000Z.tar.gz.age");
-    tree.put(
-        "var/backups/pipeops/k3s-box-20990101T000000Z.tar.gz.age",
-        "plain",
-        0o600,
-    );
+    let folder = original.parent().unwrap();
+    let aside = tree.root().join("aside");
+    std::fs::rename(folder, &aside).unwrap();
+    let false_name = dated(&original, "20200105T000000Z");
+    make(folder);
+    crate::files::replace(&false_name, b"plain", 0o600).unwrap();
     let refused = keeper.k3s_backup(&copied).unwrap_err();
     assert!(refused.sentence().contains("is none"), "{refused}");
-    assert!(handed(&tree).iter().all(|name| !name.contains("2099")));
-    std::fs::remove_file(false_name).unwrap();
+    assert!(handed(&tree).iter().all(|name| !name.contains("20200105")));
+    std::fs::remove_dir_all(folder).unwrap();
+    std::fs::rename(&aside, folder).unwrap();
+    // One of a clock that was ahead is not the newest, and one of another cluster is not this one's.
+    std::fs::copy(&original, dated(&original, "20990101T000000Z")).unwrap();
+    let (dated_name, _) = name.rsplit_once('-').unwrap();
+    let other = format!("{dated_name}-0a0a0a0a.tar.gz.age");
+    std::fs::copy(&original, original.with_file_name(other)).unwrap();
 
     // Each look of the watch sees to it, and takes it back when the setting goes.
     std::fs::remove_dir_all(&spool).unwrap();
-    let look = |copied_by| {
+    let look = |copied_by, to| {
         let backup = Backup {
+            to,
             copied_by,
             ..copied.clone()
         };
@@ -536,9 +551,22 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
         };
         keeper.k3s_watch_once(&wanted).unwrap();
     };
-    look(Some(group));
-    assert_eq!(handed(&tree).len(), 3);
-    look(None);
+    look(Some(group), Target::Usual);
+    let names = handed(&tree);
+    assert_eq!(names.len(), 3);
+    assert!(
+        names
+            .iter()
+            .all(|name| !name.contains("2099") && !name.contains("0a0a0a0a"))
+    );
+    // Nothing is taken back while the disk is away, or cannot be read.
+    make(&tree.root().join("mnt/usb"));
+    look(Some(group), Target::Disk("/mnt/usb".to_owned()));
+    assert_eq!(handed(&tree), names);
+    std::fs::rename(folder, &aside).unwrap();
+    look(Some(group), Target::Usual);
+    assert_eq!(handed(&tree), names);
+    look(None, Target::Usual);
     assert!(!spool.exists());
 }
 
@@ -548,8 +576,8 @@ fn the_schedule_leaves_what_a_person_kept() {
     let folder = tree.root().join("var/backups/pipeops");
     let first = backup(&tree);
     for minute in 10..18 {
-        let name = format!("k3s-box-20990101T00{minute}00Z.tar.gz");
-        std::fs::copy(&first, folder.join(name)).unwrap();
+        let ahead = dated(&first, &format!("20990101T00{minute}00Z"));
+        std::fs::copy(&first, ahead).unwrap();
     }
     std::fs::remove_file(first).unwrap();
     let count = || std::fs::read_dir(&folder).unwrap().count();
@@ -585,15 +613,110 @@ fn the_schedule_leaves_what_a_person_kept() {
 #[test]
 fn plain_and_encrypted_backups_are_thinned_together() {
     let tree = cluster(good());
-    let folder = tree.root().join("var/backups/pipeops");
-    backup(&tree);
-    let first = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap();
+    let first = backup(&tree);
     for day in 1..4 {
-        let older = folder.join(format!("k3s-box-2001010{day}T000000Z.tar.gz"));
-        std::fs::copy(first.path(), older).unwrap();
+        std::fs::copy(&first, dated(&first, &format!("2001010{day}T000000Z"))).unwrap();
     }
+    // Those of a cluster whose node has the same name.
+    for day in 1..4 {
+        let other = format!("k3s-box-2001010{day}T000000Z-0a0a0a0a.tar.gz");
+        std::fs::copy(&first, first.with_file_name(other)).unwrap();
+    }
+    std::fs::remove_file(&first).unwrap();
     let report = tree.keeper().k3s_backup(&encrypted(&[RECIPIENT])).unwrap();
-    assert_eq!(report.removed.len(), 3, "too old: {report:?}");
+    assert_eq!(report.removed.len(), 2, "too many: {report:?}");
+    assert!(report.removed.iter().all(|name| !name.contains("0a0a0a0a")));
+    assert_eq!(tree.keeper().k3s_status(None).unwrap().backups.len(), 5);
+}
+
+#[test]
+fn age_removes_backups_but_the_newest_three_and_only_by_a_clock_that_is_synchronized() {
+    for (is_synchronized, removed) in [("no", 0), ("yes", 2)] {
+        let tree = cluster(good().program("timedatectl", &format!("echo {is_synchronized}")));
+        let first = backup(&tree);
+        for day in 1..5 {
+            std::fs::copy(&first, dated(&first, &format!("2001010{day}T000000Z"))).unwrap();
+        }
+        std::fs::remove_file(&first).unwrap();
+        let many = Backup {
+            limits: Limits {
+                count: 9,
+                ..wanted().limits
+            },
+            ..wanted()
+        };
+        let report = tree.keeper().k3s_backup(&many).unwrap();
+        assert_eq!(
+            report.removed.len(),
+            removed,
+            "{is_synchronized}: {report:?}"
+        );
+    }
+}
+
+#[test]
+fn a_datastore_goes_to_no_k3s_with_other_settings_than_it_depends_on() {
+    let tree = cluster(good());
+    let drop_in = "etc/rancher/k3s/config.yaml.d/50-pipeops-agent.yaml";
+    let own = tree.read(drop_in).unwrap();
+    // As of a server that joined: they are in no file that a restore brings.
+    tree.put(drop_in, &format!("{own}secrets-encryption: true\n"), 0o600);
+    tree.put(
+        "etc/rancher/k3s/config.yaml",
+        "cluster-cidr: 10.50.0.0/16\nnode-ip: 192.0.2.77\nflannel-iface: eth7\n",
+        0o600,
+    );
+    let file = backup(&tree);
+    let plan = || tree.keeper().k3s_restore_plan(&from(&file));
+    let warned = plan().unwrap().warned;
+    let addresses = warned.iter().filter(|it| it.id == "restore.address");
+    assert_eq!(addresses.count(), 2, "{warned:?}");
+
+    // A new machine.
+    tree.put(drop_in, &own, 0o600);
+    std::fs::remove_file(tree.root().join("etc/rancher/k3s/config.yaml")).unwrap();
+    let before = tree.snapshot();
+    for refused in [plan().unwrap_err(), restore(&tree, &file).unwrap_err()] {
+        assert!(
+            refused.sentence().contains("secrets-encryption: true"),
+            "{refused}"
+        );
+        assert!(refused.fix.unwrap().contains("60-restored.yaml"));
+    }
+    assert_same(&tree.snapshot(), &before, "refused");
+    let ignoring = Restore {
+        ignored: vec!["restore.settings".to_owned()],
+        ..from(&file)
+    };
+    assert!(tree.keeper().k3s_restore_plan(&ignoring).is_ok());
+    let more = "etc/rancher/k3s/config.yaml.d/60-restored.yaml";
+    tree.put(
+        more,
+        "secrets-encryption: true\nnode-ip: 192.0.2.8\n",
+        0o600,
+    );
+    let warned = plan().unwrap().warned;
+    let addresses: Vec<_> = warned
+        .iter()
+        .filter(|it| it.id == "restore.address")
+        .collect();
+    assert!(
+        addresses.len() == 1 && addresses[0].what.contains("eth7"),
+        "{warned:?}"
+    );
+    tree.put(
+        more,
+        "secrets-encryption: true\ncluster-cidr: 10.60.0.0/16\n",
+        0o600,
+    );
+    assert!(
+        plan()
+            .unwrap_err()
+            .sentence()
+            .contains("cluster-cidr: 10.50.0.0/16")
+    );
+    tree.put(more, "secrets-encryption: true\n", 0o600);
+    assert_eq!(restore(&tree, &file).unwrap().outcome, "done");
 }
 
 #[test]

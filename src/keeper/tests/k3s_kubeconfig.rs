@@ -41,12 +41,17 @@ fn a_kubeconfig_for_looking_has_a_token_that_ends_and_not_the_administrators() {
         "{text}"
     );
     assert!(!text.contains("admin"), "{text}");
-    let elsewhere = view(Some("https://192.0.2.10:6443"));
-    let text = tree.keeper().k3s_view(&elsewhere).unwrap();
-    assert!(
-        text.contains("server: \"https://192.0.2.10:6443\""),
-        "{text}"
-    );
+    let at = |server| tree.keeper().k3s_view(&view(Some(server))).unwrap();
+    for (given, wanted) in [
+        ("https://192.0.2.10:443", "https://192.0.2.10:443"),
+        ("https://192.0.2.10/", "https://192.0.2.10:6443"),
+        ("https://[2001:db8::1]", "https://[2001:db8::1]:6443"),
+        ("https://k8s.example/box", "https://k8s.example/box"),
+    ] {
+        let text = at(given);
+        assert!(text.contains(&format!("server: \"{wanted}\"")), "{text}");
+    }
+    let text = at("https://192.0.2.10:6443");
     assert!(
         text.contains("certificate-authority-data: \"Q0E=\""),
         "{text}"

@@ -14,7 +14,7 @@ use crate::{
         format::size,
         health::Severity,
         k3s::{
-            backup::{ENCRYPTED, Kept, Limits, parse_name, sort_newest_first, surplus},
+            backup::{ENCRYPTED, Kept, Limits, Owner, parse_name, sort_newest_first, surplus},
             copies,
         },
         s3::Signer,
@@ -76,8 +76,8 @@ pub async fn run(uploader: &Uploader) {
     let started = uploader.now().0;
     let mut copied: Option<(Vec<Kept>, Mono)> = None;
     loop {
-        let here = spooled(uploader.spool.clone()).await;
-        let now = uploader.now().0;
+        let (now, wall) = uploader.now();
+        let here = spooled(uploader.spool.clone(), wall).await;
         let is_fresh = copied
             .as_ref()
             .is_some_and(|(before, at)| *before == here && now.since(*at) < LIST_EVERY);
@@ -96,8 +96,8 @@ pub async fn run(uploader: &Uploader) {
     }
 }
 
-/// Backups that root left, of the node of the newest.
-async fn spooled(spool: PathBuf) -> Vec<Kept> {
+/// Backups that root left, of the owner of the newest.
+async fn spooled(spool: PathBuf, now: Wall) -> Vec<Kept> {
     let read = move || {
         let entries = std::fs::read_dir(&spool).into_iter().flatten().flatten();
         let found = entries.take(FILES_MAX).filter_map(|entry| {
@@ -113,17 +113,15 @@ async fn spooled(spool: PathBuf) -> Vec<Kept> {
         found.collect::<Vec<_>>()
     };
     let mut found = executor::unblock(read).await;
-    sort_newest_first(&mut found);
-    if let Some(node) = node_of(&found).map(str::to_owned) {
-        found.retain(|kept| parse_name(&kept.name).is_some_and(|(of, _)| of == node));
+    sort_newest_first(&mut found, now);
+    if let Some(newest) = found.first().map(|kept| kept.name.clone()) {
+        found.retain(|kept| owner_of(&kept.name) == owner_of(&newest));
     }
     found
 }
 
-/// Node of the newest of these backups.
-fn node_of(backups: &[Kept]) -> Option<&str> {
-    let (node, _) = parse_name(&backups.first()?.name)?;
-    Some(node)
+fn owner_of(name: &str) -> Owner<'_> {
+    parse_name(name).unwrap_or_default().0
 }
 
 impl Uploader {
@@ -136,7 +134,11 @@ impl Uploader {
     async fn pass(&self, here: &[Kept]) -> Result<()> {
         let signer = (self.signer)().await?;
         let there = self.list(here, &signer).await?;
+        // By now the server has compared the clock: it refuses one that is a quarter of an hour off.
         let missing = copies::missing(here, &there, self.now().1, Limits::USUAL);
+        let mut whole = copies::whole(here, &there);
+        let outdated = copies::outdated(&missing, whole.clone(), self.now().1, Limits::USUAL);
+        let mut keeps_all = self.remove(outdated, &mut whole, &signer).await?;
         for kept in &missing {
             let doing = format!("copying {} ({})", kept.name, size(kept.bytes));
             log::info!("k3s: {doing} to {}", self.store.url);
@@ -156,7 +158,7 @@ impl Uploader {
             [] => there,
             _ => self.list(here, &signer).await?,
         };
-        let mut whole = copies::whole(here, &there);
+        whole = copies::whole(here, &there);
         let is_there = |kept: &&Kept| !whole.iter().any(|object| object.name == kept.name);
         if let Some(lost) = missing.iter().find(is_there) {
             let found = there.iter().find(|object| object.name == lost.name);
@@ -172,19 +174,12 @@ impl Uploader {
             let error = Error::new(format!("backups are not copied to {}", self.store.url));
             return Err(error.why(why).retry(Retry::Soon));
         }
-        let mut keeps_all = false;
-        for name in surplus(whole.clone(), self.now().1, Limits::USUAL) {
-            match self.store.remove(&name, self.caller(&signer)).await? {
-                Removal::Done => whole.retain(|object| object.name != name),
-                Removal::Forbidden => {
-                    keeps_all = true;
-                    break;
-                }
-            }
-        }
+        let surplus = surplus(whole.clone(), self.now().1, Limits::USUAL);
+        keeps_all |= self.remove(surplus, &mut whole, &signer).await?;
         let checked = self.now().1;
+        sort_newest_first(&mut whole, checked);
         self.view(|view| {
-            view.newest = whole.iter().max_by_key(|kept| kept.at.millis()).cloned();
+            view.newest = whole.first().cloned();
             view.count = whole.len();
             view.bytes = whole.iter().map(|kept| kept.bytes).sum();
             view.keeps_all = keeps_all;
@@ -195,14 +190,32 @@ impl Uploader {
         Ok(())
     }
 
-    /// Copies of the node of these backups.
+    /// Removes copies; true: the server lets none be removed.
+    async fn remove(
+        &self,
+        names: Vec<String>,
+        whole: &mut Vec<Kept>,
+        signer: &Signer,
+    ) -> Result<bool> {
+        for name in names {
+            match self.store.remove(&name, self.caller(signer)).await? {
+                Removal::Done => whole.retain(|object| object.name != name),
+                Removal::Forbidden => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Copies of the owner of these backups.
     async fn list(&self, here: &[Kept], signer: &Signer) -> Result<Vec<Kept>> {
-        let node = node_of(here).unwrap_or_default();
-        let beginning = copies::beginning(node);
+        let owner = here
+            .first()
+            .map_or_else(Owner::default, |kept| owner_of(&kept.name));
+        let beginning = copies::beginning(owner.node);
         let listed = self.store.list(&beginning, self.caller(signer)).await?;
         let own = listed.into_iter().filter_map(|(name, bytes)| {
             let (of, at) = parse_name(&name)?;
-            (of == node).then(|| Kept {
+            (of == owner).then(|| Kept {
                 at,
                 bytes,
                 name: name.clone(),
@@ -244,13 +257,16 @@ impl Uploader {
             self.shared_state.clear(MISSING);
             return;
         };
-        let age = here.first().map(|newest| {
-            let age = self.now().1.millis().saturating_sub(newest.at.millis());
-            Duration::from_millis(u64::try_from(age).unwrap_or(0))
-        });
+        let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        let now = self.now().1.millis();
+        let age = here
+            .first()
+            .map(|newest| now.saturating_sub(newest.at.millis()));
+        // One of a clock that was ahead says nothing about today.
+        let fine = -ms(LATE)..=ms(every.saturating_mul(2) + LATE);
         let why = match age {
             None if up > LATE => "root has left no encrypted backup to copy".to_owned(),
-            Some(age) if age > every.saturating_mul(2) + LATE => {
+            Some(age) if !fine.contains(&age) => {
                 let at = here.first().map(|newest| newest.at.rfc3339());
                 format!(
                     "the newest backup to copy is from {}",
