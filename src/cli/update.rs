@@ -175,6 +175,18 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         keeper.update_list_seen(sequence, &release.list)?;
         note = keeper.update_note()?;
     }
+    let choice = choose(&release.list, args, &loaded, &note)?;
+    if args.has("check") || choice != Choice::Install {
+        return Ok(print(&release.list, &choice, &note, (args, output)));
+    }
+    if let Some(expired) = release.list.expired(clock::now().wall) {
+        output.note(&expired);
+    }
+    install(&release, args, output)
+}
+
+/// Decides whether this machine installs the release of a list.
+fn choose(list: &List, args: &Args, loaded: &Loaded, note: &UpdateNote) -> Result<Choice> {
     let versions = |texts: &[String]| -> Vec<Version> {
         texts.iter().filter_map(|text| text.parse().ok()).collect()
     };
@@ -195,14 +207,7 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     } else {
         Trigger::ByHand
     };
-    let choice = release.list.choose(&machine, occasion);
-    if args.has("check") || choice != Choice::Install {
-        return Ok(print(&release.list, &choice, &note, (args, output)));
-    }
-    if let Some(expired) = release.list.expired(machine.now) {
-        output.note(&expired);
-    }
-    install(&release, args, output)
+    Ok(list.choose(&machine, occasion))
 }
 
 /// Prints what is known of the last update and of the one that is under way, also where no release

@@ -61,8 +61,8 @@ pub const MANAGER: &str = "pipeops-apps";
 /// stands in the record alone, which no other account reads.
 pub const NONCE: &str = "pipeops.io/created-by";
 
-/// Returns whether a name can be that of an app: a DNS label of 40 characters at most, because Secrets
-/// are named by it.
+/// Returns whether a name can be that of an app: a DNS label of 40 characters at most, because
+/// Secrets are named by it.
 pub fn is_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=40).contains(&name.len())

@@ -242,7 +242,8 @@ impl WatchState {
         self.is_unchecked = true;
     }
 
-    /// Returns whether this run is to check the datastore, of a k3s that is Ready: once, and where it is damaged each hour, until somebody has restored it.
+    /// Returns whether this run is to check the datastore, of a k3s that is Ready: once, and where
+    /// it is damaged each hour, until somebody has restored it.
     pub fn is_check_due(&self, now: Now) -> bool {
         let ago = seconds(now).saturating_sub(self.checked_s);
         self.is_unchecked || (self.damage.is_some() && ago >= COUNT_EVERY_S)
@@ -347,8 +348,8 @@ impl WatchState {
         }
     }
 
-    /// Records the certificates that a restart of k3s did not renew, by their ends: k3s did not make
-    /// them, or makes them no longer, and another restart would do as little. One more is tried
+    /// Records the certificates that a restart of k3s did not renew, by their ends: k3s did not
+    /// make them, or makes them no longer, and another restart would do as little. One more is tried
     /// once they have ended: a worker has a certificate of its server, which renews it at its own
     /// restart.
     pub fn record_unrenewed(&mut self, ends: impl Iterator<Item = Wall>, now: Wall) {

@@ -99,7 +99,8 @@ impl Keeper {
     }
 
     /// Records that this list was accepted: an older one is refused from now on, and what it
-    /// withdraws is withdrawn until a newer one is accepted. `sequence` is 0 where the list says nothing about the order.
+    /// withdraws is withdrawn until a newer one is accepted. `sequence` is 0 where the list says
+    /// nothing about the order.
     pub fn update_list_seen(&self, sequence: u64, list: &List) -> Result<()> {
         let mut note = self.update_note()?;
         let sequence = signed::remembered(sequence, now());

@@ -152,7 +152,8 @@ impl Account {
         })
     }
 
-    /// Error of an account that lacks rights, with the fix that grants them; `None`: another failure.
+    /// Error of an account that lacks rights, with the fix that grants them; `None`: another
+    /// failure.
     pub fn missing_rights(&self, namespace: &str, error: &Refusal) -> Option<Error> {
         let Refusal::Refused {
             status,
