@@ -471,20 +471,22 @@ fn handed(tree: &Tree) -> Vec<String> {
     names
 }
 
-#[test]
-fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() {
-    let tree = cluster(good());
-    let group = nix::unistd::getegid().as_raw();
-    let copied = Backup {
-        copied_by: Some(group),
+/// A backup that the agent copies on, with more places than there will be backups.
+fn copied() -> Backup {
+    Backup {
+        copied_by: Some(nix::unistd::getegid().as_raw()),
         limits: Limits {
-            // More than there will be.
             count: 20,
             days: 36_500,
             bytes: 1 << 30,
         },
         ..encrypted(&[RECIPIENT])
-    };
+    }
+}
+
+#[test]
+fn only_encrypted_backups_are_left_to_the_agent() {
+    let (tree, copied) = (cluster(good()), copied());
     backup(&tree);
     let report = tree.keeper().k3s_backup(&copied).unwrap();
     let name = report.file.rsplit('/').next().unwrap().to_owned();
@@ -526,8 +528,22 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
     let refused = keeper.k3s_backup(&copied).unwrap_err();
     assert!(refused.sentence().contains("is none"), "{refused}");
     assert!(handed(&tree).iter().all(|name| !name.contains("20200105")));
-    std::fs::remove_dir_all(folder).unwrap();
-    std::fs::rename(&aside, folder).unwrap();
+}
+
+#[test]
+fn backups_are_left_to_the_agent_only_while_it_copies_them() {
+    let (tree, copied) = (cluster(good()), copied());
+    let (keeper, group) = (tree.keeper(), copied.copied_by);
+    let report = keeper.k3s_backup(&copied).unwrap();
+    let name = report.file.rsplit('/').next().unwrap();
+    let original = tree.root().join(report.file.trim_start_matches('/'));
+    let folder = original.parent().unwrap();
+    let aside = tree.root().join("aside");
+    let spool = tree.root().join("var/spool/pipeops-k3s");
+    for day in 1..5 {
+        let older = dated(&original, &format!("2020010{day}T000000Z"));
+        std::fs::copy(&original, older).unwrap();
+    }
     // One of a clock that was ahead is not the newest, and one of another cluster is not this one's.
     std::fs::copy(&original, dated(&original, "20990101T000000Z")).unwrap();
     let (dated_name, _) = name.rsplit_once('-').unwrap();
@@ -546,12 +562,12 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
             repairs: false,
             window: None,
             backups: Some((Duration::from_hours(24), Ok(backup))),
-            group: Some(group),
+            group,
             built: Wall::default(),
         };
         keeper.k3s_watch_once(&wanted).unwrap();
     };
-    look(Some(group), Target::Usual);
+    look(group, Target::Usual);
     let names = handed(&tree);
     assert_eq!(names.len(), 3);
     assert!(
@@ -561,10 +577,10 @@ fn only_encrypted_backups_are_left_to_the_agent_and_only_while_it_copies_them() 
     );
     // Nothing is taken back while the disk is away, or cannot be read.
     make(&tree.root().join("mnt/usb"));
-    look(Some(group), Target::Disk("/mnt/usb".to_owned()));
+    look(group, Target::Disk("/mnt/usb".to_owned()));
     assert_eq!(handed(&tree), names);
     std::fs::rename(folder, &aside).unwrap();
-    look(Some(group), Target::Usual);
+    look(group, Target::Usual);
     assert_eq!(handed(&tree), names);
     look(None, Target::Usual);
     assert!(!spool.exists());
