@@ -214,8 +214,8 @@ fn what_root_left_is_copied_and_what_is_one_too_many_is_removed() {
         now: clock::now().wall,
     };
     let sum = files::sum(&spool.path().join(name_of("box", 1))).unwrap();
-    // Old ones, one that is too old, one of another node, those of a cluster whose node has the same
-    // name, and something of somebody else.
+    // Old ones, one that is too old, one of another node, those of a cluster whose node has the
+    // same name, and something of somebody else.
     let mut earlier: Vec<_> = (3..9).map(|day| name_of("box", day)).collect();
     let mut others = vec![name_of("box-2", 1), "k3s-box-notes.txt".to_owned()];
     others.extend((0..8).map(|day| name_in("0a0a0a0a", "box", day)));

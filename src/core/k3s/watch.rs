@@ -349,9 +349,9 @@ impl WatchState {
     }
 
     /// Records the certificates that a restart of k3s did not renew, by their ends: k3s did not
-    /// make them, or makes them no longer, and another restart would do as little. One more is tried
-    /// once they have ended: a worker has a certificate of its server, which renews it at its own
-    /// restart.
+    /// make them, or makes them no longer, and another restart would do as little. One more is
+    /// tried once they have ended: a worker has a certificate of its server, which renews it at its
+    /// own restart.
     pub fn record_unrenewed(&mut self, ends: impl Iterator<Item = Wall>, now: Wall) {
         let signed = ends.map(|end| {
             if end > now {

@@ -544,7 +544,7 @@ fn backups_are_left_to_the_agent_only_while_it_copies_them() {
         let older = dated(&original, &format!("2020010{day}T000000Z"));
         std::fs::copy(&original, older).unwrap();
     }
-    // One of a clock that was ahead is not the newest, and one of another cluster is not this one's.
+    // One of a clock that was ahead is not the newest; one of another cluster is not this one's.
     std::fs::copy(&original, dated(&original, "20990101T000000Z")).unwrap();
     let (dated_name, _) = name.rsplit_once('-').unwrap();
     let other = format!("{dated_name}-0a0a0a0a.tar.gz.age");

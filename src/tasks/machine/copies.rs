@@ -134,7 +134,7 @@ impl Uploader {
     async fn pass(&self, here: &[Kept]) -> Result<()> {
         let signer = (self.signer)().await?;
         let there = self.list(here, &signer).await?;
-        // By now the server has compared the clock: it refuses one that is a quarter of an hour off.
+        // By now the server has compared the clock: it refuses one that is 15 minutes off.
         let missing = copies::missing(here, &there, self.now().1, Limits::USUAL);
         let mut whole = copies::whole(here, &there);
         let outdated = copies::outdated(&missing, whole.clone(), self.now().1, Limits::USUAL);
