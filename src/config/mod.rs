@@ -266,11 +266,16 @@ impl Loaded {
     /// A problem that may be about the settings of `section`: one that names it, or any while a
     /// file could not be understood.
     pub fn doubt(&self, section: &str) -> Option<&Error> {
-        let names_it = |text: &str| text.contains(section);
+        // Values and paths may have such a word, too.
+        let about = [": ", "unknown key \""].map(|before| format!("{before}{section}."));
+        let itself = format!(": {section} must be a section");
+        let meant = [format!("[{section}]"), format!("mean {section}.")];
+        let has = |text: &str, words: &[String]| words.iter().any(|word| text.contains(word));
         self.problems().iter().find(|problem| {
             self.merged.is_incomplete
-                || names_it(&problem.what)
-                || problem.fix.as_deref().is_some_and(names_it)
+                || has(&problem.what, &about)
+                || problem.what.ends_with(&itself)
+                || problem.fix.as_deref().is_some_and(|fix| has(fix, &meant))
         })
     }
 

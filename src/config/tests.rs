@@ -91,12 +91,19 @@ fn what_was_not_understood_allows_nothing_and_makes_no_open_backup() {
         "[keeper]\nallow = \"none\"",
         "[keeper]\nalow = []",
         "[keepr]\nallow = []",
+        "keeper = 1",
+        "[agent]\nallow = []",
         "[k3s\nbackup_every = \"1d\"",
     ] {
         assert_eq!(root_allows(text), Allow::default(), "{text}");
     }
     // A problem elsewhere says nothing about the helper.
-    assert!(root_allows("[telemetry]\nfoo = 1").repair);
+    for text in [
+        "[telemetry]\nfoo = 1",
+        "[pipeops]\ngateways = \"http://keeper.lan\"",
+    ] {
+        assert!(root_allows(text).repair, "{text}");
+    }
     for text in [
         "[k3s]\nbackup_recipient = \"age1x\"",
         "[k3s\nbackup_recipients = \"age1x\"",
@@ -106,6 +113,9 @@ fn what_was_not_understood_allows_nothing_and_makes_no_open_backup() {
         machine.file("config.toml", text);
         assert!(machine.load().k3s_backup().is_err(), "{text}");
     }
+    let machine = Box::new();
+    machine.file("config.toml", "[pipeops]\ngateways = \"http://k3s.lan\"");
+    assert!(machine.load().k3s_backup().is_ok());
 }
 
 #[test]

@@ -277,7 +277,8 @@ impl Git {
 
     /// The credentials and host keys of one conversation.
     fn session<'a>(&'a self, of: &'a Repository, folder: &'a Path) -> Result<Session<'a>, Failure> {
-        let authorities = self.ca_file.as_deref().map(|own| {
+        let own = self.ca_file.as_deref().filter(|_| !of.is_ssh());
+        let authorities = own.map(|own| {
             let bundle = Path::new(SYSTEM_BUNDLE);
             Authorities::new(own, bundle, &self.scratch)
         });
@@ -522,6 +523,10 @@ struct Authorities {
 }
 
 impl Authorities {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it is written for each conversation, and need not survive a power cut"
+    )]
     fn new(own: &Path, bundle: &Path, scratch: &Path) -> Result<Self, Error> {
         if !bundle.exists() {
             return Ok(Self {
@@ -533,7 +538,8 @@ impl Authorities {
         let all = [read(own)?, read(bundle)?].join(&b'\n');
         let folder = Scratch::new(scratch)?;
         let file = folder.0.join("ca.pem");
-        files::replace(&file, &all, 0o600)?;
+        std::fs::write(&file, all)
+            .map_err(|error| files::explain(format!("cannot write {}", file.display()), &error))?;
         Ok(Self {
             file,
             _folder: Some(folder),

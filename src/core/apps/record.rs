@@ -338,7 +338,12 @@ impl App {
             it.number < self.running && it.outcome.verdict == RolloutVerdict::Good.as_str()
         };
         let earlier = self.revisions.iter().rev().find(is_good);
-        earlier.map_or(0, |revision| revision.number)
+        let no_earlier = if self.good > self.running {
+            self.good
+        } else {
+            0
+        };
+        earlier.map_or(no_earlier, |revision| revision.number)
     }
 
     /// Notes the progress of a change, if it is the last one.
@@ -633,6 +638,7 @@ mod tests {
             (1, 1, 0),
             // It was good, and is not any more.
             (2, 4, 1),
+            (1, 4, 4),
         ] {
             assert_eq!(app(running, good).before_running(), before, "{running}");
         }

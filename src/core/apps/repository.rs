@@ -282,7 +282,7 @@ impl Cause {
             Self::Moved => format!("{host} names another address for it"),
             Self::Unreachable => format!("{host} is not reached ({})", last_line(complaints)),
             Self::NoSsh => "there is no ssh on this machine".to_owned(),
-            Self::TooLarge => "one of its files takes too much memory".to_owned(),
+            Self::TooLarge => "one of its files takes more than 24 MiB of memory".to_owned(),
             Self::Slow => format!(
                 "fetching its commit is too slow ({})",
                 last_line(complaints)

@@ -16,6 +16,8 @@ const CONTAINER: &str = "/spec/template/spec/containers/0";
 /// Port of the Service.
 const SERVICE_PORT: u16 = 80;
 /// Fix of what a few words do not say.
+/// Kinds of objects of which one may be what an app is about.
+const WORKLOADS: [&str; 4] = ["Deployment", "StatefulSet", "DaemonSet", "HelmChart"];
 const BY_MANIFEST: &str = "change its manifest: pipeops-agent apps apply";
 
 /// A few words about an app of one container. What is absent stays as it is.
@@ -278,12 +280,14 @@ impl Objects {
         if let Some(named) = self.get("Deployment", name) {
             return Ok(named);
         }
-        let is_one = |object: &&Value| is(object, "Deployment", &text(object, "/metadata/name"));
-        let mut all = self.0.iter().filter(is_one);
-        if let (Some(only), None) = (all.next(), all.next()) {
+        let is_workload = |object: &&Value| WORKLOADS.contains(&text(object, "/kind").as_str());
+        let mut all = self.0.iter().filter(is_workload);
+        if let (Some(only), None) = (all.next(), all.next())
+            && text(only, "/kind") == "Deployment"
+        {
             return Ok(only.clone());
         }
-        let why = format!("it has no Deployment {name}, and not exactly one other");
+        let why = format!("it has no Deployment {name}, and not one Deployment alone");
         Err(problem(
             format!("{name} is not deployed"),
             &why,
@@ -473,7 +477,13 @@ mod tests {
             .unwrap()
             .replace("front}\nspec", "back}\nspec");
         let service = BY_HAND.split("---").next().unwrap();
-        for unclear in [format!("{other}---{second}"), service.to_owned()] {
+        let database = second.replace("kind: Deployment", "kind: StatefulSet");
+        assert_ne!(database, second);
+        for unclear in [
+            format!("{other}---{second}"),
+            format!("{other}---{database}"),
+            service.to_owned(),
+        ] {
             let [_, after] = by_hand(&unclear, &options);
             assert_eq!(after.unwrap_err().fix, BY_MANIFEST);
         }

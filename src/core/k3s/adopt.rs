@@ -159,7 +159,8 @@ impl Service {
     /// Flags whose value in the settings is another one: the command line wins.
     pub fn drift(&self, settings: &[String]) -> Vec<String> {
         let differs = |(name, value): &&(String, String)| {
-            setting(settings, name).is_some_and(|set| set != *value)
+            let value = if value.is_empty() { "true" } else { value };
+            setting(settings, name).is_some_and(|set| set != value)
         };
         let names = self.flags.iter().filter(differs);
         names.map(|(name, _)| format!("--{name}")).collect()
@@ -299,6 +300,10 @@ mod tests {
             Some("/srv")
         );
         assert_eq!(service.drift(&settings), ["--node-name"]);
+        let same = ["cluster-init: true\n".to_owned()];
+        assert!(service.drift(&same).is_empty());
+        let other = ["cluster-init: false\n".to_owned()];
+        assert_eq!(service.drift(&other), ["--cluster-init"]);
         assert_eq!(service.refusal(), None);
     }
 

@@ -218,16 +218,16 @@ const SHARED: [(&str, &str, SettingKind); 15] = [
     ),
 ];
 
-/// Settings that the contents of a datastore depend on, with their defaults.
-const LASTING: [(&str, &str); 7] = [
+/// Settings that the contents of a datastore depend on, with their defaults. Not cluster-dns, whose
+/// default follows from service-cidr.
+const LASTING: [(&str, &str); 4] = [
     ("cluster-cidr", "10.42.0.0/16"),
     ("service-cidr", "10.43.0.0/16"),
-    ("cluster-dns", "10.43.0.10"),
     ("cluster-domain", concat!("cluster", ".local")),
-    ("flannel-backend", "vxlan"),
     ("secrets-encryption", "false"),
-    ("secrets-encryption-provider", "aescbc"),
 ];
+/// The only one of [`lasting`] that may change: k3s reads Secrets that are not encrypted anyway.
+pub const NOT_ENCRYPTED: &str = "secrets-encryption: false";
 
 /// The settings that a datastore depends on, as lines of k3s' settings.
 pub fn lasting(value: impl Fn(&str) -> Option<String>) -> Vec<String> {

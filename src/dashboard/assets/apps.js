@@ -62,7 +62,7 @@ const operate = (app, again) => h('p', { class: 'tools' }, button(`#/apps/${app.
   act(app, again, 'Restart', 'restart', 'Replaces its Pods.'),
   scale(app, again),
   app.source && act(app, again, 'Pull', 'pull', 'Deploys its source, if it is new.'),
-  app.paused ? act(app, again, 'Resume', 'resume', 'Resumes automatic rollback, updates from the source and drift repair.') : act(app, again, 'Pause', 'pause', 'Stops automatic rollback, updates from the source and drift repair.'),
+  app.paused ? act(app, again, 'Resume', 'resume', `Resumes ${app.auto_rollback ? 'automatic rollback, ' : ''}updates from the source and drift repair.`) : act(app, again, 'Pause', 'pause', 'Stops automatic rollback, updates from the source and drift repair.'),
   app.auto_rollback
     ? act(app, again, 'Turn off rollback', 'rollback', 'A version that does not work stays until you roll it back.', () => ({ auto: 'off' }))
     : act(app, again, 'Turn on rollback', 'rollback', 'A version that does not work is rolled back automatically.', () => ({ auto: 'on' })),

@@ -42,6 +42,10 @@ impl Keeper {
             return Ok(());
         }
         let cluster = self.system.cluster(data_dir);
+        // Without the data of k3s it is not known whose backups they are.
+        if cluster.is_empty() {
+            return Ok(());
+        }
         let mut backups = kept(
             &here,
             Some(Owner {

@@ -22,7 +22,7 @@ use crate::{
             backup::{Origin, refusal},
             data,
             plan::{self, Content, SNAPSHOT, SettingsFile},
-            servers::{Datastore, lasting},
+            servers::{Datastore, NOT_ENCRYPTED, lasting},
             step::{Replaced, Staged, Step},
         },
         order::OrderExt as _,
@@ -208,7 +208,7 @@ impl Keeper {
         });
         // Backups of earlier versions say nothing.
         let mut wanted = manifest.settings.iter();
-        let differs = wanted.find(|line| !then.contains(line));
+        let differs = wanted.find(|line| line.as_str() != NOT_ENCRYPTED && !then.contains(line));
         match differs.filter(|_| !ignored.iter().any(|id| id == SETTINGS)) {
             None => Ok(()),
             Some(line) => Err(Error::new("the backup cannot be restored here")

@@ -130,7 +130,8 @@ impl Apps {
         if let Value::Object(accepted) = accepted {
             answer.extend(accepted);
         }
-        let undo = format!("sudo pipeops-agent apps rollback {app}");
+        let before = read.app.running;
+        let undo = format!("sudo pipeops-agent apps rollback {app} --to {before}");
         answer.insert("undo".to_owned(), json!(undo));
         Ok(Value::Object(answer))
     }

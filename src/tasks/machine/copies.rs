@@ -138,7 +138,9 @@ impl Uploader {
         let missing = copies::missing(here, &there, self.now().1, Limits::USUAL);
         let mut whole = copies::whole(here, &there);
         let outdated = copies::outdated(&missing, whole.clone(), self.now().1, Limits::USUAL);
-        let mut keeps_all = self.remove(outdated, &mut whole, &signer).await?;
+        // A server that removes nothing may take a copy nevertheless; below it is told.
+        let removed = self.remove(outdated, &mut whole, &signer).await;
+        let mut keeps_all = removed.unwrap_or_default();
         for kept in &missing {
             let doing = format!("copying {} ({})", kept.name, size(kept.bytes));
             log::info!("k3s: {doing} to {}", self.store.url);

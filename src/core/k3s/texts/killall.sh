@@ -166,7 +166,7 @@ without_rules_of_k3s() {
 PATH="$PATH:$programs/current/bin/aux"
 for family in iptables ip6tables; do
     if ! command -v "$family-save" >/dev/null 2>&1; then
-        [ "$family" = ip6tables ] || echo "left until the next boot, because there is no $family-save: rules of k3s in the firewall" >&2
+        [ "$family" = ip6tables ] || echo "left until the next boot, because there is no $family-save: rules in the firewall, if k3s made any" >&2
         continue
     fi
     rules=$("$family-save" 2>/dev/null) || continue

@@ -162,7 +162,15 @@ impl Work {
             if let Some(mut judgement) = watched.look(|view| judging.rollout.observe(view, now)) {
                 let of = (judging.version, judging.namespace.as_str());
                 self.redact(of, &mut judgement, &mut judging.lines).await;
-                self.apps.show(&self.plan.app, &judgement);
+                // Jobs that have succeeded say nothing of workloads that are not written yet.
+                let is_early = judging.part == Part::First
+                    && matches!(
+                        judgement.verdict,
+                        RolloutVerdict::Soaking | RolloutVerdict::Good
+                    );
+                if !is_early {
+                    self.apps.show(&self.plan.app, &judgement);
+                }
                 self.note_done(judging).await?;
                 if judging.is_over(&watched, &judgement) {
                     return Ok(Some((judgement, judging.proof(&watched))));
