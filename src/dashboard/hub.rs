@@ -128,7 +128,7 @@ pub struct Hub {
     /// The newest beat: its number, and its text.
     beat: RefCell<(u64, Bytes)>,
     viewers: Cell<usize>,
-    /// True if messages are kept: from the first viewer on, until [`Hub::rest`].
+    /// True if messages are kept: from the first viewer on, until [`Hub::drop_backlog`].
     is_kept: Cell<bool>,
     wakers: RefCell<Vec<Waker>>,
     /// Publishers that wait for the first viewer.
