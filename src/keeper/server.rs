@@ -180,8 +180,8 @@ impl Server {
         self.own.is_some()
     }
 
-    /// Begins the program again in the place of this process, with the socket: see [`wait_for_connection`]. It
-    /// returns only where that fails.
+    /// Begins the program again in the place of this process, with the socket: see
+    /// [`wait_for_connection`]. It returns only where that fails.
     pub fn begin_again(&self) -> Error {
         let socket = self.listener.as_fd().try_clone_to_owned();
         let error = socket.map_or_else(|error| error, exec::again);
