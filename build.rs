@@ -4,7 +4,8 @@
 //! commit (`PIPEOPS_COMMIT`, where the release sets it), its target and its compiler, for
 //! `version --json`.
 //! Stamps it with the key that signs its releases (`PIPEOPS_RELEASE_KEY`), if it is one.
-//! Compresses the files of the page, so that the program never has to.
+//! Compresses the files of the page, so that the program never has to, and the manifest of its
+//! rights, which takes a quarter of its length then.
 
 use std::{
     error::Error,
@@ -18,6 +19,7 @@ use std::{
 use zopfli::{Format, Options};
 
 const ASSETS: &str = "src/dashboard/assets";
+const MANIFEST: &str = "src/kube/rbac/manifest.yaml";
 /// What every look at the page needs goes over the wire as one file: it packs better, and is there
 /// after one answer instead of three. Each of these imports those before it only; the others import
 /// them by the name of the last.
@@ -29,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=PIPEOPS_RELEASE_KEY");
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={ASSETS}");
+    println!("cargo:rerun-if-changed={MANIFEST}");
     let given = std::env::var_os("SOURCE_DATE_EPOCH")
         .and_then(|text| text.to_str().and_then(|text| text.trim().parse().ok()));
     let epoch_s: u64 = given.unwrap_or_else(now_s);
@@ -49,7 +52,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rustc-env=BUILD_TARGET={target}");
     println!("cargo:rustc-env=BUILD_COMPILER={}", compiler()?);
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
+    pack(&fs::read(MANIFEST)?, &out.join("rbac.yaml.gz"))?;
     assets(&out)
+}
+
+/// Writes a file that is compressed. There are no time and no name inside: the same content gives
+/// the same program.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an interrupted build is repeated: its files need not survive a power cut"
+)]
+fn pack(content: &[u8], to: &Path) -> Result<(), Box<dyn Error>> {
+    let mut gzip = Vec::new();
+    zopfli::compress(Options::default(), Format::Gzip, content, &mut gzip)?;
+    fs::write(to, gzip)?;
+    Ok(())
 }
 
 /// Returns whether the program will believe this: a key of minisign, in its usual 56 letters, and
@@ -108,16 +125,8 @@ fn assets(out: &Path) -> Result<(), Box<dyn Error>> {
             None => lean(name, fs::read(&path)?),
         };
         let kind = kind(name).ok_or_else(|| format!("{name}: of what type is this?"))?;
-        // No time and no name inside: the same files give the same program.
-        let mut gzip = Vec::new();
-        zopfli::compress(
-            Options::default(),
-            Format::Gzip,
-            bytes.as_slice(),
-            &mut gzip,
-        )?;
         let packed = out.join(format!("{name}.gz"));
-        fs::write(&packed, gzip)?;
+        pack(&bytes, &packed)?;
         writeln!(
             table,
             "    Asset {{ name: {name:?}, kind: {kind:?}, packed: include_bytes!(\"{}\") }},",

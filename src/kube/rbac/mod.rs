@@ -3,6 +3,10 @@
 
 pub mod check;
 
+use std::io::Read as _;
+
+use flate2::bufread::GzDecoder;
+
 use crate::core::{
     namespace::OwnNamespace,
     policy::{Expose, PodSecurity},
@@ -25,7 +29,8 @@ pub const MANAGED: &str = "pipeops-managed";
 /// The binding that makes `pipeops-cp` a cluster-admin, under `access.level = "full"` only.
 pub const FULL_BINDING: &str = "pipeops-full";
 
-const MANIFEST: &str = include_str!("manifest.yaml");
+/// `manifest.yaml` as `build.rs` compressed it.
+const MANIFEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rbac.yaml.gz"));
 const FULL: &str = include_str!("full.yaml");
 const NODE_STATS: &str = include_str!("node-stats.yaml");
 
@@ -52,6 +57,16 @@ pub enum GrantScope {
     Managed,
     /// The whole cluster.
     Full,
+}
+
+/// The manifest as it is for the usual namespace. Of a program that is damaged it is empty, which
+/// `kubectl` refuses, and never a part.
+fn manifest() -> String {
+    let mut text = String::new();
+    if GzDecoder::new(MANIFEST).read_to_string(&mut text).is_err() {
+        text.clear();
+    }
+    text
 }
 
 /// The manifest for one agent.
@@ -167,7 +182,7 @@ impl Manifest {
 
     /// The manifest as people and `kubectl` read it.
     pub fn text(&self) -> String {
-        let mut text = self.own(MANIFEST, self.reach);
+        let mut text = self.own(&manifest(), self.reach);
         if self.reach == GrantScope::Full {
             let binding = format!("  policyName: {}\n", self.wide("pipeops-cp-lock"));
             text = text.replace(
@@ -282,7 +297,7 @@ mod tests {
             PodSecurity::Baseline,
             GrantScope::Managed,
         );
-        assert_eq!(ours.text(), MANIFEST);
+        assert_eq!(ours.text(), include_str!("manifest.yaml"));
         assert_eq!(ours.command(), "pipeops-agent rbac | kubectl apply -f -");
         assert_eq!(ours.wide(MANAGED), "pipeops-managed");
     }
