@@ -166,10 +166,10 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         }
     }
     let release = release(args, &loaded, &note)?;
+    let is_named = named(args, &loaded.update()).is_some();
     if is_root {
         // A version that somebody names may be signed later than the newest: its list says nothing
         // about the order.
-        let is_named = named(args, &loaded.update()).is_some();
         let sequence = if is_named { 0 } else { release.list.sequence };
         let keeper = keeper(&loaded, args)?;
         keeper.update_list_seen(sequence, &release.list)?;
@@ -177,7 +177,7 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let choice = choose(&release.list, args, &loaded, &note)?;
     // The list of a release that somebody names, or brings along, is not signed again.
-    let is_meant = args.has("from") || named(args, &loaded.update()).is_some();
+    let is_meant = is_named || args.has("from");
     let expired = release.list.expired(clock::now().wall);
     let expired = expired.filter(|_| !is_meant);
     if args.has("check") || choice != Choice::Install {

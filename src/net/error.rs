@@ -308,7 +308,7 @@ fn tls_kind(error: &rustls::Error) -> ErrorKind {
     ErrorKind::Tls(error.to_string())
 }
 
-/// What is wrong with a server's certificate that `openssl req -x509` made.
+/// Fault of a server's certificate that `openssl req -x509` made.
 const OF_A_CA: &str = "it is the certificate of a CA, which no server may use";
 
 fn certificate_kind(why: &CertificateError) -> ErrorKind {

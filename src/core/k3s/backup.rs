@@ -276,8 +276,7 @@ pub fn is_member(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const DAY_MS: i64 = 86_400_000;
+    use crate::core::time::DAY_MS;
 
     #[test]
     fn a_name_has_the_node_the_second_and_the_cluster() {

@@ -5,11 +5,10 @@
 //! clock that is ahead does no harm then: k3s has a certificate begin when its CA does
 //! (`NewSignedCert` of dynamiclistener), so all that is wrong with it is a later end.
 
-use crate::core::time::Wall;
+use crate::core::time::{DAY_MS, Wall};
 
 /// Days before the end of a certificate from which on a restart needs no evidence.
 const WITHOUT_EVIDENCE_DAYS: i64 = 10;
-const DAY_MS: i64 = 86_400_000;
 
 /// Facts about the clock of this machine.
 #[derive(Clone, Copy, Debug)]

@@ -56,8 +56,8 @@ pub fn outdated(missing: &[Kept], mut there: Vec<Kept>, now: Wall, limits: Limit
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::time::DAY_MS;
 
-    const DAY_MS: i64 = 86_400_000;
     const LIMITS: Limits = Limits {
         count: 3,
         days: 30,

@@ -168,7 +168,7 @@ impl List {
         Choice::Install
     }
 
-    /// What an expired list means, if it expired before `now`.
+    /// Warning that this list is too old, if it expired before `now`.
     pub fn expired(&self, now: Wall) -> Option<String> {
         (now > self.expires).then(|| {
             let at = self.expires.rfc3339();

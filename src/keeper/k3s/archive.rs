@@ -113,22 +113,22 @@ fn damaged(path: &Path) -> Error {
 
 type Archive = TarReader<MultiGzDecoder<BufReader<Box<dyn Read>>>>;
 
-fn open(path: &Path, means: DecryptionKey<'_>) -> Result<Archive> {
+fn open(path: &Path, key: DecryptionKey<'_>) -> Result<Archive> {
     let cannot = |error| files::explain(format!("cannot read {}", path.display()), &error);
     let mut file = BufReader::new(File::open(path).map_err(cannot)?);
     let is_encrypted = file.fill_buf().map_err(cannot)?.starts_with(MAGIC);
     let from: Box<dyn Read> = if is_encrypted {
-        let opened = Opener::new(file, means).map_err(cannot)?;
-        Box::new(opened.map_err(|unreadable| locked(path, unreadable, means))?)
+        let opened = Opener::new(file, key).map_err(cannot)?;
+        Box::new(opened.map_err(|unreadable| locked(path, unreadable, key))?)
     } else {
         Box::new(file)
     };
     Ok(TarReader::new(MultiGzDecoder::new(BufReader::new(from))))
 }
 
-fn locked(path: &Path, unreadable: Unreadable, means: DecryptionKey<'_>) -> Error {
+fn locked(path: &Path, unreadable: Unreadable, key: DecryptionKey<'_>) -> Error {
     let cannot = Error::new(format!("cannot read {}", path.display()));
-    match (unreadable, means) {
+    match (unreadable, key) {
         (Unreadable::NoMatch, DecryptionKey::Identities([])) => cannot
             .why("it is encrypted")
             .fix("name the file with the private key of its recipient: --identity FILE"),
@@ -180,12 +180,8 @@ fn first(path: &Path, archive: &mut TarReader<impl Read>) -> Result<Manifest> {
 
 /// Reads the whole archive, compares all hashes, and writes the files below `into` where that is
 /// given.
-pub(super) fn unpack(
-    path: &Path,
-    into: Option<&Path>,
-    means: DecryptionKey<'_>,
-) -> Result<Manifest> {
-    let mut archive = open(path, means)?;
+pub(super) fn unpack(path: &Path, into: Option<&Path>, key: DecryptionKey<'_>) -> Result<Manifest> {
+    let mut archive = open(path, key)?;
     let manifest = first(path, &mut archive)?;
     for packed in &manifest.files {
         let damaged = |why: &str| damaged(path).why(format!("{}: {why}", packed.name));

@@ -132,11 +132,11 @@ impl Keeper {
     /// The plan of a backup.
     pub fn k3s_backup_plan(&self, wanted: &Backup) -> Result<K3sPlan> {
         self.only_on_servers("k3s backup")?;
-        let subject = self.subject()?;
+        let plan = self.plan_backup()?;
         let folder = wanted.to.folder();
         self.check_target(wanted)?;
-        let bytes = self.system.datastore_bytes(&subject.data_dir).unwrap_or(0);
-        let file = name(subject.owner(), now(), wanted.form());
+        let bytes = self.system.datastore_bytes(&plan.data_dir).unwrap_or(0);
+        let file = name(plan.owner(), now(), wanted.form());
         let recipients = texts(&wanted.recipients).join(" and ");
         let encrypted = match wanted.form() {
             Form::Plain => String::new(),
@@ -147,18 +147,18 @@ impl Keeper {
             undo: String::new(),
         };
         Ok(K3sPlan {
-            does: format!("back up k3s {} of node {}", subject.version, subject.node),
-            warned: subject.volumes.iter().map(not_in_it).collect(),
+            does: format!("back up k3s {} of node {}", plan.version, plan.node),
+            warned: plan.volumes.iter().map(not_in_it).collect(),
             steps: vec![
                 step(format!(
                     "copy the datastore ({}, {}), while k3s runs",
-                    subject.datastore.as_str(),
+                    plan.datastore.as_str(),
                     size(bytes)
                 )),
                 step("check the copy, reading all of it".to_owned()),
                 step(format!(
                     "pack it with {} files: token, certificates, settings",
-                    subject.files.len()
+                    plan.files.len()
                 )),
                 step(format!("write {folder}/{file} (mode 600){encrypted}")),
                 step(format!(
@@ -214,7 +214,7 @@ impl Keeper {
     }
 
     fn back_up(&self, wanted: &Backup) -> Result<BackupReport> {
-        let subject = self.subject()?;
+        let plan = self.plan_backup()?;
         let folder = wanted.to.folder();
         self.check_target(wanted)?;
         self.make_folder(folder)?;
@@ -230,11 +230,11 @@ impl Keeper {
         let work = own.join(WORK);
         // One that was interrupted.
         drop(std::fs::remove_dir_all(&work));
-        let made = self.pack(&subject, wanted, &here, &own);
+        let made = self.pack(&plan, wanted, &here, &own);
         // What stays is removed with the next backup.
         drop(std::fs::remove_dir_all(&work));
         let (file, bytes, manifest) = made?;
-        let removed = self.prune(&here, subject.owner(), wanted.limits);
+        let removed = self.prune(&here, plan.owner(), wanted.limits);
         // The first of all files.
         let datastore = manifest.files.first();
         Ok(BackupReport {
@@ -251,7 +251,7 @@ impl Keeper {
         })
     }
 
-    fn subject(&self) -> Result<BackupPlan> {
+    fn plan_backup(&self) -> Result<BackupPlan> {
         let cannot = || Error::new("k3s cannot be backed up");
         let version = self.k3s_version().ok_or_else(|| {
             cannot()
@@ -288,7 +288,7 @@ impl Keeper {
     }
 
     /// Removes what is over the limits, and nothing for its age while nobody vouches for the clock.
-    /// What cannot be removed is tried again with the next backup.
+    /// Files that cannot be removed are tried again with the next backup.
     fn prune(&self, here: &Path, owner: Owner<'_>, mut limits: Limits) -> Vec<String> {
         if !self.system.is_clock_synchronized() {
             limits.days = u32::MAX;
@@ -362,38 +362,38 @@ impl Keeper {
     /// Packs a backup into `here`, by way of files in `own`.
     fn pack(
         &self,
-        subject: &BackupPlan,
+        plan: &BackupPlan,
         wanted: &Backup,
         here: &Path,
         own: &Path,
     ) -> Result<(String, u64, Manifest)> {
-        let bytes = self.system.datastore_bytes(&subject.data_dir).unwrap_or(0);
+        let bytes = self.system.datastore_bytes(&plan.data_dir).unwrap_or(0);
         for folder in [here, own] {
             has_room(folder, bytes.saturating_mul(2).saturating_add(RESERVE))?;
         }
         let at = now();
-        let [settings, file_settings] = subject.settings.clone();
+        let [settings, file_settings] = plan.settings.clone();
         let work = &own.join(WORK);
         files::create_directory(work)?;
         self.system.tell("copying the datastore");
-        let name_of = match subject.datastore {
+        let name_of = match plan.datastore {
             Datastore::Sqlite | Datastore::Elsewhere => DATASTORE,
             Datastore::Etcd => SNAPSHOT,
         };
         let target = work.join(name_of);
         make_above(&target)?;
-        let revision = match subject.datastore {
+        let revision = match plan.datastore {
             Datastore::Sqlite | Datastore::Elsewhere => {
-                let source = format!("{}/{STATE}", subject.data_dir);
+                let source = format!("{}/{STATE}", plan.data_dir);
                 datastore::copy(&self.system.path(&source), &target)?
             }
             Datastore::Etcd => {
-                self.system.snapshot(&subject.data_dir, &target)?;
+                self.system.snapshot(&plan.data_dir, &target)?;
                 0
             }
         };
         let mut packed = vec![Self::packed(name_of, &target)?];
-        for (name, path) in &subject.files {
+        for (name, path) in &plan.files {
             let target = work.join(name);
             make_above(&target)?;
             let from = self.system.path(path);
@@ -408,17 +408,17 @@ impl Keeper {
         }
         let manifest = Manifest {
             format: FORMAT,
-            version: subject.version.to_string(),
-            node: subject.node.clone(),
+            version: plan.version.to_string(),
+            node: plan.node.clone(),
             at_ms: at.millis(),
-            data_dir: subject.data_dir.clone(),
+            data_dir: plan.data_dir.clone(),
             revision,
             settings,
             file_settings,
             files: packed,
-            volumes: subject.volumes.clone(),
+            volumes: plan.volumes.clone(),
         };
-        let file = name(subject.owner(), at, wanted.form());
+        let file = name(plan.owner(), at, wanted.form());
         self.system.tell("packing and checking");
         let bytes = archive::write(&here.join(&file), &manifest, work, &wanted.recipients)?;
         Ok((file, bytes, manifest))
