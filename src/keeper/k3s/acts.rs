@@ -1,7 +1,7 @@
 //! Acts that changes of k3s need besides those of repairs: long files, links, trees, and the wait
-//! for the node.
+//! for the node; and which of its steps is which act.
 
-use std::{io::ErrorKind, path::Path};
+use std::{io::ErrorKind, path::Path, time::Duration};
 
 use super::{
     super::{
@@ -10,7 +10,15 @@ use super::{
     },
     tree::{self, MountPoints},
 };
-use crate::{core::format::size, error::Result, files, wire::keeper::Earlier};
+use crate::{
+    core::{
+        format::size,
+        k3s::step::{Extent, Step, When},
+    },
+    error::Result,
+    files,
+    wire::keeper::{Act, Earlier},
+};
 
 /// Limit of a copied file: a k3s program has 70 MB, an archive of its images 200 to 700.
 pub(super) const COPY_BYTES_MAX: u64 = 8 << 30;
@@ -182,5 +190,73 @@ fn remove_folder(real: &Path, path: &str) -> Result<()> {
             Err(files::explain(format!("cannot remove {path}"), &error))
         }
         Ok(()) | Err(_) => Ok(()),
+    }
+}
+impl System {
+    /// A step as an act, with what is there before it.
+    pub(super) fn act_of(&self, step: Step, within: Duration) -> Result<Act> {
+        Ok(match step {
+            Step::Directory { path } => Act::Directory { path },
+            Step::File {
+                path,
+                content,
+                mode,
+            } => {
+                let before = self.found(&path)?;
+                Act::File {
+                    path,
+                    content,
+                    mode,
+                    before: before.as_ref().map(super::super::system::before),
+                }
+            }
+            Step::Copy {
+                from,
+                path,
+                sha256,
+                mode,
+                before,
+                bytes: _,
+            } => Act::Copy {
+                from,
+                path,
+                sha256,
+                mode,
+                before: before.map(|replaced| Earlier {
+                    copy: replaced.copy.path,
+                    sha256: replaced.copy.sha256,
+                    mode: replaced.mode,
+                }),
+            },
+            Step::Link { path, target } => Act::Link { path, target },
+            Step::Made { path } => Act::Made { path },
+            Step::Run { forth, back } => Act::Run {
+                forth,
+                back,
+                seen: None,
+            },
+            Step::Ready {
+                node,
+                version,
+                when,
+            } => Act::Ready {
+                node,
+                version: version.map(|version| version.to_string()),
+                within_s: within.as_secs(),
+                is_back: when == When::Back,
+            },
+            Step::Move { from, to } => Act::Move { from, to },
+            Step::Datastore { path, copy } => Act::Datastore { path, copy },
+            Step::Cordon { node } => Act::Cordon { node },
+            Step::Drain { node, drain } => Act::Drain {
+                node,
+                within_s: drain.within.as_secs(),
+                is_forced: drain.is_forced,
+            },
+            Step::Gone { path, extent } => Act::Gone {
+                path,
+                only_empty: extent == Extent::Empty,
+            },
+        })
     }
 }

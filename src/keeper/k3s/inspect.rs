@@ -409,3 +409,24 @@ pub(super) fn small_memory(memory: u64, drop_in: &DropIn) -> Finding {
         fix: "to have them all the same: --all-parts".to_owned(),
     }
 }
+/// Paths that a sentence names at most.
+pub(super) const NAMED_MAX: usize = 5;
+
+/// The first of these paths, in words.
+pub(super) fn first_paths(paths: &[String]) -> String {
+    let named = paths.iter().take(NAMED_MAX).map(String::as_str);
+    let named = named.collect::<Vec<_>>().join(", ");
+    match paths.len().saturating_sub(NAMED_MAX) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+/// Finding that nobody has to do anything about.
+pub(super) fn finding_of(id: &str, what: String) -> Finding {
+    Finding {
+        id: id.to_owned(),
+        what,
+        fix: String::new(),
+    }
+}

@@ -8,7 +8,8 @@ use std::{
 
 use super::{
     super::{Keeper, journal::LockedJournal, now, system::System},
-    COPY_BYTES_MAX, archive,
+    acts::COPY_BYTES_MAX,
+    archive,
     backup::{DATASTORE, make_above, not_in_it},
     datastore, describe,
 };

@@ -1,6 +1,6 @@
 //! Places that k3s shares with other container runtimes, as they are at a removal.
 
-use super::{super::system::System, finding_of};
+use super::{super::system::System, inspect::finding_of};
 use crate::{
     core::k3s::{
         plan,
