@@ -15,7 +15,7 @@ const HEAD: &str = "\
 `k3s install`, `k3s join` and `k3s adopt` have root look at k3s each minute; `sudo pipeops-agent k3s watch` does it for one that is managed already.
 On a worker the service is `k3s-agent`, and the API is asked with the rights of the kubelet, which may see its own node only. Each fix names the
 service and the service manager of the machine. What is well is left alone, and so is a k3s that somebody stopped, disabled or masked: only a
-person starts it again. This page is generated from the table in `src/core/k3s/faults.rs`.
+person starts it again. This page is generated from the table in `src/core/k3s/faults/table.rs`.
 
 Where a row has a repair, the root helper carries it out as a change of its journal (`sudo pipeops-agent changes`), and asks the API of this machine
 itself whether `/readyz` is fine and the node has reported that it is Ready. Nothing is repaired, and the fault is left to a person, as the condition

@@ -170,3 +170,50 @@ pub fn words(text: &str) -> Vec<String> {
         .map(str::to_owned)
         .collect()
 }
+
+/// The copy of a checked file to a path where nothing is.
+pub(super) fn copy(staged: &Staged, path: String, mode: u32) -> Step {
+    Step::Copy {
+        from: staged.path.clone(),
+        path,
+        sha256: staged.sha256.clone(),
+        bytes: staged.bytes,
+        mode,
+        before: None,
+    }
+}
+
+/// Removal of a file, or of a whole tree.
+pub(super) fn gone(path: &str) -> Step {
+    Step::Gone {
+        path: path.to_owned(),
+        extent: Extent::Whole,
+    }
+}
+
+/// Removal of a directory that is empty.
+pub(super) fn empty(path: &str) -> Step {
+    Step::Gone {
+        path: path.to_owned(),
+        extent: Extent::Empty,
+    }
+}
+
+/// Bytes that steps write.
+pub fn bytes(steps: &[Step]) -> u64 {
+    let bytes = steps.iter().map(|step| match step {
+        Step::Copy { bytes, .. } => *bytes,
+        Step::File { content, .. } => u64::try_from(content.len()).unwrap_or(0),
+        Step::Directory { .. }
+        | Step::Link { .. }
+        | Step::Made { .. }
+        | Step::Run { .. }
+        | Step::Ready { .. }
+        | Step::Move { .. }
+        | Step::Datastore { .. }
+        | Step::Cordon { .. }
+        | Step::Drain { .. }
+        | Step::Gone { .. } => 0,
+    });
+    bytes.fold(0, u64::saturating_add)
+}

@@ -14,7 +14,7 @@ use crate::{
         k3s::{
             self, BINARY, Role, Version, data, plan,
             proxy::{Place, Proxy, is_destination},
-            step::{Staged, Step},
+            step::{self, Staged, Step},
             texts::{self, DropIn, InstallOptions},
         },
         time::Wall,
@@ -188,7 +188,7 @@ impl Keeper {
             refused: prepared.findings.refused.clone(),
             warned: prepared.findings.warned.clone(),
             steps: describe::steps(&prepared.steps),
-            bytes: plan::bytes(&prepared.steps),
+            bytes: step::bytes(&prepared.steps),
             undo: format!("{undo}; a failure on the way is undone automatically"),
             ..K3sPlan::default()
         }

@@ -21,7 +21,7 @@ use crate::{
             drain::{self, Fate},
             join, plan,
             servers::{Datastore, ServerNode, etcd_doubt, upgrade_doubts},
-            step::{Drain, Staged},
+            step::{self, Drain, Staged},
         },
         time::Wall,
     },
@@ -104,7 +104,7 @@ impl Keeper {
         };
         Ok(K3sPlan {
             does: sentence(&prepared),
-            bytes: plan::bytes(&steps),
+            bytes: step::bytes(&steps),
             steps: describe::steps(&steps),
             undo: format!(
                 "a failure on the way is undone automatically; later: sudo pipeops-agent undo ID{lost}"

@@ -3,8 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    Cause, Finding, Object, Observation, evidence, has_failed, is_of_same, is_replacing, leaving,
-    text,
+    Cause, Finding, Object, Observation, evidence, is_replacing, leaving, text,
     volumes::{VOLUME_FIX, of_claims},
 };
 use crate::core::rollout::{

@@ -1,4 +1,7 @@
-use super::*;
+use super::{
+    scheduling::{quantity, requested},
+    *,
+};
 use serde_json::json;
 
 #[test]

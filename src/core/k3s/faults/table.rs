@@ -1,451 +1,12 @@
-//! Faults of a k3s that runs on this machine: a table with the detector, the repair and the grace
-//! period of each.
-//!
-//! A detector reads nothing: it judges a [`K3sState`].
-//!
-//! The watch owns what happens to a running k3s, because nobody has to ask for its look: also the
-//! size of the datastore, duplicate firewall rules, images of archives and CoreDNS. The doctor,
-//! which looks when it is asked, owns what this machine brings along: programs, files, settings,
-//! name servers; `OF_THE_DOCTOR` names those of k3s. It shows size and duplicates, too, for a k3s
-//! that nobody watches.
+//! The table of faults, with the detector of each.
 
-use std::net::IpAddr;
-
-use super::{
-    super::doctor::{DATASTORE_BYTES_MAX, DATASTORE_LOG_BYTES_MAX, DUPLICATES_MAX},
-    Role,
-    images::Archives,
-    ready,
-    texts::Init,
-};
+use super::{Api, Component, Confidence, Fault, K3sState, Repair};
 use crate::core::{
+    doctor::{DATASTORE_BYTES_MAX, DATASTORE_LOG_BYTES_MAX, DUPLICATES_MAX},
     format::size,
-    health::Severity::{self, Critical, Warning},
-    time::Wall,
+    health::Severity::{Critical, Warning},
+    k3s::{Role, images::Archives, ready},
 };
-
-/// One thing that can go wrong.
-#[derive(Debug)]
-pub struct Fault {
-    /// Stable name.
-    pub id: &'static str,
-    /// Part of k3s that it is of.
-    pub part: Component,
-    /// Severity, once it is left to a person.
-    pub severity: Severity,
-    /// Certainty of the detector.
-    #[cfg_attr(
-        not(feature = "internals"),
-        expect(dead_code, reason = "docs/faults.md tells it")
-    )]
-    pub confidence: Confidence,
-    /// Evidence, for people.
-    #[cfg_attr(
-        not(feature = "internals"),
-        expect(dead_code, reason = "docs/faults.md tells it")
-    )]
-    pub from: &'static str,
-    /// The judgement: an observation in one sentence, where the fault is there.
-    pub detect: fn(&K3sState) -> Option<String>,
-    /// Seconds that it must last before anything is done.
-    pub grace_s: u32,
-    /// The repair; `None`: a person decides.
-    pub repair: Option<Repair>,
-    /// Fix for a person.
-    pub fix: &'static str,
-}
-
-/// Part of k3s. A fault of one explains what is wrong with those behind it.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Component {
-    /// Service of the service manager.
-    Service,
-    /// API of this machine.
-    Api,
-    /// Node of this machine.
-    Node,
-    /// Certificates that end soon.
-    Certificates,
-    /// Datastore on the disk.
-    Datastore,
-    /// Firewall rules of this machine.
-    Firewall,
-    /// Images of archives.
-    Images,
-    /// Cluster DNS.
-    Dns,
-}
-
-impl Component {
-    /// Returns whether a fault of this part explains those of another one, so that they are not
-    /// judged.
-    pub fn explains(self, other: Self) -> bool {
-        let stands_alone = matches!(other, Self::Datastore | Self::Firewall);
-        self < other && self <= Self::Node && !stands_alone
-    }
-}
-
-/// Certainty of a detector.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Confidence {
-    /// Nothing else looks like it.
-    Certain,
-    /// Something else may look like it, and the repair does no harm then.
-    Likely,
-}
-
-/// Repairs of k3s: the closed list of what happens without a person.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Repair {
-    /// Start the service.
-    Start,
-    /// Restart the service.
-    Restart,
-    /// Restart the service, and have it import all archives of images.
-    Import,
-}
-
-/// All of them.
-#[cfg(feature = "internals")]
-pub const REPAIRS: [Repair; 3] = [Repair::Start, Repair::Restart, Repair::Import];
-
-impl Repair {
-    /// The end of the name of such a change.
-    pub const fn suffix(self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::Restart => "restart",
-            Self::Import => "import",
-        }
-    }
-
-    /// The action, for people.
-    pub const fn does(self) -> &'static str {
-        match self {
-            Self::Start => "start k3s",
-            Self::Restart => "restart k3s",
-            Self::Import => "have k3s import its archives of images again",
-        }
-    }
-
-    /// Things that it touches.
-    #[cfg(feature = "internals")]
-    pub const fn touches(self) -> &'static str {
-        match self {
-            Self::Start | Self::Restart => "the service k3s; Pods go on",
-            Self::Import => {
-                "the service k3s, images in containerd, and agent/images/.cache.json, which is emptied if it is there; Pods go on"
-            }
-        }
-    }
-
-    #[cfg(feature = "internals")]
-    pub const fn undo(self) -> &'static str {
-        match self {
-            Self::Start => "none is needed; to stop it: sudo systemctl stop k3s",
-            Self::Restart | Self::Import => "none is needed",
-        }
-    }
-
-    /// Seconds from a try to the next, doubled by each failure.
-    pub const fn back_off_s(self) -> u32 {
-        match self {
-            Self::Start | Self::Restart | Self::Import => 600,
-        }
-    }
-}
-
-/// State of k3s at one moment.
-#[derive(Clone, Debug, Default)]
-pub struct K3sState {
-    pub service: Service,
-    /// Restarts of the last ten minutes.
-    pub restarts: u32,
-    /// Last lines of the log; empty while the service is well.
-    pub log: String,
-    /// Seconds since the machine started.
-    pub up_s: u64,
-    /// The API of this machine; `None`: it was not asked.
-    pub api: Option<Api>,
-    /// The certificate that ends first: its file, and days until then.
-    pub certificate: Option<(String, i64)>,
-    /// Addresses of this machine.
-    pub addresses: Vec<IpAddr>,
-    /// The service manager.
-    pub init: Init,
-    /// The part of a cluster that this machine is; the API of a worker is its server's.
-    pub role: Role,
-    /// True if it has a default route, without which k3s finds no address for its node.
-    pub has_route: bool,
-    /// True if the settings fix the address of the node.
-    pub has_fixed_address: bool,
-    /// The name that k3s takes for the node at its next start, where it is another one.
-    pub renamed: Option<String>,
-    /// Seconds by which the wall clock was set since the last look.
-    pub jumped_s: i64,
-    /// Bytes of the datastore, and of its write-ahead log; `None`: this machine has no file of it.
-    pub datastore: Option<[u64; 2]>,
-    /// Firewall rules that are there more than once; `None`: they were not counted.
-    pub duplicates: Option<u64>,
-    /// State of the Pods of CoreDNS, where none is ready.
-    pub dns: String,
-    /// The image that they wait for, where the archive of a release has it.
-    pub lacks_image: Option<String>,
-    /// Archives of images; `None`: they were not looked at.
-    pub archives: Option<Archives>,
-    /// The Pod or program that has most of the memory, where the node runs out of it.
-    pub consumer: Option<String>,
-    /// Damage of the datastore that a check of it found.
-    pub damage: Option<String>,
-    /// Time of this machine.
-    pub wall: Wall,
-}
-
-impl K3sState {
-    /// Seconds since the process of k3s was started.
-    fn age_s(&self) -> Option<u64> {
-        Some(self.up_s.saturating_sub(self.service.started_s?))
-    }
-
-    /// Returns whether k3s has had the time to come up, where nobody says that it has.
-    fn has_come_up(&self) -> bool {
-        let is_told = self.init == Init::Systemd;
-        is_told || self.age_s().is_none_or(|age| age >= COMES_UP_S)
-    }
-
-    /// Returns whether k3s may still be importing images: its kubelet, which it starts after that,
-    /// has not reported since its own start.
-    fn may_import(&self) -> bool {
-        let Some((node, age_s)) = node(self).zip(self.age_s()) else {
-            return false;
-        };
-        let since_start = i64::try_from(age_s.saturating_mul(1000)).unwrap_or(i64::MAX);
-        let started_ms = self.wall.millis().saturating_sub(since_start);
-        let has_reported = node.reported.is_some_and(|at| at.millis() >= started_ms);
-        age_s < COMES_UP_S && !has_reported
-    }
-
-    /// Returns whether it shows a part at all.
-    pub fn shows(&self, part: Component) -> bool {
-        match part {
-            Component::Service | Component::Datastore => true,
-            Component::Firewall => self.duplicates.is_some(),
-            Component::Images => self.archives.is_some(),
-            // A worker of another name may not ask for the node of before.
-            Component::Node if self.renamed.is_some() => true,
-            Component::Api | Component::Node | Component::Certificates | Component::Dns => {
-                self.api.is_some()
-            }
-        }
-    }
-}
-
-/// Answer of the API of this machine.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Api {
-    /// The node of this machine.
-    Node(Node),
-    /// There is no such node.
-    NoNode,
-    /// No answer.
-    Silent(String),
-}
-
-/// The node of this machine, as its API has it.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Node {
-    /// Conditions: type, status, and message.
-    pub conditions: Vec<[String; 3]>,
-    /// Its address inside the cluster.
-    pub address: Option<IpAddr>,
-    /// True if there is CoreDNS, wanted by its Deployment, and none of its Pods is ready.
-    pub lacks_dns: bool,
-    /// Time of the last report of its kubelet.
-    pub reported: Option<Wall>,
-}
-
-/// Template whose output [`Node::parse`] reads, for `kubectl get -o jsonpath=`: a server asks for
-/// its node and for the Deployment of CoreDNS at once, and a worker may see its node only.
-pub fn jsonpath(role: Role) -> String {
-    let (node, dns) = match role {
-        Role::Server => (
-            ".items[?(@.kind==\"Node\")]",
-            "{range .items[?(@.kind==\"Deployment\")]}dns|{.spec.replicas}|{.status.readyReplicas}{\"\\n\"}{end}",
-        ),
-        Role::Worker => ("", ""),
-    };
-    format!(
-        "{{range {node}.status.conditions[*]}}condition|{{.type}}|{{.status}}|{{.message}}{{\"\\n\"}}{{end}}\
-        {{range {node}.status.conditions[?(@.type==\"Ready\")]}}reported|{{.lastHeartbeatTime}}{{\"\\n\"}}{{end}}\
-        {{range {node}.status.addresses[*]}}address|{{.type}}|{{.address}}{{\"\\n\"}}{{end}}{dns}"
-    )
-}
-
-/// Template about the Pods of CoreDNS, for [`pods_state`].
-pub const PODS_JSONPATH: &str = "{range .items[*]}{.metadata.name}{\" on \"}{.spec.nodeName}|{.status.phase}|\
-    {.status.conditions[?(@.type==\"PodScheduled\")].message}|\
-    {.status.containerStatuses[*].state.waiting.reason}|{.status.containerStatuses[*].state.waiting.message}|\
-    {.status.containerStatuses[*].lastState.terminated.reason}{\"\\n\\n\"}{end}";
-
-/// State of one of these Pods, with the reasons that it has.
-pub fn pods_state(answer: &str) -> String {
-    let pod = answer.trim().rsplit("\n\n").next().unwrap_or_default();
-    let mut fields = pod.split('|').filter(|field| !field.is_empty());
-    match fields.next() {
-        Some(name) => {
-            // One that is not scheduled is on no node.
-            let name = name.trim_end_matches(" on ");
-            format!("Pod {name}: {}", fields.collect::<Vec<_>>().join(", "))
-        }
-        None => "it has no Pod".to_owned(),
-    }
-}
-
-impl Node {
-    /// Reads the output of [`jsonpath`].
-    pub fn parse(text: &str) -> Option<Self> {
-        let mut node = Self::default();
-        for line in text.lines() {
-            let mut parts = line.splitn(4, '|');
-            let mut next = || parts.next().unwrap_or_default().to_owned();
-            match (next().as_str(), [next(), next(), next()]) {
-                ("condition", condition) => node.conditions.push(condition),
-                ("reported", [at, ..]) => node.reported = Wall::parse_rfc3339(&at),
-                ("address", [kind, address, _]) if kind == "InternalIP" => {
-                    node.address = node.address.or_else(|| address.parse().ok());
-                }
-                ("dns", [wanted, ready, _]) => {
-                    node.lacks_dns = wanted != "0" && matches!(ready.as_str(), "" | "0");
-                }
-                _ => {}
-            }
-        }
-        (!node.conditions.is_empty()).then_some(node)
-    }
-
-    /// Returns whether it reports that it is Ready.
-    pub fn is_ready(&self) -> bool {
-        self.has("Ready", "True").is_some()
-    }
-
-    /// Returns whether it runs out of memory.
-    pub fn lacks_memory(&self) -> bool {
-        self.has("MemoryPressure", "True").is_some()
-    }
-
-    fn has(&self, kind: &str, status: &str) -> Option<&str> {
-        let found = self
-            .conditions
-            .iter()
-            .find(|[found, is, _]| found == kind && is == status);
-        found.map(|[_, _, message]| message.as_str())
-    }
-}
-
-/// The service, as systemd has it.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Service {
-    /// `ActiveState`.
-    pub active: String,
-    /// `Result` of the last run.
-    pub result: String,
-    /// `NRestarts`.
-    pub restarts: u32,
-    /// Exit status of the last run.
-    pub status: u32,
-    /// True if it starts with the machine.
-    pub is_enabled: bool,
-    /// True if it was started since the machine was.
-    pub was_started: bool,
-    /// Microseconds from the end of its process to its state of now.
-    pub settled_us: u64,
-    /// Seconds from the start of the machine to that of its process; `None`: not known.
-    pub started_s: Option<u64>,
-}
-
-/// Properties that [`Service::parse`] reads, for `systemctl show -p`.
-pub const PROPERTIES: &str = "ActiveState,Result,NRestarts,ExecMainStatus,UnitFileState,InactiveExitTimestampMonotonic,\
-    ExecMainStartTimestampMonotonic,ExecMainExitTimestampMonotonic,StateChangeTimestampMonotonic";
-
-/// `Result` of a service that is restarted no more.
-const GIVEN_UP: &str = "start-limit-hit";
-/// Time for a k3s to come up that does not say when it has, and to import images from a slow card:
-/// five minutes were seen.
-const COMES_UP_S: u64 = 900;
-
-/// Longest time from the end of a process to the state of its service, where nothing was waited
-/// for.
-const AT_ONCE_US: u64 = 1_000_000;
-
-impl Service {
-    /// Reads the answer of `systemctl show`.
-    pub fn parse(shown: &str) -> Self {
-        let value = |name: &str| {
-            let mut lines = shown.lines().filter_map(|line| line.split_once('='));
-            lines
-                .find(|(found, _)| *found == name)
-                .map_or("", |(_, value)| value)
-        };
-        let micros = |name: &str| value(name).parse::<u64>().unwrap_or(0);
-        let ended = micros("ExecMainExitTimestampMonotonic");
-        let changed = micros("StateChangeTimestampMonotonic");
-        Self {
-            active: value("ActiveState").to_owned(),
-            result: value("Result").to_owned(),
-            restarts: ready::restarts(shown),
-            status: value("ExecMainStatus").parse().unwrap_or(0),
-            is_enabled: value("UnitFileState") == "enabled",
-            was_started: !matches!(value("InactiveExitTimestampMonotonic"), "" | "0"),
-            settled_us: changed.saturating_sub(ended),
-            started_s: Some(micros("ExecMainStartTimestampMonotonic") / 1_000_000)
-                .filter(|started| *started > 0),
-        }
-    }
-
-    /// Reads the answer of `rc-service NAME status`. `has_failed` is the mark of supervise-daemon
-    /// that it gave the service up, and `is_alive` tells whether its process is there, which
-    /// matters where the supervisor is gone. OpenRC does not know whether a stopped service ran
-    /// before, so it counts as stopped by somebody.
-    pub fn of_openrc(status: &str, has_failed: bool, is_alive: bool) -> Self {
-        let word = status.split_once("status:").map_or("", |(_, word)| word);
-        let (active, is_given_up) = match word.split_whitespace().next() {
-            Some("started") => ("active", false),
-            Some("unsupervised") if is_alive => ("active", false),
-            Some("starting") => ("activating", false),
-            Some("stopping") => ("deactivating", false),
-            Some("crashed" | "unsupervised") => ("failed", true),
-            Some("stopped") if has_failed => ("failed", true),
-            Some(_) => ("inactive", false),
-            None => ("", false),
-        };
-        Self {
-            active: active.to_owned(),
-            result: if is_given_up { GIVEN_UP } else { "" }.to_owned(),
-            was_started: true,
-            ..Self::default()
-        }
-    }
-
-    /// Returns whether it runs.
-    pub fn is_running(&self) -> bool {
-        self.active == "active"
-    }
-
-    /// True if systemd has ended it for good, by itself. It says so as the result of a service that
-    /// had none; otherwise that of the last run stays. Then the time tells: it had waited for the
-    /// next restart (`RestartSec`, 5 s in the unit of k3s), while a service that somebody stopped
-    /// is down as soon as its process is.
-    fn is_given_up(&self) -> bool {
-        let has_waited = self.result != "success" && self.settled_us > AT_ONCE_US;
-        self.active == "failed" && (self.result == GIVEN_UP || has_waited)
-    }
-
-    /// Returns whether somebody stopped it, or does not want it to start: then it stays as it is.
-    pub fn is_stopped_on_purpose(&self) -> bool {
-        let is_down = matches!(self.active.as_str(), "inactive" | "failed" | "deactivating");
-        is_down && (!self.is_enabled || (self.was_started && !self.is_given_up()))
-    }
-}
 
 /// The table. Of each part the first row that fits is the cause.
 pub const FAULTS: &[Fault] = &[
@@ -856,7 +417,7 @@ pub const FAULTS: &[Fault] = &[
         confidence: Confidence::Certain,
         from: "no interface of this machine has the address of its node, there is a default route, and no setting fixes the address",
         detect: |state| {
-            let address = node(state)?.address?;
+            let address = state.node()?.address?;
             let is_gone = !state.addresses.is_empty() && !state.addresses.contains(&address);
             // Without a network, k3s goes on; it would not start.
             (is_gone && state.has_route && !state.has_fixed_address).then(|| {
@@ -875,7 +436,7 @@ pub const FAULTS: &[Fault] = &[
         from: "the node has not been Ready for two minutes; for fifteen where its kubelet has not reported since k3s was started, \
             which imports images before it starts that",
         detect: |state| {
-            let node = node(state).filter(|_| !state.may_import())?;
+            let node = state.node().filter(|_| !state.may_import())?;
             let why = node
                 .has("Ready", "False")
                 .or_else(|| node.has("Ready", "Unknown"));
@@ -895,7 +456,7 @@ pub const FAULTS: &[Fault] = &[
         confidence: Confidence::Likely,
         from: "on a server: the node counts as Ready, and its kubelet has not reported for eleven minutes, which is two reports",
         detect: |state| {
-            let node = node(state).filter(|node| node.is_ready())?;
+            let node = state.node().filter(|node| node.is_ready())?;
             let age = state.wall.millis().checked_sub(node.reported?.millis())?;
             (age >= UNREPORTED_MS && state.role == Role::Server).then(|| {
                 "the node counts as Ready, and has not reported for eleven minutes or more"
@@ -1030,7 +591,7 @@ pub const FAULTS: &[Fault] = &[
         from: "the API answers and the node is Ready, but the Deployment coredns in kube-system has had no ready Pod for four \
             minutes; ignored if it does not exist or is scaled to 0",
         detect: |state| {
-            let is_it = node(state)?.lacks_dns;
+            let is_it = state.node()?.lacks_dns;
             is_it.then(|| {
                 format!(
                     "DNS does not work in Pods, because CoreDNS is not ready: {}",
@@ -1044,30 +605,6 @@ pub const FAULTS: &[Fault] = &[
             be pulled needs the network, or the archive in agent/images; a loop: sudo pipeops-agent doctor names the server",
     },
 ];
-
-/// A fix for the service manager and the part of the cluster that this machine has; in the table it
-/// is that of a server with systemd.
-pub fn fix(text: &str, init: Init, role: Role) -> String {
-    let name = role.name();
-    let mut text = text.replace("-u k3s ", &format!("-u {name} "));
-    for verb in ["start", "stop", "restart", "status", "reset-failed"] {
-        let known = format!("systemctl {verb} k3s");
-        let own = match (init, verb) {
-            (Init::Systemd, _) => format!("systemctl {verb} {name}"),
-            (Init::OpenRc, "reset-failed") => format!("rc-service {name} zap"),
-            (Init::OpenRc, _) => format!("rc-service {name} {verb}"),
-        };
-        text = text.replace(&known, &own);
-    }
-    if init == Init::OpenRc {
-        for lines in ["50", "100"] {
-            let log = format!("tail -n {lines} /var/log/k3s.log");
-            text = text.replace(&format!("journalctl -u {name} -n {lines}"), &log);
-        }
-        text = text.replace("timedatectl set-ntp true", "rc-service chronyd start");
-    }
-    text
-}
 
 /// Days before the end within which every version of k3s renews a certificate when it starts (120;
 /// before May 2025: 90).
@@ -1115,29 +652,6 @@ const PRESSURE: Fault = Fault {
     fix: "",
 };
 
-/// Checks of the doctor about k3s and what it stands on, which it tells of by itself: they are not
-/// looked at twice.
-#[cfg(feature = "internals")]
-pub const OF_THE_DOCTOR: [&str; 12] = [
-    "k3s.program",
-    "k3s.config",
-    "k3s.empty-files",
-    "k3s.kubeconfig-mode",
-    "network.iptables",
-    "network.backends",
-    "host.name",
-    "host.machine-id",
-    "disk.space",
-    "disk.read-only",
-    "clock.sync",
-    "dns.pods",
-];
-
-/// The row of that name.
-pub fn of(id: &str) -> Option<&'static Fault> {
-    FAULTS.iter().find(|fault| fault.id == id)
-}
-
 /// Restarts of ten minutes that make a loop.
 const LOOPING: u32 = 3;
 
@@ -1151,13 +665,6 @@ pub fn is_set_back(jumped_s: i64) -> bool {
 
 fn is_looping(state: &K3sState) -> bool {
     state.restarts >= LOOPING
-}
-
-fn node(state: &K3sState) -> Option<&Node> {
-    match state.api.as_ref()? {
-        Api::Node(node) => Some(node),
-        Api::NoNode | Api::Silent(_) => None,
-    }
 }
 
 /// Archives, where to import them may help: k3s has done so, and the disk has room.
@@ -1175,7 +682,7 @@ fn silence(state: &K3sState) -> Option<&str> {
 }
 
 fn pressure(state: &K3sState, kind: &str, what: &str) -> Option<String> {
-    let message = node(state)?.has(kind, "True")?;
+    let message = state.node()?.has(kind, "True")?;
     Some(format!("the node runs out of {what}: {message}"))
 }
 
@@ -1224,53 +731,4 @@ fn is_error(line: &str) -> bool {
     .iter()
     .any(|word| line.contains(word))
         || is_klog(line)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_answer_has_the_node_and_coredns() {
-        let node = "condition|Ready|True|kubelet is posting\naddress|Hostname|box\naddress|InternalIP|192.0.2.7\n";
-        for (dns, lacks) in [
-            ("", false),
-            ("dns|1|1\n", false),
-            ("dns|2|1\n", false),
-            ("dns|1|\n", true),
-            ("dns|1|0\n", true),
-            // Somebody scaled it to none.
-            ("dns|0|\n", false),
-        ] {
-            let found = Node::parse(&format!("{node}{dns}")).unwrap();
-            assert_eq!(found.lacks_dns, lacks, "{dns}");
-            assert!(found.is_ready());
-            assert_eq!(found.address, "192.0.2.7".parse().ok());
-        }
-        // CoreDNS alone is no node.
-        assert_eq!(Node::parse("dns|1|1\n"), None);
-        assert!(!jsonpath(Role::Worker).contains("items"));
-    }
-
-    #[test]
-    fn the_state_of_a_pod_has_the_reasons_that_it_has() {
-        for (answer, said) in [
-            ("", "it has no Pod"),
-            ("\n\n", "it has no Pod"),
-            (
-                "coredns-1 on |Pending|0/1 nodes are available: 1 Too many pods.||||\n\n",
-                "Pod coredns-1: Pending, 0/1 nodes are available: 1 Too many pods.",
-            ),
-            (
-                "a|Running||||\n\nb on box|Running||||CrashLoopBackOff|back-off 5m0s|Error\n\n",
-                "Pod b on box: Running, CrashLoopBackOff, back-off 5m0s, Error",
-            ),
-            (
-                "b|Pending||||ErrImagePull|first\nsecond|\n\n",
-                "Pod b: Pending, ErrImagePull, first\nsecond",
-            ),
-        ] {
-            assert_eq!(pods_state(answer), said);
-        }
-    }
 }

@@ -1,0 +1,46 @@
+//! Plans of what the keeper does for k3s: steps in order, each with what it is for people and how
+//! it is undone.
+
+mod install;
+mod node;
+mod restore;
+mod resume;
+mod uninstall;
+mod upgrade;
+
+pub use self::{
+    install::{Install, install},
+    node::{Node, NodeRemoval, node, remove_node},
+    restore::{Content, Restore, SNAPSHOT, SettingsFile, restore},
+    resume::{is_resume, no_resume, resume},
+    uninstall::{Keep, Uninstall, trees, uninstall},
+    upgrade::{Image, Kind, Upgrade, upgrade},
+};
+use super::{Role, texts::Init};
+
+/// Command that starts k3s; with systemd nothing waits for it.
+fn start(init: Init, role: Role) -> String {
+    let name = role.name();
+    match init {
+        Init::Systemd => format!("systemctl start --no-block {name}"),
+        Init::OpenRc => format!("rc-service {name} start"),
+    }
+}
+
+/// Command that keeps a service from the next boot. Unlike rc-update it does not fail where a cut
+/// or somebody has done it already.
+fn leave_runlevel(name: &str) -> String {
+    format!("rm -f /etc/runlevels/default/{name}")
+}
+
+/// Command that stops k3s.
+fn stop(init: Init, role: Role) -> String {
+    let name = role.name();
+    match init {
+        Init::Systemd => format!("systemctl stop {name}"),
+        Init::OpenRc => format!("rc-service {name} stop"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
