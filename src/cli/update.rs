@@ -133,6 +133,7 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         return Ok(Exit::Fine);
     }
     let loaded = load(args);
+    let within = trial_time(args)?;
     if let Some(why) = held_at_night(args, &loaded) {
         output.line(&format!("no automatic update: {why}"));
         return Ok(Exit::Fine);
@@ -145,16 +146,14 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
         keeper.finish_update(&Agent(socket::candidates_of(&loaded)))?;
         return Ok(Exit::Fine);
     }
-    let (mut note, under_way) = if is_root {
-        let keeper = keeper(&loaded, args)?;
-        (keeper.update_note()?, keeper.update_under_way()?)
-    } else {
-        (UpdateNote::default(), None)
+    let keeper = is_root.then(|| keeper(&loaded, args)).transpose()?;
+    let (mut note, under_way) = match &keeper {
+        Some(keeper) => (keeper.update_note()?, keeper.update_under_way()?),
+        None => (UpdateNote::default(), None),
     };
     if args.has("check") {
         tell_earlier(&note, under_way.as_ref(), (args, output));
-    } else if under_way.is_some() {
-        let keeper = keeper(&loaded, args)?;
+    } else if let (Some(keeper), Some(_)) = (&keeper, under_way) {
         let _lock = keeper.lock_updates()?;
         if let Some(update) = keeper.continue_update()? {
             if args.has("from") || args.text("to").is_some_and(|it| it != update.version) {
@@ -162,16 +161,15 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
             }
             output.note(&format!("an update to {} is under way", update.version));
             let agent = Agent(socket::candidates_of(&loaded));
-            return end_of(&update, (&keeper, &agent), args, output);
+            return end_of(&update, (keeper, &agent), args, output);
         }
     }
     let release = release(args, &loaded, &note)?;
     let is_named = named(args, &loaded.update()).is_some();
-    if is_root {
+    if let Some(keeper) = &keeper {
         // A version that somebody names may be signed later than the newest: its list says nothing
         // about the order.
         let sequence = if is_named { 0 } else { release.list.sequence };
-        let keeper = keeper(&loaded, args)?;
         keeper.update_list_seen(sequence, &release.list)?;
         note = keeper.update_note()?;
     }
@@ -187,7 +185,19 @@ fn update(args: &Args, output: &mut Output) -> Result<Exit> {
     if let Some(expired) = expired {
         output.note(&expired);
     }
-    install(&release, args, output)
+    match keeper {
+        Some(keeper) => install(&release, &loaded, (&keeper, within), args, output),
+        None => Err(Error::new("an update needs root").fix("sudo pipeops-agent update")),
+    }
+}
+
+/// Time for the new version to prove itself. Read before anything is downloaded.
+fn trial_time(args: &Args) -> Result<Duration> {
+    let seconds = args.text("within").unwrap_or_default().parse().ok();
+    let seconds = seconds.filter(|seconds| (TRIAL_S_MIN..=WITHIN.as_secs()).contains(seconds));
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| Error::new("--within cannot be used").fix("give 10 to 300 seconds"))
 }
 
 /// Decides whether this machine installs the release of a list.
@@ -303,7 +313,7 @@ fn print(
             output.line("install it: sudo pipeops-agent update");
         }
     }
-    // What a person is told now, a timer would find again each night.
+    // A timer would fail with it every night.
     let is_by_hand = !args.has("automatic");
     let is_open = match choice {
         Choice::Install => true,
@@ -317,16 +327,17 @@ fn print(
     }
 }
 
-fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> {
-    let loaded = load(args);
+fn install(
+    release: &Release,
+    loaded: &Loaded,
+    (keeper, within): (&Keeper, Duration),
+    args: &Args,
+    output: &mut Output,
+) -> Result<Exit> {
     let version = release.list.version;
-    if !geteuid().is_root() {
-        return Err(Error::new("an update needs root").fix("sudo pipeops-agent update"));
-    }
-    let keeper = keeper(&loaded, args)?;
     // Until the end is known.
     let _lock = keeper.lock_updates()?;
-    let agent = Agent(socket::candidates_of(&loaded));
+    let agent = Agent(socket::candidates_of(loaded));
     let seen = agent.seen();
     if seen.version.is_none() && keeper.agent_is_stopped() {
         return not_running(args, output);
@@ -335,16 +346,10 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
     let wanted = file_of(&release.list, kind)?;
     // First of all: without the way back nothing begins.
     let previous = match kind {
-        Some(kind) => Some(previous_package(release, kind, &loaded, args, &keeper)?),
+        Some(kind) => Some(previous_package(release, kind, loaded, args, keeper)?),
         None => None,
     };
-    let seconds = args.text("within").unwrap_or_default();
-    let seconds = seconds.parse().ok();
-    let seconds = seconds.filter(|seconds| (TRIAL_S_MIN..=WITHIN.as_secs()).contains(seconds));
-    let within = seconds
-        .map(Duration::from_secs)
-        .ok_or_else(|| Error::new("--within cannot be used").fix("give 10 to 300 seconds"))?;
-    let file = fetch(&release.source, &wanted, "program", &loaded)?;
+    let file = fetch(&release.source, &wanted, "program", loaded)?;
     let new = NewProgram {
         file,
         sha256: wanted.sha256,
@@ -355,7 +360,7 @@ fn install(release: &Release, args: &Args, output: &mut Output) -> Result<Exit> 
         package: previous,
     };
     let update = keeper.stage_update(&new)?;
-    end_of(&update, (&keeper, &agent), args, output)
+    end_of(&update, (keeper, &agent), args, output)
 }
 
 /// Waits for the end of an update and prints it.
@@ -682,6 +687,23 @@ mod tests {
         config::Update {
             key: Some(key.public()),
             ..config::Update::default()
+        }
+    }
+
+    #[test]
+    fn the_time_of_the_trial_is_10_to_300_seconds() {
+        let read = |words: &[&str]| {
+            let all = ["update"].iter().chain(words).map(OsString::from);
+            let Ok(Invocation::Run(args)) = args::parse(all) else {
+                panic!("{words:?}");
+            };
+            trial_time(&args).map_err(|error| error.sentence())
+        };
+        assert_eq!(read(&[]), Ok(Duration::from_secs(300)));
+        assert_eq!(read(&["--within", "10"]), Ok(Duration::from_secs(10)));
+        for bad in ["9", "301", "5m", ""] {
+            let refused = read(&["--within", bad]);
+            assert_eq!(refused, Err("--within cannot be used".to_owned()), "{bad}");
         }
     }
 
