@@ -23,7 +23,7 @@ use crate::{
             objects, refused_namespace, take_values,
         },
         audit::{AuditDecision as Permission, AuditEntry, Effect},
-        journal::{ChangeEnd, Intent, Journal, Outcome},
+        journal::{Change, ChangeEnd, Intent, Journal, Outcome},
         order::GatherExt as _,
         verdict::sentences,
     },
@@ -422,13 +422,7 @@ impl Apps {
             }
             Timer::after(Duration::from_millis(200)).await;
         }
-        let change = self.last_change(app).await;
-        if change.get("state").and_then(Value::as_str) != Some(Outcome::Done.as_str()) {
-            let why = change.get("why").and_then(Value::as_str);
-            return Err(Error::new(format!("{app} is not removed"))
-                .why(why.unwrap_or("another change took its place"))
-                .fix("remove it again"));
-        }
+        check_removed(app, self.last_change(app).await)?;
         let stays = |entry: &&InventoryEntry| entry.is_kept() || entry.is_adopted;
         let kept = read.app.inventory.iter().filter(stays);
         let kept: Vec<_> = kept
@@ -657,6 +651,24 @@ fn one_more(app: &str, all: impl Iterator<Item = Owner>, owner: Owner) -> Result
         .fix("remove one that is no longer needed, or deploy several as one app"))
 }
 
+/// Refuses unless the last change of an app is a removal that was carried out.
+fn check_removed(app: &str, last: Result<Option<Change>>) -> Result<()> {
+    let last = last.map_err(|error| {
+        error.within(format!("the result of the removal of {app} cannot be read"))
+    })?;
+    let ended = last.and_then(|change| change.ended);
+    match ended.map(|(_, ending)| ending) {
+        Some(ending) if ending.outcome == Outcome::Done => Ok(()),
+        ending => {
+            let why = ending.and_then(|ending| ending.why);
+            let why = why.unwrap_or_else(|| "another change took its place".to_owned());
+            Err(Error::new(format!("{app} is not removed"))
+                .why(why)
+                .fix("remove it again"))
+        }
+    }
+}
+
 /// Id of a change: that of the command which asks for it, else one of our own.
 pub(super) fn change_id(requester: &Requester) -> Result<String> {
     match &requester.command {
@@ -668,6 +680,41 @@ pub(super) fn change_id(requester: &Requester) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::time::Wall;
+
+    #[test]
+    fn a_removal_whose_result_cannot_be_read_is_not_said_to_have_failed() {
+        let busy = Error::new("the database is busy").retry(Retry::Soon);
+        let error = check_removed("web", Err(busy)).unwrap_err();
+        assert_eq!(
+            error.sentence(),
+            "the result of the removal of web cannot be read: the database is busy"
+        );
+        let change = |ended: Option<ChangeEnd>| Change {
+            id: "app-1".to_owned(),
+            intent: Intent {
+                kind: "app.remove".to_owned(),
+                origin: "root".to_owned(),
+                body: String::new(),
+            },
+            started: Wall::from_millis(0),
+            ended: ended.map(|end| (Wall::from_millis(1), end)),
+            steps: Vec::new(),
+        };
+        let of = |end| check_removed("web", Ok(Some(change(end)))).map_err(|it| it.sentence());
+        assert_eq!(of(Some(ChangeEnd::new(Outcome::Done))), Ok(()));
+        let failed = ChangeEnd::new(Outcome::Failed).why("the API is away");
+        assert_eq!(
+            of(Some(failed)),
+            Err("web is not removed: the API is away".to_owned())
+        );
+        let other = "web is not removed: another change took its place".to_owned();
+        assert_eq!(of(None), Err(other.clone()));
+        assert_eq!(
+            check_removed("web", Ok(None)).map_err(|it| it.sentence()),
+            Err(other)
+        );
+    }
 
     #[test]
     fn apps_of_the_control_plane_take_no_place_of_those_of_the_machine() {

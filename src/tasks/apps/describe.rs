@@ -205,27 +205,24 @@ impl Apps {
     async fn change_of(&self, app: &App) -> Value {
         match app.change.as_ref().filter(|_| self.stands_by().is_some()) {
             Some(last) => noted(last),
-            None => self.last_change(&app.name).await,
+            None => {
+                let last = self.last_change(&app.name).await.ok().flatten();
+                last.as_ref().map_or(Value::Null, change_json)
+            }
         }
     }
 
-    pub(super) async fn last_change(&self, app: &str) -> Value {
-        let changes = self
-            .store
-            .recent_changes(CHANGES_MAX)
-            .await
-            .unwrap_or_default();
-        let of_app = |change: &&Change| {
+    /// The last change of an app in the journal.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub(super) async fn last_change(&self, app: &str) -> Result<Option<Change>> {
+        let changes = self.store.recent_changes(CHANGES_MAX).await?;
+        let of_app = |change: &Change| {
             is_ours(&change.intent.kind)
                 && Plan::read(&change.intent.body).is_some_and(|plan| plan.app == app)
         };
-        changes.iter().find(of_app).map_or(Value::Null, |change| {
-            let (state, why) = match &change.ended {
-                None => ("under way", None),
-                Some((_, ending)) => (ending.outcome.as_str(), ending.why.clone()),
-            };
-            json!({"id": change.id, "state": state, "why": why, "by": change.intent.origin})
-        })
+        Ok(changes.into_iter().find(of_app))
     }
 
     /// Answer about the last change, in the order of what is known best: live, then kept.
@@ -304,6 +301,15 @@ fn replaced(last: &Revision, number: u64) -> Option<String> {
 /// A text; `None` where it is empty.
 fn text(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
+}
+
+/// A change as the journal has it.
+fn change_json(change: &Change) -> Value {
+    let (state, why) = match &change.ended {
+        None => ("under way", None),
+        Some((_, ending)) => (ending.outcome.as_str(), ending.why.as_deref()),
+    };
+    json!({"id": change.id, "state": state, "why": why, "by": change.intent.origin})
 }
 
 /// A change as the agent that carries it out noted it in the record.
