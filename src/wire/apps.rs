@@ -19,8 +19,8 @@ use super::{
 };
 use crate::core::{
     apps::{
-        App, Contested, InventoryEntry, Kind, LastChange, Manifest, Outcome, Overlay, Owner,
-        Revision, Simple, Source, Stage, Upstream, kind_of, repository::Repository,
+        App, Contested, InventoryEntry, Kind, LastChange, Manifest, Overlay, Owner, Revision,
+        RevisionOutcome, Simple, Source, Stage, Upstream, kind_of, repository::Repository,
     },
     time::Wall,
 };
@@ -375,7 +375,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
             kept: found.kept,
             sized: found.sized,
         },
-        outcome: Outcome {
+        outcome: RevisionOutcome {
             verdict: found.verdict,
             cause: found.cause,
             object: found.object,
@@ -705,12 +705,12 @@ mod tests {
             at: Wall::from_millis(5),
             by: "uid 0".to_owned(),
             overlay: every_overlay(),
-            outcome: Outcome {
+            outcome: RevisionOutcome {
                 verdict: "bad".to_owned(),
                 cause: "container.oom".to_owned(),
                 since: Wall::from_millis(7),
                 inputs: vec!["Pod shop/web-1: Pending".to_owned()],
-                ..Outcome::default()
+                ..RevisionOutcome::default()
             },
             took_s: 9,
         });
@@ -775,9 +775,9 @@ mod tests {
         };
         let revision = Revision {
             overlay,
-            outcome: Outcome {
+            outcome: RevisionOutcome {
                 evidence: "e".repeat(2500),
-                ..Outcome::default()
+                ..RevisionOutcome::default()
             },
             ..Revision::default()
         };

@@ -44,7 +44,7 @@ pub use manifests::{
 pub use overlay::{Overlay, containers, place};
 pub use ownership::{Head, Ownership, as_applied, denied};
 pub use record::{
-    App, InventoryEntry, LastChange, Outcome, Owner, Revision, Source, Stage, Upstream,
+    App, InventoryEntry, LastChange, Owner, Revision, RevisionOutcome, Source, Stage, Upstream,
 };
 pub use simple::{Simple, deployed};
 pub use staged::{Staged, staged};

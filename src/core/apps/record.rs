@@ -92,7 +92,7 @@ impl InventoryEntry {
 
 /// Result of a revision.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Outcome {
+pub struct RevisionOutcome {
     /// Word of the verdict.
     pub verdict: String,
     /// Id of the cause; empty where there is none.
@@ -123,7 +123,7 @@ pub struct Revision {
     /// Changes on top of its manifests.
     pub overlay: Overlay,
     /// Result; empty while there is none.
-    pub outcome: Outcome,
+    pub outcome: RevisionOutcome,
     /// Seconds until it was ready, where it became good; 0: not known, or at once.
     pub took_s: u64,
 }
@@ -593,9 +593,9 @@ mod tests {
                 running: 2,
                 ..App::default()
             };
-            let outcome = Outcome {
+            let outcome = RevisionOutcome {
                 verdict: verdict.as_str().to_owned(),
-                ..Outcome::default()
+                ..RevisionOutcome::default()
             };
             app.revisions.push(Revision {
                 number: 2,
@@ -612,9 +612,9 @@ mod tests {
     fn who_goes_back_again_and_again_never_goes_forward() {
         let revision = |number: u64, verdict: RolloutVerdict| Revision {
             number,
-            outcome: Outcome {
+            outcome: RevisionOutcome {
                 verdict: verdict.as_str().to_owned(),
-                ..Outcome::default()
+                ..RevisionOutcome::default()
             },
             ..Revision::default()
         };

@@ -12,7 +12,7 @@ impl RequestKind {
     pub fn of(call: &Call) -> Self {
         let is_plain = call.form == Form::Plain;
         let enters = match (is_plain, is_get(&call.method)) {
-            (true, true) => Self::Visit,
+            (true, true) => Self::ServiceRequest,
             (true, false) => Self::Write,
             (false, _) => Self::Exec,
         };
@@ -71,8 +71,8 @@ fn call(what: &str) -> Option<Call> {
     route(&inquiry.raw_request(), Cluster::Known).ok()
 }
 
-/// The line that the visits to one service, or to one Pod, have in common.
-pub fn root_of_visit(call: &Call) -> String {
+/// The line that the requests to one service, or to one Pod, have in common.
+pub fn service_root(call: &Call) -> String {
     let line = call.line();
     match &call.target {
         CallTarget::Service(service) => format!(
@@ -209,18 +209,21 @@ mod tests {
             ),
             (
                 "GET /api/v1/namespaces/a/pods/b:80/proxy/x",
-                RequestKind::Visit,
+                RequestKind::ServiceRequest,
             ),
             (
                 "GET /api/v1/namespaces/a/services/b:80/proxy/x",
-                RequestKind::Visit,
+                RequestKind::ServiceRequest,
             ),
             (
                 "POST /api/v1/namespaces/a/services/b:80/proxy/x",
                 RequestKind::Write,
             ),
-            ("GET /api/v1/nodes/a/proxy/pods", RequestKind::Visit),
-            ("GET shop/web:80/exec", RequestKind::Visit),
+            (
+                "GET /api/v1/nodes/a/proxy/pods",
+                RequestKind::ServiceRequest,
+            ),
+            ("GET shop/web:80/exec", RequestKind::ServiceRequest),
             ("PUT shop/web:80/exec", RequestKind::Write),
             (
                 "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
@@ -294,7 +297,7 @@ mod tests {
                 "GET /api/v1/namespaces/a/pods/b:80/proxy/",
             ),
         ] {
-            assert_eq!(root_of_visit(&call(what).unwrap()), root);
+            assert_eq!(service_root(&call(what).unwrap()), root);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-pub use kind::{in_words, root_of_visit};
+pub use kind::{in_words, service_root};
 pub use summary::{Counts, Refused, Summary};
 
 use crate::core::{
@@ -30,10 +30,10 @@ const REFUSAL_ROWS_MAX: u32 = 30;
 /// at most.
 const EFFECT_ROWS_MAX: u32 = 600;
 /// The same in a day: 800 MB at most. A lease that is renewed every two seconds takes 43,200.
-const EFFECT_ROWS_A_DAY_MAX: u32 = 100_000;
+const EFFECT_ROWS_PER_DAY_MAX: u32 = 100_000;
 /// Rows in a day of what is read and entered. As many as are kept: within a day nobody pushes out
 /// what was written down.
-const ENTRY_ROWS_A_DAY_MAX: u32 = 20_000;
+const ENTRY_ROWS_PER_DAY_MAX: u32 = 20_000;
 /// Different sums in a minute; more go into the sum of [`OTHERS`].
 const SUMS_MAX: usize = 64;
 /// The longest text of one field. What is longer is cut: a caller chooses the path that is written
@@ -63,7 +63,7 @@ pub enum RequestKind {
     /// It runs something, or opens a way into a container.
     Exec,
     /// It asks what serves in the cluster, and changes nothing by its method.
-    Visit,
+    ServiceRequest,
 }
 
 /// Decision on a request.
@@ -84,11 +84,11 @@ impl AuditDecision {
         }
     }
 
-    /// The verdict of that word.
+    /// Parses the word on disk; `None` for any other.
     pub fn of(word: &str) -> Option<Self> {
         [Self::Permitted, Self::Refused]
             .into_iter()
-            .find(|verdict| verdict.as_str() == word)
+            .find(|decision| decision.as_str() == word)
     }
 }
 
@@ -97,18 +97,18 @@ impl AuditDecision {
 pub struct AuditEntry {
     who: String,
     what: String,
-    verdict: AuditDecision,
+    decision: AuditDecision,
     why: String,
 }
 
 impl AuditEntry {
     /// `who` asked for `what`; `why` names the rule that decided. Control characters are replaced
     /// and long text is cut.
-    pub fn new(who: &str, what: &str, verdict: AuditDecision, why: &str) -> Self {
+    pub fn new(who: &str, what: &str, decision: AuditDecision, why: &str) -> Self {
         Self {
             who: printable(who),
             what: printable(what),
-            verdict,
+            decision,
             why: printable(why),
         }
     }
@@ -119,7 +119,7 @@ impl AuditEntry {
     pub fn refused(who: &str, what: &str, reason: &str, fix: Option<&str>) -> Self {
         let fix = fix.map_or_else(String::new, |fix| format!("{FIX}{fix}"));
         let room = REASON_BYTES_MAX.saturating_sub(fix.len());
-        let reason = the_end(&reason.replace(FIX, ", fix: "), room);
+        let reason = tail(&reason.replace(FIX, ", fix: "), room);
         Self::new(who, what, AuditDecision::Refused, &format!("{reason}{fix}"))
     }
 
@@ -134,8 +134,8 @@ impl AuditEntry {
     }
 
     /// Decision.
-    pub const fn verdict(&self) -> AuditDecision {
-        self.verdict
+    pub const fn decision(&self) -> AuditDecision {
+        self.decision
     }
 
     /// The rule that decided.
@@ -156,13 +156,13 @@ pub fn reason_and_fix(why: &str) -> (&str, Option<&str>) {
 }
 
 /// The end of a text, where the reason is, in so many bytes.
-fn the_end(text: &str, room: usize) -> String {
-    if text.len() <= room {
+fn tail(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
         return text.to_owned();
     }
     let from = text
         .len()
-        .saturating_sub(room.saturating_sub('…'.len_utf8()));
+        .saturating_sub(bytes_max.saturating_sub('…'.len_utf8()));
     format!(
         "…{}",
         text.get(text.ceil_char_boundary(from)..)
@@ -172,7 +172,7 @@ fn the_end(text: &str, room: usize) -> String {
 
 /// Outcome of a permitted request.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// The caller gave it up, or the agent stopped.
     #[default]
     Cancelled,
@@ -190,7 +190,7 @@ pub enum Outcome {
     Withdrawn(String),
 }
 
-impl Outcome {
+impl RequestOutcome {
     /// The text on disk: a word, and a reason where there is one.
     pub fn text(&self) -> String {
         match self {
@@ -220,7 +220,7 @@ pub fn outcome_and_why(text: &str) -> (&str, Option<&str>) {
 
 /// Form in which a request is recorded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Form {
+pub enum RecordForm {
     /// As a row, before its effect.
     Row,
     /// Added to a sum, after it.
@@ -260,8 +260,8 @@ pub struct Minute {
     refusal_rows: u32,
     effect_rows: u32,
     day: Day,
-    /// Targets that were entered in this minute and have their row.
-    visited: BTreeSet<String>,
+    /// Services and Pods that have their row in this minute.
+    seen_services: BTreeSet<String>,
     /// The upgrade that was refused last.
     upgrade: Option<(String, Mono)>,
     sums: BTreeMap<(Wall, AuditEntry), (u64, Effect)>,
@@ -286,16 +286,16 @@ impl Minute {
                 effect_rows: 0,
                 entry_rows: 0,
             },
-            visited: BTreeSet::new(),
+            seen_services: BTreeSet::new(),
             upgrade: None,
             sums: BTreeMap::new(),
         }
     }
 
-    fn turn(&mut self, now: Mono) {
+    fn roll_over(&mut self, now: Mono) {
         if now.since(self.began) >= MINUTE {
             (self.began, self.refusal_rows, self.effect_rows) = (now, 0, 0);
-            self.visited.clear();
+            self.seen_services.clear();
         }
         if now.since(self.day.began) >= DAY {
             self.day = Day {
@@ -307,51 +307,51 @@ impl Minute {
     }
 
     /// Returns the form in which a request is recorded, and counts it.
-    pub fn form(&mut self, kind: RequestKind, verdict: AuditDecision, now: Mono) -> Form {
-        self.turn(now);
-        match (kind, verdict) {
-            (RequestKind::Read, _) => Form::Sum,
+    pub fn form(&mut self, kind: RequestKind, decision: AuditDecision, now: Mono) -> RecordForm {
+        self.roll_over(now);
+        match (kind, decision) {
+            (RequestKind::Read, _) => RecordForm::Sum,
             (_, AuditDecision::Permitted) => self.effect_row(kind, now),
             (_, AuditDecision::Refused) if self.refusal_rows < REFUSAL_ROWS_MAX => {
                 self.refusal_rows += 1;
-                Form::Row
+                RecordForm::Row
             }
-            (_, AuditDecision::Refused) => Form::Sum,
+            (_, AuditDecision::Refused) => RecordForm::Sum,
         }
     }
 
-    /// Returns the form in which a permitted entry is recorded: the first of each minute as a row,
-    /// before its effect.
-    pub fn form_of_visit(&mut self, root: &str, now: Mono) -> Form {
-        self.turn(now);
-        if self.visited.contains(root) {
-            return Form::Sum;
+    /// Returns the form in which a permitted request to a service is recorded: the first of each
+    /// minute as a row, before its effect.
+    pub fn form_of_service_request(&mut self, root: &str, now: Mono) -> RecordForm {
+        self.roll_over(now);
+        if self.seen_services.contains(root) {
+            return RecordForm::Sum;
         }
-        let form = self.effect_row(RequestKind::Visit, now);
-        if form == Form::Row {
-            self.visited.insert(root.to_owned());
+        let form = self.effect_row(RequestKind::ServiceRequest, now);
+        if form == RecordForm::Row {
+            self.seen_services.insert(root.to_owned());
         }
         form
     }
 
-    fn effect_row(&mut self, kind: RequestKind, now: Mono) -> Form {
+    fn effect_row(&mut self, kind: RequestKind, now: Mono) -> RecordForm {
         let day = &mut self.day;
         let is_entry = match kind {
-            RequestKind::Secret | RequestKind::Exec | RequestKind::Visit => true,
+            RequestKind::Secret | RequestKind::Exec | RequestKind::ServiceRequest => true,
             RequestKind::Read | RequestKind::Write => false,
         };
-        if day.effect_rows >= EFFECT_ROWS_A_DAY_MAX
-            || (is_entry && day.entry_rows >= ENTRY_ROWS_A_DAY_MAX)
+        if day.effect_rows >= EFFECT_ROWS_PER_DAY_MAX
+            || (is_entry && day.entry_rows >= ENTRY_ROWS_PER_DAY_MAX)
         {
-            return Form::TooMany(day.began.after(DAY).since(now));
+            return RecordForm::TooMany(day.began.after(DAY).since(now));
         }
         if self.effect_rows >= EFFECT_ROWS_MAX {
-            return Form::TooMany(self.began.after(MINUTE).since(now));
+            return RecordForm::TooMany(self.began.after(MINUTE).since(now));
         }
         self.effect_rows += 1;
         day.effect_rows += 1;
         day.entry_rows += u32::from(is_entry);
-        Form::Row
+        RecordForm::Row
     }
 
     /// Returns whether this refused upgrade is the one that was refused a moment ago, asked for in
@@ -371,9 +371,9 @@ impl Minute {
         self.add_to(entry, (1, effect), wall, SUMS_MAX);
     }
 
-    /// Adds a visit to the sum of its service, which has a place of its own: each has a row in this
-    /// minute, and those are bounded.
-    pub fn add_visit(&mut self, entry: AuditEntry, effect: Effect, wall: Wall) {
+    /// Adds a request to the sum of its service, which has a place of its own: each has a row in
+    /// this minute, and those are bounded.
+    pub fn add_service_request(&mut self, entry: AuditEntry, effect: Effect, wall: Wall) {
         self.add_to(entry, (1, effect), wall, usize::MAX);
     }
 
@@ -392,7 +392,7 @@ impl Minute {
         let minute = Wall::from_millis(wall.millis().div_euclid(60_000).saturating_mul(60_000));
         let mut key = (minute, entry);
         if self.sums.len() >= sums_max && !self.sums.contains_key(&key) {
-            key.1 = AuditEntry::new(OTHERS, OTHERS, key.1.verdict, "");
+            key.1 = AuditEntry::new(OTHERS, OTHERS, key.1.decision, "");
             // The clock may jump while sums wait: the others of all minutes share the first one's.
             if let Some((minute, _)) = self.sums.keys().next() {
                 key.0 = *minute;
@@ -452,16 +452,24 @@ mod tests {
     #[test]
     fn effects_are_rows_and_reads_are_sums() {
         let mut minute = Minute::new(Mono::default());
-        for (kind, verdict, form) in [
-            (RequestKind::Read, AuditDecision::Permitted, Form::Sum),
-            (RequestKind::Read, AuditDecision::Refused, Form::Sum),
-            (RequestKind::Write, AuditDecision::Permitted, Form::Row),
-            (RequestKind::Exec, AuditDecision::Permitted, Form::Row),
-            (RequestKind::Secret, AuditDecision::Permitted, Form::Row),
-            (RequestKind::Secret, AuditDecision::Refused, Form::Row),
-            (RequestKind::Exec, AuditDecision::Refused, Form::Row),
+        for (kind, decision, form) in [
+            (RequestKind::Read, AuditDecision::Permitted, RecordForm::Sum),
+            (RequestKind::Read, AuditDecision::Refused, RecordForm::Sum),
+            (
+                RequestKind::Write,
+                AuditDecision::Permitted,
+                RecordForm::Row,
+            ),
+            (RequestKind::Exec, AuditDecision::Permitted, RecordForm::Row),
+            (
+                RequestKind::Secret,
+                AuditDecision::Permitted,
+                RecordForm::Row,
+            ),
+            (RequestKind::Secret, AuditDecision::Refused, RecordForm::Row),
+            (RequestKind::Exec, AuditDecision::Refused, RecordForm::Row),
         ] {
-            assert_eq!(minute.form(kind, verdict, Mono::default()), form);
+            assert_eq!(minute.form(kind, decision, Mono::default()), form);
         }
     }
 
@@ -469,28 +477,31 @@ mod tests {
     fn a_flood_of_refusals_is_summed_and_a_flood_of_effects_waits() {
         let mut minute = Minute::new(Mono::default());
         let later = Mono::default().after(Duration::from_secs(20));
-        let forms = |minute: &mut Minute, verdict, count: u32| {
+        let forms = |minute: &mut Minute, decision, count: u32| {
             (0..count)
-                .map(|_| minute.form(RequestKind::Write, verdict, later))
+                .map(|_| minute.form(RequestKind::Write, decision, later))
                 .collect::<Vec<_>>()
         };
         let refused = forms(&mut minute, AuditDecision::Refused, REFUSAL_ROWS_MAX + 1);
-        assert_eq!(refused.last(), Some(&Form::Sum));
+        assert_eq!(refused.last(), Some(&RecordForm::Sum));
         let permitted = forms(&mut minute, AuditDecision::Permitted, EFFECT_ROWS_MAX + 1);
         let wait = Duration::from_secs(40);
-        assert_eq!(permitted.last(), Some(&Form::TooMany(wait)));
+        assert_eq!(permitted.last(), Some(&RecordForm::TooMany(wait)));
         assert_eq!(
-            permitted.iter().filter(|form| **form == Form::Row).count(),
+            permitted
+                .iter()
+                .filter(|form| **form == RecordForm::Row)
+                .count(),
             600
         );
         let next = later.after(wait);
         assert_eq!(
             minute.form(RequestKind::Write, AuditDecision::Permitted, next),
-            Form::Row
+            RecordForm::Row
         );
         assert_eq!(
             minute.form(RequestKind::Write, AuditDecision::Refused, next),
-            Form::Row
+            RecordForm::Row
         );
     }
 
@@ -501,13 +512,13 @@ mod tests {
         let mut rows = 0;
         let refused = loop {
             match minute.form(RequestKind::Secret, AuditDecision::Permitted, now) {
-                Form::Row => rows += 1,
-                Form::TooMany(wait) if wait <= MINUTE => now = now.after(wait),
-                other @ (Form::Sum | Form::TooMany(_)) => break other,
+                RecordForm::Row => rows += 1,
+                RecordForm::TooMany(wait) if wait <= MINUTE => now = now.after(wait),
+                other @ (RecordForm::Sum | RecordForm::TooMany(_)) => break other,
             }
         };
-        assert_eq!(rows, ENTRY_ROWS_A_DAY_MAX);
-        let Form::TooMany(wait) = refused else {
+        assert_eq!(rows, ENTRY_ROWS_PER_DAY_MAX);
+        let RecordForm::TooMany(wait) = refused else {
             panic!("{refused:?}");
         };
         assert!(wait > Duration::from_secs(23 * 3600), "{wait:?}");
@@ -515,12 +526,12 @@ mod tests {
         now = now.after(MINUTE);
         assert_eq!(
             minute.form(RequestKind::Write, AuditDecision::Permitted, now),
-            Form::Row
+            RecordForm::Row
         );
         now = now.after(wait);
         assert_eq!(
             minute.form(RequestKind::Secret, AuditDecision::Permitted, now),
-            Form::Row
+            RecordForm::Row
         );
     }
 
@@ -529,10 +540,19 @@ mod tests {
         let mut minute = Minute::new(Mono::default());
         let later = Mono::default().after(MINUTE);
         let root = "GET shop/web:80/";
-        assert_eq!(minute.form_of_visit(root, Mono::default()), Form::Row);
-        assert_eq!(minute.form_of_visit(root, Mono::default()), Form::Sum);
-        assert_eq!(minute.form_of_visit("GET shop/db:80/", later), Form::Row);
-        assert_eq!(minute.form_of_visit(root, later), Form::Row);
+        assert_eq!(
+            minute.form_of_service_request(root, Mono::default()),
+            RecordForm::Row
+        );
+        assert_eq!(
+            minute.form_of_service_request(root, Mono::default()),
+            RecordForm::Sum
+        );
+        assert_eq!(
+            minute.form_of_service_request("GET shop/db:80/", later),
+            RecordForm::Row
+        );
+        assert_eq!(minute.form_of_service_request(root, later), RecordForm::Row);
         for n in 0..1_000 {
             minute.add(
                 entry(&format!("GET /{n}")),
@@ -540,7 +560,7 @@ mod tests {
                 Wall::default(),
             );
         }
-        minute.add_visit(entry(root), Effect::default(), Wall::default());
+        minute.add_service_request(entry(root), Effect::default(), Wall::default());
         let sums = minute.take_sums();
         assert!(sums.iter().any(|sum| sum.entry.what() == root));
     }
@@ -616,7 +636,7 @@ mod tests {
             );
         }
         let sums = minute.take_sums();
-        // One sum of others for each verdict may come on top.
+        // One sum of others for each decision may come on top.
         assert!(sums.len() <= SUMS_MAX + 2, "{}", sums.len());
         assert_eq!(sums.iter().map(|sum| sum.count).sum::<u64>(), 10_000);
         assert!(sums.iter().any(|sum| sum.entry.what() == OTHERS));
@@ -634,15 +654,15 @@ mod tests {
     #[test]
     fn an_outcome_is_a_word_and_where_there_is_one_a_reason() {
         for (outcome, word, why) in [
-            (Outcome::Done, "done", None),
-            (Outcome::LinkLost, "link lost", None),
+            (RequestOutcome::Done, "done", None),
+            (RequestOutcome::LinkLost, "link lost", None),
             (
-                Outcome::Rejected(403),
+                RequestOutcome::Rejected(403),
                 "rejected",
                 Some("the API server answered with HTTP status 403"),
             ),
             (
-                Outcome::Withdrawn("the namespace shop: \u{1b}gone".to_owned()),
+                RequestOutcome::Withdrawn("the namespace shop: \u{1b}gone".to_owned()),
                 "withdrawn",
                 Some("the namespace shop: \u{fffd}gone"),
             ),

@@ -52,7 +52,7 @@ impl Summary {
         match kind {
             Some(RequestKind::Read | RequestKind::Secret) => &mut self.reads,
             Some(RequestKind::Write) => &mut self.changes,
-            Some(RequestKind::Exec | RequestKind::Visit) => &mut self.entries,
+            Some(RequestKind::Exec | RequestKind::ServiceRequest) => &mut self.entries,
             None => &mut self.others,
         }
     }
@@ -63,10 +63,10 @@ impl Summary {
         let added = Counts {
             received_bytes: sum.effect.received_bytes,
             sent_bytes: sum.effect.sent_bytes,
-            ..Counts::of(sum.entry.verdict(), sum.count)
+            ..Counts::of(sum.entry.decision(), sum.count)
         };
         self.counts(RequestKind::of_line(what)).add(added);
-        if sum.entry.verdict() == AuditDecision::Permitted {
+        if sum.entry.decision() == AuditDecision::Permitted {
             return;
         }
         let why = sum.entry.why();
@@ -103,8 +103,8 @@ impl Summary {
 
 impl Counts {
     /// So many that were decided like this.
-    pub fn of(verdict: AuditDecision, count: u64) -> Self {
-        let (permitted, refused) = match verdict {
+    pub fn of(decision: AuditDecision, count: u64) -> Self {
+        let (permitted, refused) = match decision {
             AuditDecision::Permitted => (count, 0),
             AuditDecision::Refused => (0, count),
         };
@@ -133,10 +133,10 @@ mod tests {
     use super::*;
     use crate::core::audit::{AuditEntry, Effect};
 
-    fn sum(what: &str, verdict: AuditDecision, minute: i64, count: u64) -> Sum {
+    fn sum(what: &str, decision: AuditDecision, minute: i64, count: u64) -> Sum {
         Sum {
             minute: Wall::from_millis(minute),
-            entry: AuditEntry::new("control-plane", what, verdict, "because"),
+            entry: AuditEntry::new("control-plane", what, decision, "because"),
             count,
             effect: Effect {
                 sent_bytes: 10,

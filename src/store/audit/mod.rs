@@ -305,7 +305,7 @@ fn insert(transaction: &Transaction<'_>, waiting: &Waiting) -> Result<(), NotCom
             at.millis(),
             entry.who(),
             entry.what(),
-            entry.verdict().as_str(),
+            entry.decision().as_str(),
             entry.why()
         ])?;
     }
@@ -337,7 +337,7 @@ fn insert(transaction: &Transaction<'_>, waiting: &Waiting) -> Result<(), NotCom
             minute.millis(),
             entry.who(),
             entry.what(),
-            entry.verdict().as_str(),
+            entry.decision().as_str(),
             entry.why(),
             column(*count),
             received,

@@ -19,10 +19,10 @@ use super::{
 use crate::{
     core::{
         apps::{
-            App, InventoryEntry, Manifest, Outcome as Concluded, Overlay, Owner, Revision, judged,
+            App, InventoryEntry, Manifest, Overlay, Owner, Revision, RevisionOutcome, judged,
             objects, refused_namespace, take_values,
         },
-        audit::{AuditDecision as Permission, AuditEntry, Effect},
+        audit::{AuditDecision, AuditEntry, Effect},
         journal::{Change, ChangeEnd, Intent, Journal, Outcome},
         order::GatherExt as _,
         verdict::sentences,
@@ -162,7 +162,7 @@ impl Apps {
         let apps = Rc::clone(&self);
         let (requester, origin) = (requester.clone(), submission.origin);
         let parts = (manifests, overlay);
-        self.begins(&app.clone(), async move {
+        self.with_app_lock(&app.clone(), async move {
             let submission = Submission {
                 requester: &requester,
                 origin,
@@ -171,7 +171,7 @@ impl Apps {
             let accepted = Box::pin(apps.accept_tried(names, (parts, adopted), submission));
             apps.has_room(&app, requester.owner)?;
             let why = "another version was deployed";
-            let accepted = Rc::clone(&apps).takes_place(&app, why, accepted).await?;
+            let accepted = Rc::clone(&apps).supersede(&app, why, accepted).await?;
             Ok(accepted.answer(notice))
         })
         .await
@@ -230,7 +230,7 @@ impl Apps {
             at: self.now().wall,
             by: requester.by.clone(),
             overlay,
-            outcome: Concluded::default(),
+            outcome: RevisionOutcome::default(),
             took_s: 0,
         };
         let plan = Plan {
@@ -328,7 +328,7 @@ impl Apps {
     ) -> Result<Value> {
         self.in_charge().await?;
         let (apps, name, requester) = (Rc::clone(&self), app.to_owned(), requester.clone());
-        self.begins(app, async move {
+        self.with_app_lock(app, async move {
             Box::pin(apps.begin_rollback(&name, to, &requester)).await
         })
         .await
@@ -381,7 +381,7 @@ impl Apps {
         };
         let why = "it was rolled back";
         let accepted = Rc::clone(&self)
-            .takes_place(app, why, Box::pin(acceptance))
+            .supersede(app, why, Box::pin(acceptance))
             .await?;
         Ok(accepted.answer(None))
     }
@@ -440,7 +440,7 @@ impl Apps {
         self.in_charge().await?;
         let (apps, name, requester) = (Rc::clone(&self), app.to_owned(), requester.clone());
         let begun = async move { Box::pin(apps.begin_removal(&name, &requester)).await };
-        self.begins(app, begun).await
+        self.with_app_lock(app, begun).await
     }
 
     async fn begin_removal(
@@ -472,7 +472,7 @@ impl Apps {
         };
         let why = "the app was removed";
         let accepted = Rc::clone(&self)
-            .takes_place(app, why, Box::pin(acceptance))
+            .supersede(app, why, Box::pin(acceptance))
             .await?;
         Ok((accepted.id, accepted.read))
     }
@@ -578,7 +578,7 @@ impl Apps {
         (requester, what): (&Requester, &str),
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let permitted = Permission::Permitted;
+        let permitted = AuditDecision::Permitted;
         let entry = AuditEntry::new(&requester.by, what, permitted, &requester.why());
         let begun = self.audit.begin(entry, self.now().wall).await?;
         let done = work.await;

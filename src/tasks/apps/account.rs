@@ -9,14 +9,14 @@ use smol::lock::Mutex;
 use crate::{
     core::{
         apps::{CHARTS, GATEWAY, Kind, denied, granted_apart},
-        proxy::Refusal as Denial,
+        proxy::Refusal,
         secret::Secret,
         time::Mono,
     },
     error::{Error, Retry},
     host::clock,
     kube::{
-        Body, Client, Error as Refusal, Identity,
+        Body, Client, Error as ApiError, Identity,
         gate::{Gate, Judged, REFUSED},
         rbac::{ACCOUNT, APPS_ACCOUNT, APPS_ROLE, APPS_STAGE, Manifest},
     },
@@ -154,8 +154,8 @@ impl Account {
 
     /// Error of an account that lacks rights, with the fix that grants them; `None`: another
     /// failure.
-    pub fn missing_rights(&self, namespace: &str, error: &Refusal) -> Option<Error> {
-        let Refusal::Refused {
+    pub fn missing_rights(&self, namespace: &str, error: &ApiError) -> Option<Error> {
+        let ApiError::Refused {
             status,
             message,
             reason,
@@ -165,7 +165,7 @@ impl Account {
             return None;
         };
         if reason == REFUSED {
-            let denial = Denial(message.clone());
+            let denial = Refusal(message.clone());
             let mut error = Error::new(denial.sentence());
             error.fix = denial.fix().map(str::to_owned);
             return Some(error);
@@ -291,7 +291,7 @@ impl Tokens {
     }
 }
 
-fn without_token(manifest: &Manifest, error: &Refusal) -> Error {
+fn without_token(manifest: &Manifest, error: &ApiError) -> Error {
     // Neither the account nor the right to use it comes by itself.
     let retry = if error.is_forbidden() || error.is_not_found() {
         Retry::Later

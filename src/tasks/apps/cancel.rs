@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, Outcome as Concluded, Stage},
+        apps::{App, RevisionOutcome, Stage},
         rollout::RolloutVerdict,
     },
     error::{Error, Result},
@@ -31,7 +31,7 @@ impl Apps {
         self.in_charge().await?;
         let (apps, name, requester) = (Rc::clone(&self), app.to_owned(), requester.clone());
         let cancelled = async move { Box::pin(apps.begin_cancel(&name, &requester)).await };
-        self.begins(app, cancelled).await
+        self.with_app_lock(app, cancelled).await
     }
 
     async fn begin_cancel(self: Rc<Self>, app: &str, requester: &Requester) -> Result<Value> {
@@ -66,11 +66,11 @@ impl Apps {
         if plan.verb == Verb::Apply
             && let Some(revision) = read.app.revision_mut(plan.revision)
         {
-            revision.outcome = Concluded {
+            revision.outcome = RevisionOutcome {
                 verdict: RolloutVerdict::Bad.as_str().to_owned(),
                 sentence: why.clone(),
                 since: self.now().wall,
-                ..Concluded::default()
+                ..RevisionOutcome::default()
             };
         }
         if read.app.running != plan.revision {

@@ -27,7 +27,7 @@ use crate::{
     error::{Error, Retry},
     host::clock,
     kube::{
-        Client, Detail, Error as Refusal, Identity, Patch,
+        Client, Detail, Error as ApiError, Identity, Patch,
         watch::{Event, Watch},
     },
     wire::{json::fields, kube::rights::RULES_REVIEWS},
@@ -75,16 +75,16 @@ impl LiveObject {
 }
 
 /// Failure of a call under the account.
-pub(super) enum Failed {
-    /// It was not made: there is no token, or another agent holds the Lease.
-    NotMade(Error),
+pub(super) enum CallError {
+    /// It was not sent: there is no token, or another agent holds the Lease.
+    NotSent(Error),
     /// The API server refuses the call, or does not answer.
-    Call(Refusal),
+    Api(ApiError),
 }
 
-impl From<Error> for Failed {
+impl From<Error> for CallError {
     fn from(error: Error) -> Self {
-        Self::NotMade(error)
+        Self::NotSent(error)
     }
 }
 
@@ -125,16 +125,16 @@ impl Cluster<'_> {
     /// Makes a call as the account; once more with a new token where this one is not accepted.
     pub(super) async fn call<T>(
         &self,
-        call: impl AsyncFnMut(&Identity) -> Result<T, Refusal>,
-    ) -> Result<T, Failed> {
+        call: impl AsyncFnMut(&Identity) -> Result<T, ApiError>,
+    ) -> Result<T, CallError> {
         self.call_after(|| Ok(()), call).await
     }
 
     /// Makes a call that writes.
     pub(super) async fn write_call<T>(
         &self,
-        call: impl AsyncFnMut(&Identity) -> Result<T, Refusal>,
-    ) -> Result<T, Failed> {
+        call: impl AsyncFnMut(&Identity) -> Result<T, ApiError>,
+    ) -> Result<T, CallError> {
         let check = || self.lease_gate.check(clock::now().mono);
         let called = self.call_after(check, call).await;
         if called.is_ok() {
@@ -147,26 +147,26 @@ impl Cluster<'_> {
     async fn call_after<T>(
         &self,
         check: impl Fn() -> Result<(), Error>,
-        mut call: impl AsyncFnMut(&Identity) -> Result<T, Refusal>,
-    ) -> Result<T, Failed> {
+        mut call: impl AsyncFnMut(&Identity) -> Result<T, ApiError>,
+    ) -> Result<T, CallError> {
         let identity = self.account.identity().await?;
         check()?;
         let first = call(&identity).await;
-        if !matches!(first, Err(Refusal::Refused { status: 401, .. })) {
-            return first.map_err(Failed::Call);
+        if !matches!(first, Err(ApiError::Refused { status: 401, .. })) {
+            return first.map_err(CallError::Api);
         }
         self.account.refused();
         let identity = self.account.identity().await?;
         check()?;
-        call(&identity).await.map_err(Failed::Call)
+        call(&identity).await.map_err(CallError::Api)
     }
 
-    async fn find(&self, path: &str) -> Result<Option<LiveObject>, Failed> {
+    async fn find(&self, path: &str) -> Result<Option<LiveObject>, CallError> {
         let found = self
             .call(async |identity| self.client.get_as::<LiveObject>(identity, path).await)
             .await;
         match found {
-            Err(Failed::Call(error)) if error.is_not_found() => Ok(None),
+            Err(CallError::Api(error)) if error.is_not_found() => Ok(None),
             found => found.map(Some),
         }
     }
@@ -276,7 +276,7 @@ impl Cluster<'_> {
         });
         match tried.await {
             Err(
-                failed @ Failed::Call(Refusal::Refused {
+                failed @ CallError::Api(ApiError::Refused {
                     status: 400 | 422, ..
                 }),
             ) => Err(self.explained(manifest, failed)),
@@ -393,7 +393,7 @@ impl Cluster<'_> {
 
     /// Gives the number of Pods of a workload to another field manager, as it is. Returns the
     /// version of the object then.
-    async fn hand_over(&self, manifest: &Manifest, uid: &str) -> Result<Option<String>, Failed> {
+    async fn hand_over(&self, manifest: &Manifest, uid: &str) -> Result<Option<String>, CallError> {
         let path = manifest.path();
         let live = self.call(async |identity| self.client.get_as::<Value>(identity, &path).await);
         let Some(object) = handed_over(manifest, &live.await?) else {
@@ -436,7 +436,7 @@ impl Cluster<'_> {
                 let nonce = app.nonce(&entry).unwrap_or_default();
                 let created = match self.create(manifest, nonce).await {
                     // Somebody was faster, or a quota is being counted by others as well.
-                    Err(Failed::Call(error)) if error.is_conflict() => continue,
+                    Err(CallError::Api(error)) if error.is_conflict() => continue,
                     created => created.map_err(|failed| self.explained(manifest, failed))?,
                 };
                 self.note(manifest, &created, as_applied).await?;
@@ -449,7 +449,7 @@ impl Cluster<'_> {
             let (uid, fields) = (found.metadata.uid, &found.metadata.managed_fields);
             let version = match self.clear_strategy(manifest, (&uid, version)).await {
                 Ok(version) => version,
-                Err(Failed::Call(error)) if error.is_conflict() => continue,
+                Err(CallError::Api(error)) if error.is_conflict() => continue,
                 Err(failed) => return Err(self.explained(manifest, failed)),
             };
             let applied = if is_scaled {
@@ -462,7 +462,7 @@ impl Cluster<'_> {
             match applied {
                 Ok(()) => return Ok(uid),
                 // It was changed since it was looked at, or replaced.
-                Err(Failed::Call(error)) if error.is_conflict() => {}
+                Err(CallError::Api(error)) if error.is_conflict() => {}
                 Err(failed) => return Err(self.explained(manifest, failed)),
             }
         }
@@ -476,7 +476,7 @@ impl Cluster<'_> {
         &self,
         manifest: &Manifest,
         (uid, version): (&str, String),
-    ) -> Result<String, Failed> {
+    ) -> Result<String, CallError> {
         let Some((field, strategy)) = without_rolling(manifest) else {
             return Ok(version);
         };
@@ -502,7 +502,7 @@ impl Cluster<'_> {
         Ok(cleared.metadata.resource_version)
     }
 
-    async fn create(&self, manifest: &Manifest, nonce: &str) -> Result<LiveObject, Failed> {
+    async fn create(&self, manifest: &Manifest, nonce: &str) -> Result<LiveObject, CallError> {
         let path = format!(
             "{}?fieldManager={MANAGER}",
             manifest.kind.path(&manifest.namespace, "")
@@ -512,7 +512,11 @@ impl Cluster<'_> {
             .await
     }
 
-    async fn apply(&self, manifest: &Manifest, (uid, version): (&str, &str)) -> Result<(), Failed> {
+    async fn apply(
+        &self,
+        manifest: &Manifest,
+        (uid, version): (&str, &str),
+    ) -> Result<(), CallError> {
         let path = applied(manifest);
         let mut object = bound(manifest, Some(uid));
         place(
@@ -534,7 +538,7 @@ impl Cluster<'_> {
         manifest: &Manifest,
         (uid, mut version): (&str, String),
         is_owned: bool,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CallError> {
         if is_owned && let Some(newer) = self.hand_over(manifest, uid).await? {
             version = newer;
         }
@@ -569,7 +573,7 @@ impl Cluster<'_> {
                 .await;
             match noted {
                 Ok(noted) => return Ok(noted.metadata.resource_version),
-                Err(Failed::Call(error)) if error.is_conflict() => {}
+                Err(CallError::Api(error)) if error.is_conflict() => {}
                 Err(failed) => return Err(self.explained(manifest, failed)),
             }
             let found = self.find(&path).await;
@@ -658,7 +662,7 @@ impl Cluster<'_> {
         match deleted {
             Ok(()) => Ok(()),
             // Gone already, or replaced by somebody else's.
-            Err(Failed::Call(error)) if error.is_not_found() || error.is_conflict() => Ok(()),
+            Err(CallError::Api(error)) if error.is_not_found() || error.is_conflict() => Ok(()),
             Err(failed) => Err(self.failed(namespace, failed)),
         }
     }
@@ -690,7 +694,7 @@ impl Cluster<'_> {
             .call(async |identity| self.client.get_as::<Value>(identity, &path).await)
             .await;
         match found {
-            Err(Failed::Call(error)) if error.is_not_found() => Ok(None),
+            Err(CallError::Api(error)) if error.is_not_found() => Ok(None),
             found => found
                 .map(Some)
                 .map_err(|failed| self.failed(namespace, failed)),
@@ -713,7 +717,7 @@ impl Cluster<'_> {
         let watched = if of_cluster {
             let as_agent = (self.client, &Identity::Agent);
             let round = watch.round(as_agent, version, &mut lines, &mut on);
-            Box::pin(round).await.map_err(Failed::Call)
+            Box::pin(round).await.map_err(CallError::Api)
         } else {
             self.call(async |identity| {
                 let round = watch.round((self.client, identity), version, &mut lines, &mut on);
@@ -723,7 +727,7 @@ impl Cluster<'_> {
         };
         match watched {
             // Its definition is gone, and with it all objects.
-            Err(Failed::Call(error)) if kind.is_defined() && error.is_not_found() => {
+            Err(CallError::Api(error)) if kind.is_defined() && error.is_not_found() => {
                 on(Event::Restarted);
                 on(Event::Synced);
                 Ok(0)
@@ -773,10 +777,10 @@ impl Cluster<'_> {
     }
 
     /// The error of a call that is about a whole namespace.
-    fn failed(&self, namespace: &str, failed: Failed) -> Error {
+    fn failed(&self, namespace: &str, failed: CallError) -> Error {
         match failed {
-            Failed::NotMade(error) => error,
-            Failed::Call(error) => self
+            CallError::NotSent(error) => error,
+            CallError::Api(error) => self
                 .account
                 .missing_rights(namespace, &error)
                 .unwrap_or_else(|| Error::new(error.to_string()).retry(Retry::Soon)),
@@ -785,18 +789,18 @@ impl Cluster<'_> {
 
     /// The refusal of the API server about an object, with its fix. Values of Secrets and charts
     /// are not repeated: the API server quotes what it cannot read.
-    fn explained(&self, manifest: &Manifest, failed: Failed) -> Error {
+    fn explained(&self, manifest: &Manifest, failed: CallError) -> Error {
         let not_deployed = format!("{} is not deployed", manifest.in_words());
         let error = match failed {
-            Failed::NotMade(error) => return error.within(not_deployed),
-            Failed::Call(error) => error,
+            CallError::NotSent(error) => return error.within(not_deployed),
+            CallError::Api(error) => error,
         };
         let namespace = &manifest.namespace;
         if let Some(error) = self.account.missing_rights(namespace, &error) {
             return error.within(not_deployed);
         }
         let what = Error::new(not_deployed);
-        let Refusal::Refused {
+        let ApiError::Refused {
             status, message, ..
         } = &error
         else {

@@ -8,7 +8,7 @@ use super::{Apps, of_problem};
 use crate::{
     core::apps::{CREATE_FIRST, Customs, Kind, Owner, discovered, not_built_in},
     error::{Error, Result, Retry},
-    kube::{Client, Error as Refusal},
+    kube::{Client, Error as ApiError},
 };
 
 /// Time for the API server to say what is in a group; an aggregated one is asked by it.
@@ -73,7 +73,7 @@ pub async fn resources(client: &Client, api_version: &str) -> Result<Value> {
                 ))
                 .retry(Retry::Later));
         }
-        Err(error @ Refusal::TooLarge { .. }) => return Err(odd(error.to_string())),
+        Err(error @ ApiError::TooLarge { .. }) => return Err(odd(error.to_string())),
         Err(error) => return Err(cannot(error.to_string()).retry(Retry::Soon)),
     };
     serde_json::from_slice(&bytes).map_err(|error| odd(error.to_string()))

@@ -203,13 +203,11 @@ impl Apps {
 
     /// The last change of an app, by the record where another agent carries changes out.
     async fn change_of(&self, app: &App) -> Value {
-        match app.change.as_ref().filter(|_| self.stands_by().is_some()) {
-            Some(last) => noted(last),
-            None => {
-                let last = self.last_change(&app.name).await.ok().flatten();
-                last.as_ref().map_or(Value::Null, change_json)
-            }
+        if let Some(last) = app.change.as_ref().filter(|_| self.stands_by().is_some()) {
+            return noted(last);
         }
+        let last = self.last_change(&app.name).await.ok().flatten();
+        last.as_ref().map_or(Value::Null, change_json)
     }
 
     /// The last change of an app in the journal.
@@ -227,10 +225,10 @@ impl Apps {
 
     /// Answer about the last change, in the order of what is known best: live, then kept.
     fn change_answer(&self, app: &App) -> Value {
-        let running = self.running.borrow();
-        let live = running
+        let active = self.active_changes.borrow();
+        let live = active
             .get(&app.name)
-            .map(|running| (running.revision, &running.outcome));
+            .map(|active| (active.revision, &active.outcome));
         let last = last_judged(app).map(|revision| (revision.number, &revision.outcome));
         let (number, outcome) = live
             .or(last)

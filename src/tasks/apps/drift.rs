@@ -244,11 +244,9 @@ impl Apps {
         if !self.is_in_charge() {
             return Vec::new();
         }
-        let (running, beginning) = (self.running.borrow(), self.beginning.borrow());
+        let (active, locks) = (self.active_changes.borrow(), self.app_locks.borrow());
         let is_repaired = |app: &&App| {
-            app.is_repaired()
-                && !running.contains_key(&app.name)
-                && !beginning.contains_key(&app.name)
+            app.is_repaired() && !active.contains_key(&app.name) && !locks.contains_key(&app.name)
         };
         let known = self.known.borrow();
         known.values().filter(is_repaired).cloned().collect()
@@ -340,7 +338,7 @@ impl Apps {
         }
         let (apps, name) = (Rc::clone(self), app.name.clone());
         // No change begins meanwhile.
-        self.begins(&app.name, async move {
+        self.with_app_lock(&app.name, async move {
             let Some(read) = apps.record(&name).await? else {
                 return Ok(());
             };

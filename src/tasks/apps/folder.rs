@@ -15,7 +15,7 @@ use smol::Timer;
 use super::{
     Apps,
     requester::{Origin, Requester, Trigger},
-    source::{Refusal, nothing_to_pull},
+    source::{SourceError, nothing_to_pull},
 };
 use crate::{
     core::{
@@ -150,9 +150,9 @@ impl Apps {
         app: &str,
         entry: FolderEntry,
         (reason, requester): (Trigger, &Requester),
-    ) -> std::result::Result<Option<Value>, Refusal> {
+    ) -> std::result::Result<Option<Value>, SourceError> {
         let place = entry.place();
-        let refused = |cause| move |error: Error| Refusal::of_place(cause, error);
+        let refused = |cause| move |error: Error| SourceError::of_entry(cause, error);
         let content = executor::unblock(move || entry.read()).await;
         let (manifests, digest) = content.map_err(refused(Cause::File))?;
         let known = self
@@ -192,7 +192,8 @@ impl Apps {
             Origin::Source(source)
         };
         let taken = self.taken(&request, origin, requester).await;
-        let refused = |error: Error| Refusal::of(format!("{place} is not deployed"), error);
+        let refused =
+            |error: Error| SourceError::refused(format!("{place} is not deployed"), error);
         taken.map(Some).map_err(refused)
     }
 
@@ -206,7 +207,7 @@ impl Apps {
         drop(known);
         for app in missing {
             let error = nothing_to_pull(&app.name, app.source.as_ref());
-            self.fails(&app.name, Refusal::of_place(Cause::Path, error));
+            self.fails(&app.name, SourceError::of_entry(Cause::Path, error));
         }
     }
 

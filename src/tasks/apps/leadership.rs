@@ -102,15 +102,15 @@ impl Apps {
     fn stand_by(&self) {
         self.is_ready.set(false);
         self.forget_failures();
-        let running = self.running.take();
-        let beginning = self.beginning.take();
-        for app in running.keys() {
+        let active = self.active_changes.take();
+        let locks = self.app_locks.take();
+        for app in active.keys() {
             log::info!(
                 "app {app}: another agent goes on: {}",
                 self.lease_gate.why()
             );
         }
-        drop((running, beginning));
+        drop((active, locks));
     }
 
     /// Reads what the journal and the records have under way, for as long as it takes.
@@ -152,7 +152,7 @@ impl Apps {
         for app in names {
             let of_app = plans.iter().filter(|(_, plan)| plan.app == *app);
             let (of_app, apps, app) = (of_app.cloned().collect(), Rc::clone(self), app.clone());
-            self.occupy(
+            self.hold_app(
                 &app.clone(),
                 Box::pin(async move { apps.goes_on(&app, of_app).await }),
             );
@@ -228,7 +228,7 @@ impl Apps {
         }
         let stage = last.map_or(Stage::Write, |(_, last)| last.stage);
         // Two are left where a version before this one was killed between them.
-        if let Some(older) = self.under_way_now(&plan.app) {
+        if let Some(older) = self.take_active(&plan.app) {
             let why = "a later change took its place";
             self.finish(&older, Outcome::Failed, why).await?;
         }
@@ -245,7 +245,7 @@ impl Apps {
     /// Goes on with a change of another agent, as one of our own. `begun` is its id in our journal,
     /// from the first try on.
     async fn take_over(self: &Rc<Self>, app: &str, begun: &mut Option<String>) -> Result<()> {
-        if self.running.borrow().contains_key(app) {
+        if self.active_changes.borrow().contains_key(app) {
             return Ok(());
         }
         let Some(mut read) = self.record(app).await? else {

@@ -14,7 +14,7 @@
 //! | [`command`] | the same requests as commands of the control plane |
 //! | [`custom`] | what custom resources are called in the API |
 //! | [`fail_points`] | ends of the process that tests ask for |
-//! | [`running`], [`slots`] | changes under way, and how far they are; those that wait for their turn |
+//! | [`active`], [`slots`] | changes under way, and how far they are; those that wait for their turn |
 //! | [`change`] | one change, step by step |
 //! | [`drift`] | a good revision is kept as it was deployed |
 //! | [`describe`], [`inspect`] | answers: list, verdict, history; Pods, events, differences |
@@ -28,6 +28,7 @@
 
 mod accept;
 pub mod account;
+mod active;
 mod cancel;
 mod change;
 mod charts;
@@ -46,7 +47,6 @@ mod operate;
 mod pins;
 mod redact;
 mod requester;
-mod running;
 mod slots;
 mod source;
 mod stage;
@@ -65,11 +65,11 @@ use litemap::LiteMap;
 
 use self::{
     account::Account,
+    active::{ActiveChange, AppLock},
     cluster::Cluster,
     drift::Drift,
     ledger::{Ledger, Read, of_api},
     pins::Pins,
-    running::{Beginning, Running},
     source::Sources,
 };
 pub use self::{inspect::Values, operate::Automation, pins::PinImages, requester::Requester};
@@ -104,9 +104,9 @@ pub struct Apps {
     now: fn() -> Now,
     has_ended: Box<dyn Fn()>,
     /// Changes under way, by app.
-    running: RefCell<LiteMap<String, Running>>,
+    active_changes: RefCell<LiteMap<String, ActiveChange>>,
     /// Apps whose next change is being accepted.
-    beginning: RefCell<LiteMap<String, Beginning>>,
+    app_locks: RefCell<LiteMap<String, AppLock>>,
     /// Records as they were read or written last, for the time when the API server is away.
     known: RefCell<LiteMap<String, App>>,
 }
@@ -182,8 +182,8 @@ impl Apps {
             pins: Pins::new(parts.pin),
             now: parts.now,
             has_ended: parts.ended,
-            running: RefCell::default(),
-            beginning: RefCell::default(),
+            active_changes: RefCell::default(),
+            app_locks: RefCell::default(),
             known: RefCell::default(),
         }
     }

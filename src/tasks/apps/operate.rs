@@ -204,7 +204,7 @@ impl Apps {
         requester: &Requester,
     ) -> Result<Value> {
         self.in_charge().await?;
-        self.until_written(app).await?;
+        self.wait_for_writes(app).await?;
         let mut read = self.existing(app).await?;
         requester.owns(&read)?;
         self.may_change(&read).await?;

@@ -52,12 +52,12 @@ pub(super) struct Sources {
     git_hosts: Vec<GitHost>,
     /// Memory is small: one git at a time, also where nobody waits for its answer any more.
     one: Arc<Mutex<()>>,
-    failed: RefCell<LiteMap<String, Failed>>,
+    failed: RefCell<LiteMap<String, SourceFailure>>,
 }
 
 /// Latest failure of a source.
 #[derive(Clone, Debug)]
-struct Failed {
+struct SourceFailure {
     /// Commit that was refused; empty where none was seen.
     commit: String,
     cause: &'static str,
@@ -66,13 +66,13 @@ struct Failed {
 }
 
 /// Reason why a source gave nothing: the commit that was seen, the cause and the sentence.
-pub(super) struct Refusal {
+pub(super) struct SourceError {
     commit: String,
     cause: &'static str,
     error: Error,
 }
 
-impl From<Failure> for Refusal {
+impl From<Failure> for SourceError {
     fn from(failure: Failure) -> Self {
         Self {
             commit: String::new(),
@@ -82,9 +82,9 @@ impl From<Failure> for Refusal {
     }
 }
 
-impl Refusal {
+impl SourceError {
     /// A file or sub-folder that cannot be used.
-    pub(super) fn of_place(cause: Cause, error: Error) -> Self {
+    pub(super) fn of_entry(cause: Cause, error: Error) -> Self {
         Self {
             commit: String::new(),
             cause: cause.id(),
@@ -93,7 +93,7 @@ impl Refusal {
     }
 
     /// A version whose content is refused.
-    pub(super) fn of(what: String, error: Error) -> Self {
+    pub(super) fn refused(what: String, error: Error) -> Self {
         Self {
             commit: String::new(),
             cause: REFUSED,
@@ -101,7 +101,7 @@ impl Refusal {
         }
     }
 
-    /// The same about a commit.
+    /// Adds the commit that was refused.
     fn with_commit(self, commit: &str) -> Self {
         let commit = commit.to_owned();
         Self { commit, ..self }
@@ -280,7 +280,7 @@ impl Apps {
     /// Leaves an app to those on this machine who deploy it by hand, also one of the control plane.
     /// What runs stays.
     async fn unfollow(&self, app: &str, requester: &Requester) -> Result<Value> {
-        self.until_written(app).await?;
+        self.wait_for_writes(app).await?;
         let mut read = self.existing(app).await?;
         self.left_folder(&read.app).await?;
         let write = async {
@@ -424,9 +424,9 @@ impl Apps {
         app: &App,
         (repository, taken): (&Repository, &str),
         (reason, by): (Trigger, &str),
-    ) -> std::result::Result<Option<Value>, Refusal> {
+    ) -> std::result::Result<Option<Value>, SourceError> {
         let may_ask = self.may_ask(app.owner, (&app.namespace, &app.name)).await;
-        may_ask.map_err(|error| Refusal {
+        may_ask.map_err(|error| SourceError {
             commit: String::new(),
             cause: REFUSED,
             error,
@@ -440,7 +440,8 @@ impl Apps {
         }
         let of_app = (&tip, app.owner);
         let content = self.sources.content(repository, of_app).await;
-        let content = content.map_err(|failure| Refusal::from(failure).with_commit(&tip.commit))?;
+        let content =
+            content.map_err(|failure| SourceError::from(failure).with_commit(&tip.commit))?;
         let commit = content.commit.clone();
         let request = ApplyRequest {
             app: app.name.clone(),
@@ -461,7 +462,7 @@ impl Apps {
         let origin = Origin::Update(source, reason);
         let taken = self.taken(&request, origin, &requester).await;
         let what = format!("commit {commit:.COMMIT_CHARS$} is not deployed");
-        let refused = |error: Error| Refusal::of(what, error).with_commit(&commit);
+        let refused = |error: Error| SourceError::refused(what, error).with_commit(&commit);
         taken.map(Some).map_err(refused)
     }
 
@@ -506,10 +507,10 @@ impl Apps {
     }
 
     /// The refusal of a commit that only a person or another commit can change.
-    fn refused_before(&self, app: &str, tip: &RemoteHead) -> Option<Refusal> {
+    fn refused_before(&self, app: &str, tip: &RemoteHead) -> Option<SourceError> {
         let failed = self.sources.failed.borrow();
         let failed = failed.get(app)?;
-        (failed.commit == tip.commit && failed.error.retry == Retry::Never).then(|| Refusal {
+        (failed.commit == tip.commit && failed.error.retry == Retry::Never).then(|| SourceError {
             commit: failed.commit.clone(),
             cause: failed.cause,
             error: failed.error.clone(),
@@ -529,7 +530,7 @@ impl Apps {
         self.report_sources();
     }
 
-    pub(super) fn fails(&self, app: &str, refusal: Refusal) {
+    pub(super) fn fails(&self, app: &str, refusal: SourceError) {
         if !self.is_in_charge() {
             return;
         }
@@ -538,7 +539,7 @@ impl Apps {
             let same = failed.get(app).filter(|it| it.cause == refusal.cause);
             same.map_or_else(|| self.now().wall, |it| it.since)
         };
-        let failed = Failed {
+        let failed = SourceFailure {
             commit: refusal.commit,
             cause: refusal.cause,
             error: refusal.error,
@@ -553,7 +554,7 @@ impl Apps {
     /// One condition for all sources: the first one that waits for a person, else the first.
     fn report_sources(&self) {
         let failed = self.sources.failed.borrow();
-        let waits = |failed: &Failed| failed.error.retry == Retry::Never;
+        let waits = |failed: &SourceFailure| failed.error.retry == Retry::Never;
         let worst = failed
             .iter()
             .find(|(_, it)| waits(it))

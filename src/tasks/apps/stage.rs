@@ -8,7 +8,7 @@ use smol::Timer;
 
 use super::{
     Apps,
-    cluster::{Cluster, Failed},
+    cluster::{CallError, Cluster},
     custom::{possible, resources},
     of_problem,
     requester::Requester,
@@ -145,7 +145,7 @@ impl Cluster<'_> {
             .call(async |identity| self.client.get_as::<Value>(identity, &path).await)
             .await;
         let found = match found {
-            Err(Failed::Call(error)) if error.is_not_found() => return Ok(None),
+            Err(CallError::Api(error)) if error.is_not_found() => return Ok(None),
             found => found.map_err(|failed| self.not_staged(one, failed))?,
         };
         if let Some(field) = one.differs(&found).filter(|_| !one.is_namespace()) {
@@ -175,11 +175,11 @@ impl Cluster<'_> {
         Ok(uid.unwrap_or_default().to_owned())
     }
 
-    fn not_staged(&self, one: &Staged, failed: Failed) -> Error {
+    fn not_staged(&self, one: &Staged, failed: CallError) -> Error {
         let what = format!("{} is not created", one.in_words());
         let error = match failed {
-            Failed::NotMade(error) => return error.within(what),
-            Failed::Call(error) => error,
+            CallError::NotSent(error) => return error.within(what),
+            CallError::Api(error) => error,
         };
         let not_created = Error::new(what).why(error.to_string());
         if error.is_forbidden() {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{Kind, Manifest, Outcome as Concluded},
+        apps::{Kind, Manifest, RevisionOutcome},
         rollout::{
             Cause, ClusterView, DEADLINE, Finding, JudgedRollout, Observation, RolloutVerdict,
             Scope, is_watched,
@@ -71,9 +71,9 @@ pub(super) fn refusal(error: &Error) -> JudgedRollout {
 }
 
 /// A judgement as it is kept with its revision.
-pub(super) fn concluded(judged: &JudgedRollout, now: Now) -> Concluded {
+pub(super) fn concluded(judged: &JudgedRollout, now: Now) -> RevisionOutcome {
     let found = judged.finding.as_ref();
-    Concluded {
+    RevisionOutcome {
         verdict: judged.verdict.as_str().to_owned(),
         cause: found
             .map(|found| found.cause.id().to_owned())

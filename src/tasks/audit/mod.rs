@@ -77,7 +77,7 @@ impl AuditWriter {
             ended: None,
         };
         // What is refused begins and ends at once.
-        if row.entry.verdict() == AuditDecision::Permitted {
+        if row.entry.decision() == AuditDecision::Permitted {
             self.publish(&row);
         }
         Begun { ticket, row }

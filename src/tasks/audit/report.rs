@@ -8,7 +8,7 @@ use crate::{
 
 /// Levels before and after, as "full -> off"; `None` unless the row is a change of the level.
 pub fn level(row: &AuditRow) -> Option<&str> {
-    let is_done = row.entry.verdict() == AuditDecision::Permitted;
+    let is_done = row.entry.decision() == AuditDecision::Permitted;
     row.entry.what().strip_prefix("access ").filter(|_| is_done)
 }
 
@@ -24,7 +24,7 @@ pub fn what_in_words(what: &str) -> String {
 pub fn change(row: &AuditRow, is_newest: bool) -> ChangeReport {
     let entry = &row.entry;
     let (reason, fix) = reason_and_fix(entry.why());
-    let is_refused = entry.verdict() == AuditDecision::Refused;
+    let is_refused = entry.decision() == AuditDecision::Refused;
     let (outcome, reason) = match (&row.ended, is_refused) {
         (_, true) => ("refused", reason),
         (Some((text, _)), false) => {

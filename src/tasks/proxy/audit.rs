@@ -17,8 +17,8 @@ use crate::{
     core::{
         access::reason,
         audit::{
-            AuditDecision, AuditEntry, CONTROL_PLANE, Effect, Form as Written, Minute, Outcome,
-            RequestKind, Summary, root_of_visit,
+            AuditDecision, AuditEntry, CONTROL_PLANE, Effect, Minute, RecordForm, RequestKind,
+            RequestOutcome, Summary, service_root,
         },
         policy::Rules,
         proxy::{Call, CallTarget, Class, Refusal},
@@ -55,7 +55,7 @@ struct Queue {
 #[derive(Debug)]
 struct End {
     begun: Begun,
-    outcome: Outcome,
+    outcome: RequestOutcome,
     effect: Effect,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Record {
     audit: Rc<Audit>,
     target: RefCell<Option<AuditTarget>>,
     started: Mono,
-    outcome: RefCell<Outcome>,
+    outcome: RefCell<RequestOutcome>,
     /// HTTP status of the API server's answer.
     status: Cell<Option<u16>>,
     /// Filled when the permission is withdrawn: that is how the call ended, then.
@@ -83,8 +83,8 @@ enum AuditTarget {
     Sum(AuditEntry),
     /// The sum of the minute, in which it was counted when it began.
     Counted(AuditEntry),
-    /// The sum of the minute, by the root of what was visited.
-    Visit(AuditEntry),
+    /// The sum of the minute, by the root of the service.
+    ServiceRequest(AuditEntry),
 }
 
 impl Audit {
@@ -138,27 +138,29 @@ impl Audit {
             &why,
         );
         let target = match (self.form_of_permitted(call), RequestKind::of(call)) {
-            (Written::Sum, RequestKind::Visit) => AuditTarget::Visit(AuditEntry::new(
-                CONTROL_PLANE,
-                &root_of_visit(call),
-                AuditDecision::Permitted,
-                &why,
-            )),
-            (Written::Sum, _) if call.class == Class::Long => {
+            (RecordForm::Sum, RequestKind::ServiceRequest) => {
+                AuditTarget::ServiceRequest(AuditEntry::new(
+                    CONTROL_PLANE,
+                    &service_root(call),
+                    AuditDecision::Permitted,
+                    &why,
+                ))
+            }
+            (RecordForm::Sum, _) if call.class == Class::Long => {
                 let now = clock::now().wall;
                 let begun = entry.clone();
                 self.minute.borrow_mut().add(begun, Effect::default(), now);
                 self.flush_soon();
                 AuditTarget::Counted(entry)
             }
-            (Written::Sum, _) => AuditTarget::Sum(entry),
-            (Written::TooMany(wait), kind) => {
+            (RecordForm::Sum, _) => AuditTarget::Sum(entry),
+            (RecordForm::TooMany(wait), kind) => {
                 return Err(self.refuse_unwritten(call, too_many(kind, wait)));
             }
-            (Written::Row, _) if queue.audit_writer.store().is_hung() => {
+            (RecordForm::Row, _) if queue.audit_writer.store().is_hung() => {
                 return Err(self.refuse_unwritten(call, unwritable(&Failure::Hung)));
             }
-            (Written::Row, _) => {
+            (RecordForm::Row, _) => {
                 let begun = queue
                     .audit_writer
                     .begin_call(entry, clock::now().wall)
@@ -197,8 +199,8 @@ impl Audit {
             .borrow_mut()
             .form(kind, AuditDecision::Refused, now);
         match form {
-            Written::Row => Some(entry),
-            Written::Sum | Written::TooMany(_) => {
+            RecordForm::Row => Some(entry),
+            RecordForm::Sum | RecordForm::TooMany(_) => {
                 let wall = clock::now().wall;
                 self.minute.borrow_mut().add(entry, Effect::default(), wall);
                 None
@@ -221,7 +223,7 @@ impl Audit {
             Ok(begun) => {
                 let end = End {
                     begun,
-                    outcome: Outcome::Refused,
+                    outcome: RequestOutcome::Refused,
                     effect: Effect::default(),
                 };
                 write_end(&queue.audit_writer, end).await;
@@ -298,12 +300,12 @@ impl Audit {
         }))
     }
 
-    fn form_of_permitted(&self, call: &Call) -> Written {
+    fn form_of_permitted(&self, call: &Call) -> RecordForm {
         let now = clock::now().mono;
         let mut minute = self.minute.borrow_mut();
         let kind = RequestKind::of(call);
-        if kind == RequestKind::Visit {
-            minute.form_of_visit(&root_of_visit(call), now)
+        if kind == RequestKind::ServiceRequest {
+            minute.form_of_service_request(&service_root(call), now)
         } else {
             minute.form(kind, AuditDecision::Permitted, now)
         }
@@ -327,7 +329,7 @@ fn unwritable(failure: &Failure) -> String {
 fn too_many(kind: RequestKind, wait: Duration) -> String {
     let what = match kind {
         RequestKind::Secret => "reads of Secrets",
-        RequestKind::Exec | RequestKind::Visit => "ways into the cluster",
+        RequestKind::Exec | RequestKind::ServiceRequest => "ways into the cluster",
         RequestKind::Write | RequestKind::Read => "changes",
     };
     let since = if wait > SUMS_EVERY {
@@ -361,20 +363,20 @@ impl Record {
         }
     }
 
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> RequestOutcome {
         if let Some(Withdrawal { why, .. }) = self.withdrawal.get() {
-            return Outcome::Withdrawn(why.clone());
+            return RequestOutcome::Withdrawn(why.clone());
         }
         match (self.outcome.take(), self.status.get()) {
-            (Outcome::Done | Outcome::Failed, Some(status)) if status >= 400 => {
-                Outcome::Rejected(status)
+            (RequestOutcome::Done | RequestOutcome::Failed, Some(status)) if status >= 400 => {
+                RequestOutcome::Rejected(status)
             }
             (outcome, _) => outcome,
         }
     }
 
     /// Records the outcome.
-    pub(super) fn ended(&self, outcome: Outcome) {
+    pub(super) fn ended(&self, outcome: RequestOutcome) {
         self.outcome.replace(outcome);
     }
 
@@ -411,9 +413,9 @@ impl Drop for Record {
                 let mut minute = self.audit.minute.borrow_mut();
                 minute.add_effect(entry, effect, now.wall);
             }
-            Some(AuditTarget::Visit(entry)) => {
+            Some(AuditTarget::ServiceRequest(entry)) => {
                 let mut minute = self.audit.minute.borrow_mut();
-                minute.add_visit(entry, effect, now.wall);
+                minute.add_service_request(entry, effect, now.wall);
             }
             Some(AuditTarget::Row(begun)) => {
                 let end = End {

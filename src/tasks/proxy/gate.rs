@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     core::{
-        audit::Outcome,
+        audit::RequestOutcome,
         policy::Terms,
         proxy::{RawRequest, route_http},
     },
@@ -94,7 +94,7 @@ impl Shared {
         if let Some(record) = written.get() {
             match &sent {
                 Ok(response) => record.answered(&call.target, response.status().as_u16()),
-                Err(_) => record.ended(Outcome::Failed),
+                Err(_) => record.ended(RequestOutcome::Failed),
             }
         }
         let (head, body) = sent?.into_parts();

@@ -58,13 +58,13 @@ fn words_in_databases_stay() {
         StepState::Undone,
     ];
     let ended = [
-        audit::Outcome::Cancelled,
-        audit::Outcome::Done,
-        audit::Outcome::Failed,
-        audit::Outcome::LinkLost,
-        audit::Outcome::Refused,
-        audit::Outcome::Rejected(404),
-        audit::Outcome::Withdrawn("why".to_owned()),
+        audit::RequestOutcome::Cancelled,
+        audit::RequestOutcome::Done,
+        audit::RequestOutcome::Failed,
+        audit::RequestOutcome::LinkLost,
+        audit::RequestOutcome::Refused,
+        audit::RequestOutcome::Rejected(404),
+        audit::RequestOutcome::Withdrawn("why".to_owned()),
     ];
     let ended = ended.map(|outcome| outcome.text());
     hold(

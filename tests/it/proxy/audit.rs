@@ -31,7 +31,7 @@ fn a_write_is_a_row_before_its_effect_and_a_read_is_summed() {
         let rows = store.handle().recent_audit(10).await.unwrap();
         assert_eq!(rows.len(), 1);
         assert_eq!(rows[0].entry.what(), "POST /api/v1/hang");
-        assert_eq!(rows[0].entry.verdict(), AuditDecision::Permitted);
+        assert_eq!(rows[0].entry.decision(), AuditDecision::Permitted);
         assert_eq!(rows[0].entry.why(), "access.level = full");
         assert!(rows[0].ended.is_none());
         bench.say(&json!({"type": "proxy_cancel", "request_id": "w"}));
@@ -89,7 +89,7 @@ fn a_flood_of_refusals_does_not_wear_the_disk_out() {
         assert_eq!(rows.len(), 30);
         assert!(
             rows.iter()
-                .all(|row| row.entry.verdict() == AuditDecision::Refused)
+                .all(|row| row.entry.decision() == AuditDecision::Refused)
         );
         let sums = store.handle().recent_sums(100).await.unwrap();
         assert_eq!(sums.iter().map(|sum| sum.count).sum::<u64>(), 30);

@@ -123,7 +123,9 @@ impl Work {
         version: &Version,
         part: Part,
     ) -> Result<(JudgedRollout, Proof)> {
-        self.apps.takes_turn(&self.plan, version.direction()).await;
+        self.apps
+            .wait_for_slot(&self.plan, version.direction())
+            .await;
         let app = self.record().await?.app;
         let mut judging = Judging::new(
             &app,
@@ -132,13 +134,15 @@ impl Work {
         );
         loop {
             let found = self.look(&mut judging).await;
-            self.apps.may_stop(&self.plan.app, false);
-            self.apps.stops_to_watch(&self.plan.app);
+            self.apps.set_stoppable(&self.plan.app, false);
+            self.apps.end_watch(&self.plan.app);
             if let Some(judged) = found? {
                 return Ok(judged);
             }
             self.apps.release_slot(&self.plan.app);
-            self.apps.takes_turn(&self.plan, version.direction()).await;
+            self.apps
+                .wait_for_slot(&self.plan, version.direction())
+                .await;
         }
     }
 
@@ -148,8 +152,8 @@ impl Work {
         let place = (judging.namespace.as_str(), self.plan.owner);
         let what = (judging.kinds.as_slice(), judging.scope.clone());
         let watched = Rc::new(Watched::new(&self.apps, place, what));
-        self.apps.watches(&self.plan.app, &watched);
-        self.apps.may_stop(&self.plan.app, true);
+        self.apps.set_watched(&self.plan.app, &watched);
+        self.apps.set_stoppable(&self.plan.app, true);
         let began = self.apps.now().mono;
         loop {
             if let Some(refusal) = watched.refusal() {
@@ -193,7 +197,7 @@ impl Work {
             return Ok(());
         }
         judging.noted = done.len();
-        self.apps.may_stop(&self.plan.app, false);
+        self.apps.set_stoppable(&self.plan.app, false);
         let mut read = self.record().await?;
         for job in &version.manifests {
             if done.contains(&key(job)) {
@@ -201,7 +205,7 @@ impl Work {
             }
         }
         self.keep(&mut read).await?;
-        self.apps.may_stop(&self.plan.app, true);
+        self.apps.set_stoppable(&self.plan.app, true);
         Ok(())
     }
 

@@ -115,7 +115,7 @@ impl Work {
                 error.sentence()
             );
         }
-        self.apps.ended(&self.plan.app, self.lock.id());
+        self.apps.forget_active(&self.plan.app, self.lock.id());
         (self.apps.has_ended)();
     }
 
@@ -126,7 +126,7 @@ impl Work {
     }
 
     /// Result of the revision of this change, as far as it is known.
-    fn known_outcome(&self) -> apps::Outcome {
+    fn known_outcome(&self) -> apps::RevisionOutcome {
         let known = self.apps.known.borrow();
         let app = known.get(&self.plan.app);
         let revision = app.and_then(|app| app.revision(self.plan.revision));
@@ -175,7 +175,7 @@ impl Work {
 
     /// Notes in the record that the change is over: no other agent goes on with it.
     async fn close(&self) -> Result<()> {
-        self.apps.may_stop(&self.plan.app, true);
+        self.apps.set_stoppable(&self.plan.app, true);
         let mut read = self.record().await?;
         let is_open = |last: &LastChange| last.id == self.lock.id();
         if read.app.under_way().is_some_and(is_open) {
@@ -191,7 +191,9 @@ impl Work {
 
     async fn go_forward(&self, step: u32) -> Result<(Outcome, String)> {
         if (step, self.plan.verb) == (WRITE, Verb::Apply) {
-            self.apps.takes_turn(&self.plan, Direction::Forward).await;
+            self.apps
+                .wait_for_slot(&self.plan, Direction::Forward)
+                .await;
         }
         let version = self
             .version(
@@ -271,7 +273,7 @@ impl Work {
             "app {}: revision {bad} does not work, going back to {good}: {why}",
             self.plan.app
         );
-        self.apps.goes_back(&self.plan.app, good);
+        self.apps.set_judged_revision(&self.plan.app, good);
         if let Err(error) = self.write(&version, good).await {
             self.still_runs(bad).await;
             return Ok((

@@ -36,9 +36,9 @@ impl Work {
         };
         if step == DELETE {
             self.intend(DELETE, "delete").await?;
-            self.apps.may_stop(app, true);
+            self.apps.set_stoppable(app, true);
             self.delete_all(&read.app).await?;
-            self.apps.may_stop(app, false);
+            self.apps.set_stoppable(app, false);
             self.done(DELETE).await?;
         }
         self.intend(FORGET, "forget").await?;
@@ -112,11 +112,11 @@ impl Work {
         read.app.give_back(&version.manifests, version.number);
         let surplus = read.app.surplus(&version.manifests);
         // An object that is deleted and still known is found to be gone by the next change.
-        self.apps.may_stop(&self.plan.app, true);
+        self.apps.set_stoppable(&self.plan.app, true);
         for entry in &surplus {
             self.delete(&read.app, entry).await?;
         }
-        self.apps.may_stop(&self.plan.app, false);
+        self.apps.set_stoppable(&self.plan.app, false);
         if surplus.iter().any(|it| it.kind == AUTOSCALER) {
             self.rescale(&read.app, version).await;
         }

@@ -50,7 +50,7 @@ impl Work {
                 let judgement = waiting(finding, self.apps.now());
                 self.apps.show(&self.plan.app, &judgement);
             }
-            None => self.apps.blind(&self.plan.app, error),
+            None => self.apps.show_blind(&self.plan.app, error),
         }
         Timer::after(backoff.next(fastrand::u16(..))).await;
     }

@@ -67,9 +67,9 @@ impl Work {
         loop {
             match self.write_all(version, part).await {
                 Err(error) if error.retry == Retry::Later => {
-                    self.apps.may_stop(&self.plan.app, true);
+                    self.apps.set_stoppable(&self.plan.app, true);
                     self.waits(&error, &mut backoff).await;
-                    self.apps.may_stop(&self.plan.app, false);
+                    self.apps.set_stoppable(&self.plan.app, false);
                 }
                 done => return done,
             }
@@ -195,9 +195,9 @@ impl Work {
     /// what was written is kept.
     async fn pauses(&self, read: &mut Read, error: &Error, backoff: &mut Backoff) -> Result<()> {
         self.keep(read).await?;
-        self.apps.may_stop(&self.plan.app, true);
+        self.apps.set_stoppable(&self.plan.app, true);
         self.waits(error, backoff).await;
-        self.apps.may_stop(&self.plan.app, false);
+        self.apps.set_stoppable(&self.plan.app, false);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use super::Local;
 use crate::{
     core::apps::Simple,
     dashboard::{ApiRequest, Reply, StatusCode},
-    error::{Result as Outcome, Retry},
+    error::{self, Retry},
     executor,
     host::users,
     net::deadline,
@@ -62,7 +62,7 @@ impl Local {
     }
 
     /// Answers a question about apps.
-    async fn look(&self, look: impl AsyncFnOnce(Rc<Apps>) -> Outcome<Value>) -> Reply {
+    async fn look(&self, look: impl AsyncFnOnce(Rc<Apps>) -> error::Result<Value>) -> Reply {
         match self.deployer() {
             Ok(apps) => reply(look(apps).await),
             Err(reply) => reply,
@@ -74,7 +74,7 @@ impl Local {
         &self,
         request: &ApiRequest,
         wanted: Result<W, Reply>,
-        change: impl AsyncFnOnce(Rc<Apps>, W, &Requester) -> Outcome<Value>,
+        change: impl AsyncFnOnce(Rc<Apps>, W, &Requester) -> error::Result<Value>,
     ) -> Reply {
         match (self.changer(request).await, wanted) {
             (Ok(apps), Ok(wanted)) => {
@@ -249,7 +249,7 @@ fn body<W: Shape + Default>(request: &ApiRequest, what: &str, example: &str) -> 
     json::shape(&request.body).map_err(|_values| Reply::bad_request(what, Some(example)))
 }
 
-fn reply(result: Outcome<Value>) -> Reply {
+fn reply(result: error::Result<Value>) -> Reply {
     match result {
         Ok(value) => Reply::json(&value),
         Err(error) if error.what.starts_with("there is no app") => {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     core::{
-        audit::Outcome,
+        audit::RequestOutcome,
         proxy::{HeaderList, Limits, first},
     },
     kube::Body,
@@ -127,21 +127,21 @@ impl Exchange {
         };
         match outcome {
             Ok(Some(whole)) => {
-                say_ended(Outcome::Done);
+                say_ended(RequestOutcome::Done);
                 // Complete and local: no limit of the caller's can cut the message in its middle
                 // any more.
                 reply.send_whole(whole).await;
             }
             Ok(None) => {
-                say_ended(Outcome::Done);
+                say_ended(RequestOutcome::Done);
                 reply.finish();
             }
             Err(Failure::Reported(text)) => {
-                say_ended(Outcome::Failed);
+                say_ended(RequestOutcome::Failed);
                 log::debug!("proxy: a request failed: {text}");
                 reply.fail(&text).await;
             }
-            Err(Failure::Lost) => say_ended(Outcome::LinkLost),
+            Err(Failure::Lost) => say_ended(RequestOutcome::LinkLost),
         }
     }
 }

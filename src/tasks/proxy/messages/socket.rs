@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     core::{
-        audit::Outcome,
+        audit::RequestOutcome,
         proxy::{CallTarget, Form, Limits, end_to_end},
     },
     host::clock,
@@ -75,11 +75,11 @@ enum Over {
 }
 
 impl Over {
-    const fn outcome(&self) -> Outcome {
+    const fn outcome(&self) -> RequestOutcome {
         match self {
-            Self::ByCaller | Self::ByBackend => Outcome::Done,
-            Self::Failed(_) => Outcome::Failed,
-            Self::Lost => Outcome::LinkLost,
+            Self::ByCaller | Self::ByBackend => RequestOutcome::Done,
+            Self::Failed(_) => RequestOutcome::Failed,
+            Self::Lost => RequestOutcome::LinkLost,
         }
     }
 }
@@ -114,10 +114,10 @@ impl SocketExchange {
         let socket = match opened {
             Ok(socket) => socket,
             Err(Failure::Reported(text)) => {
-                say_ended(Outcome::Failed);
+                say_ended(RequestOutcome::Failed);
                 return self.refused(reply, &text).await;
             }
-            Err(Failure::Lost) => return say_ended(Outcome::LinkLost),
+            Err(Failure::Lost) => return say_ended(RequestOutcome::LinkLost),
         };
         if self.send_open(&mut reply, &socket).await.is_err() {
             return;

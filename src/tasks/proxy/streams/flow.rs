@@ -15,7 +15,7 @@ use smol::Timer;
 
 use crate::{
     core::{
-        audit::Outcome,
+        audit::RequestOutcome,
         time::{Mono, in_words},
     },
     host::clock,
@@ -127,14 +127,14 @@ impl Flow {
         }
     }
 
-    fn ended(&self, how: Outcome) {
+    fn ended(&self, how: RequestOutcome) {
         if let Some(record) = self.written.get() {
             record.ended(how);
         }
     }
 
     fn fail(&self, text: String) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        self.ended(Outcome::Failed);
+        self.ended(RequestOutcome::Failed);
         log::debug!("proxy: an answer was cut short: {text}");
         Poll::Ready(Some(Err(io::Error::other(text))))
     }
@@ -158,13 +158,13 @@ impl HttpBody for Flow {
         };
         flow.silence.end();
         match &frame {
-            None => flow.ended(Outcome::Done),
+            None => flow.ended(RequestOutcome::Done),
             Some(Ok(frame)) => {
                 if let Some(record) = flow.written.get() {
                     record.sent(frame.data_ref().map_or(0, Bytes::len));
                 }
                 if flow.body.is_end_stream() {
-                    flow.ended(Outcome::Done);
+                    flow.ended(RequestOutcome::Done);
                 }
             }
             Some(Err(error)) => {
@@ -178,7 +178,7 @@ impl HttpBody for Flow {
     fn is_end_stream(&self) -> bool {
         let is_over = self.body.is_end_stream();
         if is_over {
-            self.ended(Outcome::Done);
+            self.ended(RequestOutcome::Done);
         }
         is_over
     }

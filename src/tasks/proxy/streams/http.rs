@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     core::{
-        audit::Outcome,
+        audit::RequestOutcome,
         proxy::{CallTarget, Form, HeaderList, Limit, Limits, RawRequest, Scheme, route_http},
     },
     host::clock,
@@ -181,7 +181,7 @@ impl Server {
             if opened.is_err()
                 && let Some(record) = written.get()
             {
-                record.ended(Outcome::Failed);
+                record.ended(RequestOutcome::Failed);
             }
             opened
         };

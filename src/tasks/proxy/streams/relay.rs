@@ -10,7 +10,7 @@ use smol::{
 
 use super::LAST_WORD_WITHIN;
 use crate::{
-    core::audit::Outcome,
+    core::audit::RequestOutcome,
     host::clock,
     kube::UpgradedStream,
     link::mux::MuxStream,
@@ -74,8 +74,8 @@ pub(super) async fn run(stream: MuxStream, read_before: Bytes, switched: Switche
     if let Some(record) = written.get() {
         record.ended(match &over {
             // Whoever is done with a terminal or a forwarded port hangs up.
-            Ok(()) | Err(Over::CallerGone(_)) => Outcome::Done,
-            Err(Over::Broken(_)) => Outcome::Failed,
+            Ok(()) | Err(Over::CallerGone(_)) => RequestOutcome::Done,
+            Err(Over::Broken(_)) => RequestOutcome::Failed,
         });
     }
     match over {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, Outcome as Concluded, Owner},
+        apps::{App, Owner, RevisionOutcome},
         journal::{Journal, Outcome},
         rollout::{ClusterView, JudgedRollout, POLL_INTERVAL, RolloutVerdict, inputs},
     },
@@ -34,13 +34,13 @@ const FREE_WITHIN: Duration = Duration::from_secs(10);
 const FREE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The next change of an app while it is being accepted.
-pub(super) struct Beginning {
+pub(super) struct AppLock {
     _task: Task<()>,
     /// Closed at its end; nothing comes by it.
     end: Receiver<()>,
 }
 
-pub(super) struct Running {
+pub(super) struct ActiveChange {
     change: String,
     plan: Plan,
     /// Revision that is judged now; another one than the plan's on the way back.
@@ -48,13 +48,13 @@ pub(super) struct Running {
     /// True while another change may take its place: nothing is lost by that.
     may_stop: bool,
     slot: Slot,
-    pub(super) outcome: Concluded,
+    pub(super) outcome: RevisionOutcome,
     /// The namespace, while the revision is judged.
     watched: Option<Rc<Watched>>,
     _task: Task<()>,
 }
 
-impl Running {
+impl ActiveChange {
     const fn waits_for_slot(&self) -> bool {
         matches!(self.slot, Slot::Awaited(..))
     }
@@ -64,23 +64,23 @@ impl Apps {
     /// Begins the next change of an app: one at a time, because two would be given the same number,
     /// and to its end, because a client that goes away in between would leave the change before it
     /// ended and the new one not begun.
-    pub(super) async fn begins<T: 'static>(
+    pub(super) async fn with_app_lock<T: 'static>(
         self: &Rc<Self>,
         app: &str,
         work: impl Future<Output = Result<T>> + 'static,
     ) -> Result<T> {
-        self.until_free(app).await?;
+        self.wait_for_app(app).await?;
         let answer = Rc::new(Cell::new(None));
         let answered = Rc::clone(&answer);
         let answers = async move { answered.set(Some(work.await)) };
         // An error is the end.
-        self.occupy(app, Box::pin(answers)).recv().await.ok();
+        self.hold_app(app, Box::pin(answers)).recv().await.ok();
         answer.take().unwrap_or_else(|| Err(busy(app)))
     }
 
     /// Does something with an app while no change of it begins. What it returns is closed at the
     /// end.
-    pub(super) fn occupy(
+    pub(super) fn hold_app(
         self: &Rc<Self>,
         app: &str,
         work: Pin<Box<dyn Future<Output = ()>>>,
@@ -90,16 +90,14 @@ impl Apps {
         let task = self.executor.spawn(async move {
             work.await;
             // Its own task: it ends here.
-            drop(apps.beginning.borrow_mut().remove(&name));
+            drop(apps.app_locks.borrow_mut().remove(&name));
             drop(ends);
         });
-        let beginning = Beginning {
+        let lock = AppLock {
             _task: task,
             end: end.clone(),
         };
-        self.beginning
-            .borrow_mut()
-            .insert(app.to_owned(), beginning);
+        self.app_locks.borrow_mut().insert(app.to_owned(), lock);
         end
     }
 
@@ -107,7 +105,7 @@ impl Apps {
     ///
     /// # Errors
     /// The app is not free in time.
-    pub(super) async fn until_free(&self, app: &str) -> Result<()> {
+    pub(super) async fn wait_for_app(&self, app: &str) -> Result<()> {
         let free = async {
             while let Some(end) = self.being_written(app) {
                 // An error is the end.
@@ -120,8 +118,8 @@ impl Apps {
     }
 
     fn being_written(&self, app: &str) -> Option<Receiver<()>> {
-        let beginning = self.beginning.borrow();
-        beginning.get(app).map(|beginning| beginning.end.clone())
+        let locks = self.app_locks.borrow();
+        locks.get(app).map(|lock| lock.end.clone())
     }
 
     pub(super) fn start(self: Rc<Self>, id: &str, plan: Plan, from: Start) -> Result<()> {
@@ -134,32 +132,32 @@ impl Apps {
             lock,
             plan: plan.clone(),
         };
-        let running = Running {
+        let active = ActiveChange {
             change: id.to_owned(),
             revision: plan.revision,
             may_stop: false,
             slot: Slot::Unasked,
-            outcome: Concluded {
+            outcome: RevisionOutcome {
                 verdict: RolloutVerdict::Progressing.as_str().to_owned(),
                 sentence: plan.verb.beginning(plan.revision),
                 since: self.now().wall,
-                ..Concluded::default()
+                ..RevisionOutcome::default()
             },
             watched: None,
             _task: self.executor.spawn(work.run(from)),
             plan,
         };
-        self.running
+        self.active_changes
             .borrow_mut()
-            .insert(running.plan.app.clone(), running);
+            .insert(active.plan.app.clone(), active);
         Ok(())
     }
 
     /// Refuses a new version of an owner who has too many changes that wait already.
     pub(super) fn has_room(&self, app: &str, owner: Owner) -> Result<()> {
-        let running = self.running.borrow();
-        let owners = running.values().map(|running| running.plan.owner);
-        if running.contains_key(app) || !is_full(owners, owner) {
+        let active = self.active_changes.borrow();
+        let owners = active.values().map(|active| active.plan.owner);
+        if active.contains_key(app) || !is_full(owners, owner) {
             return Ok(());
         }
         Err(Error::new(format!("{app} was not changed"))
@@ -168,10 +166,9 @@ impl Apps {
             .retry(Retry::Soon))
     }
 
-    /// Waits until there is a turn for a change, unless it has one. Until then another one may take
-    /// its place.
-    pub(super) async fn takes_turn(&self, plan: &Plan, direction: Direction) {
-        if self.has_turn(plan, direction) {
+    /// Waits until a change has a slot. Until then another one may take its place.
+    pub(super) async fn wait_for_slot(&self, plan: &Plan, direction: Direction) {
+        if self.try_slot(plan, direction) {
             return;
         }
         let show = |verdict, sentence| {
@@ -192,7 +189,7 @@ impl Apps {
             RolloutVerdict::Waiting,
             format!("{written} waits for its turn: {most} changes of other apps are under way"),
         );
-        while !self.has_turn(plan, direction) {
+        while !self.try_slot(plan, direction) {
             Timer::after(POLL_INTERVAL).await;
         }
         show(
@@ -201,12 +198,12 @@ impl Apps {
         );
     }
 
-    /// Returns whether a change has a turn. It takes one that is free, and waits for one otherwise.
-    fn has_turn(&self, plan: &Plan, direction: Direction) -> bool {
-        let mut running = self.running.borrow_mut();
-        let others = running.values().filter(|it| it.plan.app != plan.app);
+    /// Takes a free slot for a change, or lets it wait for one. Returns whether it has one.
+    fn try_slot(&self, plan: &Plan, direction: Direction) -> bool {
+        let mut active = self.active_changes.borrow_mut();
+        let others = active.values().filter(|it| it.plan.app != plan.app);
         let others: Vec<_> = others.map(|it| (it.plan.owner, it.slot)).collect();
-        let Some(own) = running.get_mut(&plan.app) else {
+        let Some(own) = active.get_mut(&plan.app) else {
             return true;
         };
         let since = match own.slot {
@@ -226,19 +223,19 @@ impl Apps {
 
     /// Releases the slot of a change for another one.
     pub(super) fn release_slot(&self, app: &str) {
-        self.with_running(app, |running| running.slot = Slot::Unasked);
+        self.with_active(app, |active| active.slot = Slot::Unasked);
     }
 
     /// Returns whether another change of an owner waits for a slot.
     pub(super) fn is_slot_wanted(&self, owner: Owner) -> bool {
-        let running = self.running.borrow();
-        let mut of_owner = running.values().filter(|it| it.plan.owner == owner);
-        of_owner.any(Running::waits_for_slot)
+        let active = self.active_changes.borrow();
+        let mut of_owner = active.values().filter(|it| it.plan.owner == owner);
+        of_owner.any(ActiveChange::waits_for_slot)
     }
 
     /// Begins a change in the place of the one that is under way, if that only waits for a verdict:
     /// it ends once the new one is accepted, and goes on where that is not.
-    pub(super) async fn takes_place(
+    pub(super) async fn supersede(
         self: Rc<Self>,
         app: &str,
         why: &str,
@@ -275,7 +272,7 @@ impl Apps {
     ///
     /// # Errors
     /// It is still so after [`FREE_WITHIN`].
-    async fn until_not(&self, app: &str, is_so: impl Fn(&Self) -> bool) -> Result<()> {
+    async fn wait_while(&self, app: &str, is_so: impl Fn(&Self) -> bool) -> Result<()> {
         let over = async {
             while is_so(self) {
                 Timer::after(FREE_POLL_INTERVAL).await;
@@ -289,76 +286,76 @@ impl Apps {
     /// Stops the change of an app that is under way, once it only waits for a verdict. In the
     /// journal it goes on.
     pub(super) async fn stop(&self, app: &str) -> Result<Option<(String, Plan)>> {
-        self.until_not(app, |apps| {
-            let running = apps.running.borrow();
-            running.get(app).is_some_and(|running| !running.may_stop)
+        self.wait_while(app, |apps| {
+            let active = apps.active_changes.borrow();
+            active.get(app).is_some_and(|active| !active.may_stop)
         })
         .await?;
-        let stopped = self.running.borrow_mut().remove(app);
+        let stopped = self.active_changes.borrow_mut().remove(app);
         // With its task it stops to look.
-        Ok(stopped.map(|running| (running.change, running.plan)))
+        Ok(stopped.map(|active| (active.change, active.plan)))
     }
 
     /// Takes the change of an app that is under way off the list, and returns its id.
-    pub(super) fn under_way_now(&self, app: &str) -> Option<String> {
-        let running = self.running.borrow_mut().remove(app);
-        running.map(|running| running.change)
+    pub(super) fn take_active(&self, app: &str) -> Option<String> {
+        let active = self.active_changes.borrow_mut().remove(app);
+        active.map(|active| active.change)
     }
 
     /// The state of a change; `None`: it is over.
-    pub(super) fn under_way(&self, app: &str, change: &str) -> Option<Concluded> {
-        let running = self.running.borrow();
-        let running = running.get(app).filter(|running| running.change == change);
-        running.map(|running| running.outcome.clone())
+    pub(super) fn under_way(&self, app: &str, change: &str) -> Option<RevisionOutcome> {
+        let active = self.active_changes.borrow();
+        let active = active.get(app).filter(|active| active.change == change);
+        active.map(|active| active.outcome.clone())
     }
 
     /// Returns whether a change is between reading and writing the record of an app.
     fn is_writing(&self, app: &str) -> bool {
-        let running = self.running.borrow();
-        running
+        let active = self.active_changes.borrow();
+        active
             .get(app)
-            .is_some_and(|running| running.watched.is_none() && !running.waits_for_slot())
+            .is_some_and(|active| active.watched.is_none() && !active.waits_for_slot())
     }
 
     /// Waits until no change holds the record of an app.
     ///
     /// # Errors
     /// One still does after some time.
-    pub(super) async fn until_written(&self, app: &str) -> Result<()> {
-        self.until_free(app).await?;
-        self.until_not(app, |apps| apps.is_writing(app)).await
+    pub(super) async fn wait_for_writes(&self, app: &str) -> Result<()> {
+        self.wait_for_app(app).await?;
+        self.wait_while(app, |apps| apps.is_writing(app)).await
     }
 
-    fn with_running(&self, app: &str, change: impl FnOnce(&mut Running)) {
-        if let Some(running) = self.running.borrow_mut().get_mut(app) {
-            change(running);
+    fn with_active(&self, app: &str, change: impl FnOnce(&mut ActiveChange)) {
+        if let Some(active) = self.active_changes.borrow_mut().get_mut(app) {
+            change(active);
         }
     }
 
-    pub(super) fn may_stop(&self, app: &str, may_stop: bool) {
-        self.with_running(app, |running| running.may_stop = may_stop);
+    pub(super) fn set_stoppable(&self, app: &str, may_stop: bool) {
+        self.with_active(app, |active| active.may_stop = may_stop);
     }
 
-    pub(super) fn watches(&self, app: &str, watched: &Rc<Watched>) {
-        self.with_running(app, |running| running.watched = Some(Rc::clone(watched)));
+    pub(super) fn set_watched(&self, app: &str, watched: &Rc<Watched>) {
+        self.with_active(app, |active| active.watched = Some(Rc::clone(watched)));
     }
 
     /// Keeps what the verdict on a change read, and ends its watches.
-    pub(super) fn stops_to_watch(&self, app: &str) {
+    pub(super) fn end_watch(&self, app: &str) {
         let inputs = self.inputs(app).unwrap_or_default();
-        self.with_running(app, |running| {
-            running.watched = None;
-            running.outcome.inputs = inputs;
+        self.with_active(app, |active| {
+            active.watched = None;
+            active.outcome.inputs = inputs;
         });
     }
 
     /// Inputs of the verdict on the change of an app; `None`: none is under way.
     pub(super) fn inputs(&self, app: &str) -> Option<Vec<String>> {
-        let running = self.running.borrow();
-        let running = running.get(app)?;
-        match &running.watched {
+        let active = self.active_changes.borrow();
+        let active = active.get(app)?;
+        match &active.watched {
             Some(watched) => watched.look(|view| inputs(&watched.scope, view)),
-            None => Some(running.outcome.inputs.clone()),
+            None => Some(active.outcome.inputs.clone()),
         }
     }
 
@@ -368,54 +365,54 @@ impl Apps {
         app: &App,
         look: impl FnOnce(ClusterView<'_>) -> T,
     ) -> Option<T> {
-        let running = self.running.borrow();
-        let running = running.get(&app.name)?;
-        let watched = running.watched.as_ref()?;
-        if running.revision != app.running {
+        let active = self.active_changes.borrow();
+        let active = active.get(&app.name)?;
+        let watched = active.watched.as_ref()?;
+        if active.revision != app.running {
             return None;
         }
         watched.look(look)
     }
 
-    pub(super) fn goes_back(&self, app: &str, to: u64) {
-        self.with_running(app, |running| running.revision = to);
+    pub(super) fn set_judged_revision(&self, app: &str, to: u64) {
+        self.with_active(app, |active| active.revision = to);
     }
 
     pub(super) fn show(&self, app: &str, judgement: &JudgedRollout) {
         let outcome = concluded(judgement, self.now());
-        self.with_running(app, |running| {
-            let is_same = (&running.outcome.verdict, &running.outcome.cause)
+        self.with_active(app, |active| {
+            let is_same = (&active.outcome.verdict, &active.outcome.cause)
                 == (&outcome.verdict, &outcome.cause);
             let since = if is_same {
-                running.outcome.since
+                active.outcome.since
             } else {
                 outcome.since
             };
-            running.outcome = Concluded { since, ..outcome };
+            active.outcome = RevisionOutcome { since, ..outcome };
         });
     }
 
-    pub(super) fn blind(&self, app: &str, error: &Error) {
+    pub(super) fn show_blind(&self, app: &str, error: &Error) {
         let now = self.now().wall;
-        self.with_running(app, |running| {
-            running.outcome = Concluded {
+        self.with_active(app, |active| {
+            active.outcome = RevisionOutcome {
                 verdict: RolloutVerdict::Blind.as_str().to_owned(),
                 sentence: error.sentence(),
                 since: now,
-                ..Concluded::default()
+                ..RevisionOutcome::default()
             };
         });
     }
 
     /// Forgets a change that is over.
-    pub(super) fn ended(&self, app: &str, change: &str) {
-        let mut running = self.running.borrow_mut();
-        if running
+    pub(super) fn forget_active(&self, app: &str, change: &str) {
+        let mut active = self.active_changes.borrow_mut();
+        if active
             .get(app)
-            .is_some_and(|running| running.change == change)
+            .is_some_and(|active| active.change == change)
         {
             // Its task is the one that calls this: it ends by itself.
-            drop(running.remove(app));
+            drop(active.remove(app));
             self.drift.wake();
             self.pins.wake();
         }
