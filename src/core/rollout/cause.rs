@@ -111,6 +111,8 @@ causes! {
     ServiceWrongPort = "service.wrong-port", App, 20;
     /// The Ingress leads to a Service that is not there.
     IngressNoBackend = "ingress.no-backend", App, 20;
+    /// The Ingress has no class.
+    IngressNoClass = "ingress.no-class", App, 20;
     /// The helm-controller says that it does not install the chart.
     ChartFailed = "chart.failed", App, 20;
     /// A custom resource says that it does not go on by itself.

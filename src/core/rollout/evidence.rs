@@ -122,6 +122,17 @@ const TROUBLES: &[Trouble] = &[
         fix: "raise it on the node: sudo sysctl fs.inotify.max_user_watches=524288, and in /etc/sysctl.d for the next start",
         outside: Some(Cause::NodePressure),
     },
+    // Before the disk, which these words mean as well: they are limits of the container.
+    Trouble {
+        signs: &[
+            "shared memory segment",
+            "could not create semaphores",
+            "system call was semget",
+        ],
+        name: "shared memory or semaphores that are used up",
+        fix: "mount an emptyDir with medium: Memory at /dev/shm, whose 64 MB are often too little; for semaphores raise kernel.sem (securityContext.sysctls)",
+        outside: None,
+    },
     Trouble {
         signs: &["disk quota exceeded", "EDQUOT"],
         name: "a quota of disk space that is used up",
@@ -140,11 +151,25 @@ const TROUBLES: &[Trouble] = &[
         fix: "mount a volume where the program writes (emptyDir is enough), or turn off readOnlyRootFilesystem",
         outside: None,
     },
+    // Databases and object stores: the kernel says "permission denied", and no more.
+    Trouble {
+        signs: &[
+            "access denied",
+            "authentication failed",
+            "permission denied for ",
+            "permission denied to ",
+            "AccessDenied)",
+            "AccessDenied:",
+            "AccessDenied;",
+        ],
+        name: "credentials or rights that another service refuses",
+        fix: "correct user and password, or key, in the app's Secret, or grant them the right in the database or object store",
+        outside: None,
+    },
     Trouble {
         signs: &[
             "permission denied",
             "operation not permitted",
-            "access denied",
             "EACCES",
             "EPERM",
         ],
@@ -210,15 +235,38 @@ const TROUBLES: &[Trouble] = &[
 mod tests {
     use super::*;
 
+    fn name(lines: &[&'static str]) -> Option<&'static str> {
+        let last_lines = ContainerLines {
+            lines: lines.to_vec(),
+            hidden: "",
+        };
+        last_lines.trouble().map(|trouble| trouble.name)
+    }
+
+    #[test]
+    fn what_a_database_refuses_is_neither_a_file_nor_a_full_disk() {
+        for line in [
+            "[Error] SQLSTATE[HY000] [1045] Access denied for user 'app'@'10.42.0.9' (using password: YES)",
+            "ERROR:  permission denied for schema public (SQLSTATE 42501)",
+            "FATAL:  password authentication failed for user \"app\"",
+            "ERROR:  permission denied to create database",
+            "An error occurred (AccessDenied) when calling the ListObjectsV2 operation: Access Denied",
+        ] {
+            let wanted = "credentials or rights that another service refuses";
+            assert_eq!(name(&[line]), Some(wanted), "{line}");
+        }
+        for line in [
+            "ERROR:  could not resize shared memory segment \"/PostgreSQL.1804289383\" to 8388608 bytes: No space left on device",
+            "FATAL:  could not create semaphores: No space left on device",
+            "DETAIL:  Failed system call was semget(5432004, 17, 03600).",
+        ] {
+            let wanted = "shared memory or semaphores that are used up";
+            assert_eq!(name(&[line]), Some(wanted), "{line}");
+        }
+    }
+
     #[test]
     fn a_trouble_is_named_by_the_last_line_that_speaks_of_one() {
-        let name = |lines: &[&'static str]| {
-            let last_lines = ContainerLines {
-                lines: lines.to_vec(),
-                hidden: "",
-            };
-            last_lines.trouble().map(|trouble| trouble.name)
-        };
         assert_eq!(
             name(&["listen tcp :80: bind: Address already in use", "exiting"]),
             Some("a port that is taken")

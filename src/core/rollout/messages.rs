@@ -280,7 +280,7 @@ fn of_node(lower: &str) -> Option<Explained> {
     }
     has(RUNTIME).then_some((
         Cause::NodeRuntime,
-        "the container runtime of its node does not manage to",
+        "the container runtime of its node is not able to",
         RUNTIME_FIX,
     ))
 }
@@ -319,7 +319,7 @@ pub(super) fn refused(target: &Object, message: &str) -> Finding {
         |who| {
             (
                 Cause::ApiTrouble,
-                format!("{object} can make no Pods now: {who}"),
+                format!("{object} cannot create Pods now: {who}"),
                 "it continues automatically; the API server and its webhooks: pipeops-agent doctor, kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations".to_owned(),
             )
         },
@@ -343,23 +343,26 @@ fn refusal(target: &Object, message: &str) -> (Cause, String, String) {
         (
             Cause::Quota,
             format!(
-                "{object} can make no more Pods: the quota of namespace {namespace} is used up, or wants a request or limit that is missing"
+                "{object} cannot create more Pods: the quota of namespace {namespace} is used up, or wants a request or limit that is missing"
             ),
             format!(
                 "lower requests, limits or replicas, or raise the quota: kubectl -n {namespace} describe resourcequota"
             ),
         )
-    } else if message.contains("limit to request ratio")
-        || (message.contains("usage per")
-            && ["maximum ", "minimum "]
-                .iter()
-                .any(|word| message.contains(word)))
-    {
+    } else if breaks_limits(message) {
         (
             Cause::LimitRange,
-            format!("{object} can make no Pods: they break the limits of namespace {namespace}"),
+            format!("{object} cannot create Pods: they break the limits of namespace {namespace}"),
             format!(
                 "change requests and limits in the manifest, see: kubectl -n {namespace} describe limitrange"
+            ),
+        )
+    } else if message.contains("unable to create new content in namespace") {
+        (
+            Cause::Finalizer,
+            format!("{object} cannot create Pods: namespace {namespace} is being deleted"),
+            format!(
+                "kubectl describe namespace {namespace} shows what keeps it; create it again once it is gone, and deploy again"
             ),
         )
     } else if message.contains("serviceaccount") && message.contains("not found") {
@@ -374,7 +377,7 @@ fn refusal(target: &Object, message: &str) -> (Cause, String, String) {
     {
         (
             Cause::ConfigMissing,
-            format!("{object} can make no Pods: their {class} does not exist"),
+            format!("{object} cannot create Pods: their {class} does not exist"),
             format!(
                 "correct the name of the {class} in the manifest, or have the cluster's owner create it"
             ),
@@ -382,7 +385,7 @@ fn refusal(target: &Object, message: &str) -> (Cause, String, String) {
     } else if message.contains("metadata.labels") && message.contains("no more than 63") {
         (
             Cause::Admission,
-            format!("{object} can make no Pods: its name is too long to be a label of theirs"),
+            format!("{object} cannot create Pods: its name is too long to be a label of theirs"),
             "shorten its name: that of a StatefulSet has at most 52 characters".to_owned(),
         )
     } else if message.contains("\" is invalid: ") {
@@ -394,19 +397,25 @@ fn refusal(target: &Object, message: &str) -> (Cause, String, String) {
     } else {
         (
             Cause::Admission,
-            format!("{object} can make no Pods: a policy or a webhook of the cluster refuses them"),
+            format!(
+                "{object} cannot create Pods: a policy or a webhook of the cluster refuses them"
+            ),
             "change what the evidence names, or ask the owner of the policy".to_owned(),
         )
     }
 }
 
+/// Returns whether a Pod is refused for the limits of its namespace.
+fn breaks_limits(message: &str) -> bool {
+    let has = |word| message.contains(word);
+    has("limit to request ratio") || (has("usage per") && (has("maximum ") || has("minimum ")))
+}
+
 /// Returns whether the API server has looked at an object and refuses it. The words of a policy or
 /// webhook stand behind these, and may be any.
 fn has_decided(message: &str) -> bool {
-    // Of a namespace or quota that was made a moment ago.
-    let is_early = message.contains("status unknown for quota") || message.contains(NO_ACCOUNT);
     let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
-    !is_early
+    !has(EARLY)
         && has(&[
             "is forbidden: ",
             "\" is invalid: ",
@@ -415,25 +424,32 @@ fn has_decided(message: &str) -> bool {
         ])
 }
 
-/// The account that Kubernetes makes in each namespace by itself.
-const NO_ACCOUNT: &str = "serviceaccount \"default\" not found";
+/// Words about something that comes by itself.
+const EARLY: &[&str] = &[
+    // Of a quota, and the account that Kubernetes makes, in a namespace that was made a moment ago.
+    "status unknown for quota",
+    "serviceaccount \"default\" not found",
+    // Of an API server that has just started, and before it has read the rights of controllers.
+    "is forbidden: not yet ready to handle request",
+    "is forbidden: User \"system:",
+];
 
 /// The part of the API that did not answer for a Pod, or did so with another one.
 fn unanswered(message: &str) -> Option<&'static str> {
-    const TROUBLES: [(&[&str], &str); 3] = [
+    const COMES_FIRST: &str = "something else of the cluster has to be done first";
+    const TROUBLES: [(&[&str], &str); 4] = [
         (
             &["failed calling webhook", "failed to call webhook"],
             "a webhook of the cluster does not answer",
         ),
+        (EARLY, COMES_FIRST),
         (
             &[
-                "status unknown for quota",
-                NO_ACCOUNT,
                 "object has been modified",
                 "already exists",
                 "being deleted",
             ],
-            "something else of the cluster has to be done first",
+            COMES_FIRST,
         ),
         (
             &[
@@ -454,7 +470,7 @@ fn unanswered(message: &str) -> Option<&'static str> {
                 "database is locked",
                 "EOF",
             ],
-            "the API server does not manage to answer",
+            "the API server is not able to answer",
         ),
     ];
     let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
@@ -507,11 +523,14 @@ pub(super) fn is_beside_others(message: &str) -> bool {
         "pod affinity",
         "pod anti-affinity",
         "existing pods anti-affinity",
-        "topology spread",
+        SPREAD,
     ]
     .iter()
     .any(|words| message.contains(words))
 }
+
+/// The scheduler's words for constraints on how Pods spread over nodes.
+pub(super) const SPREAD: &str = "topology spread";
 
 /// The scheduler's words for a volume that one Pod at a time may use.
 pub(super) const VOLUME_IN_USE: &str = "ReadWriteOncePod access mode already in-use";
@@ -648,7 +667,9 @@ fn affinity(message: &str) -> Option<(Cause, &'static str)> {
     let of_pod = OF_OTHER_NODES
         .iter()
         .fold(message.to_owned(), |text, words| text.replace(words, ""));
-    let because = if is_beside_others(message) {
+    let because = if message.contains(SPREAD) {
+        "its topologySpreadConstraints leave it no node"
+    } else if is_beside_others(message) {
         "its affinity rules about other Pods, or theirs about it, leave it no node"
     } else if of_pod.contains("node affinity") || of_pod.contains("node selector") {
         "no node matches its nodeSelector or affinity"
@@ -792,6 +813,8 @@ mod tests {
             "Error creating: pods \"web-1\" is forbidden: status unknown for quota: one, resources: pods",
             "Error creating: pods \"web-1-\" is forbidden: error looking up service account shop/default: serviceaccount \"default\" not found",
             "create Pod db-0 in StatefulSet db failed error: pods \"db-0\" already exists",
+            "pods \"web-7b45fd49df-\" is forbidden: not yet ready to handle request",
+            "pods is forbidden: User \"system:serviceaccount:kube-system:replicaset-controller\" cannot create resource \"pods\" in API group \"\" in the namespace \"shop\": RBAC: clusterrole.rbac.authorization.k8s.io \"system:controller:replicaset-controller\" not found",
             "Error creating: Operation cannot be fulfilled on resourcequotas \"one\": the object has been modified; please apply your changes to the latest version and try again",
         ] {
             assert_eq!(found(message).0, Cause::ApiTrouble, "{message}");
@@ -813,6 +836,8 @@ mod tests {
             ),
             (Cause::ConfigMissing, true)
         );
+        let leaving = "pods \"web-7b45fd49df-\" is forbidden: unable to create new content in namespace shop because it is being terminated";
+        assert_eq!(found(leaving).0, Cause::Finalizer);
         assert_eq!(
             found("Error creating: something new"),
             (Cause::Admission, false)

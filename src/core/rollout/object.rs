@@ -102,6 +102,10 @@ const OF_CUSTOM: &[&str] = &[
 const CONDITIONS_MAX: usize = 16;
 const CONDITION_CHARS_MAX: usize = 500;
 
+/// Words before the message of an event that stands for several of which each is a little
+/// different.
+const COMBINED: &str = "(combined from similar events): ";
+
 /// Returns whether this is the name of a kind of custom resources.
 pub(super) fn is_custom(kind: &str) -> bool {
     kind.contains('.')
@@ -163,7 +167,12 @@ fn of_kind(kind: &str) -> &'static [&'static str] {
             "spec/ports/*/port",
             "spec/ports/*/targetPort",
         ],
-        b"Ingress" => &["spec/ingressClassName", "spec/defaultBackend", "spec/rules"],
+        b"Ingress" => &[
+            "metadata/annotations/kubernetes.io~ingress.class",
+            "spec/ingressClassName",
+            "spec/defaultBackend",
+            "spec/rules",
+        ],
         b"PersistentVolumeClaim" => &[
             "spec/storageClassName",
             "spec/volumeName",
@@ -211,6 +220,11 @@ impl Object {
         }
         if of_kind(kind) == OF_CUSTOM {
             cut_conditions(&mut kept);
+        }
+        if let Some(Value::String(message)) = kept.get_mut("message")
+            && let Some(said) = message.strip_prefix(COMBINED)
+        {
+            *message = said.to_owned();
         }
         if let Value::Object(fields) = &mut kept {
             fields.insert("kind".to_owned(), Value::String(kind.to_owned()));

@@ -49,9 +49,11 @@ fn selected<'a>(target: &Object, seen: &'a Observation) -> Option<Vec<&'a Object
     Some(seen.of_kind("Pod").filter(is_meant).collect())
 }
 
+/// Labels of the Pods that a workload makes.
+const LABELS: &str = "/spec/template/metadata/labels";
+
 /// Returns whether a workload makes Pods that a Service leads to, even if it has none now.
 fn has_workload(target: &Object, seen: &Observation) -> bool {
-    const LABELS: &str = "/spec/template/metadata/labels";
     let selector = target.value().pointer("/spec/selector");
     let Some(selector) = selector.and_then(Value::as_object) else {
         return false;
@@ -69,15 +71,61 @@ fn has_workload(target: &Object, seen: &Observation) -> bool {
     })
 }
 
-/// Doubt about a version that is complete: a DaemonSet fits no node, or a Service leads to a number
-/// that none of its Pods declares. Declared ports only describe a Pod (a program may listen on
-/// others), so this makes no version bad, and Pods that declare none leave nothing to say.
+/// Returns whether Pods of a Service would be selected but for labels that no template gives them
+/// and that they have: their program sets these, as Patroni does for its leader.
+fn are_labelled_by_program(target: &Object, seen: &Observation) -> bool {
+    let selector = target.value().pointer("/spec/selector");
+    let selector = || selector.and_then(Value::as_object).into_iter().flatten();
+    let namespace = target.text("/metadata/namespace");
+    let is_of_template = |name: &str| {
+        seen.all().any(|object| {
+            let labels = object.value().pointer(LABELS);
+            labels.is_some_and(|labels| labels.get(name).is_some())
+        })
+    };
+    seen.of_kind("Pod").any(|pod| {
+        let fits = |(name, value): (&String, &Value)| Some(pod.label(name)) == value.as_str();
+        let mut others = selector().filter(|pair| !fits(*pair));
+        pod.text("/metadata/namespace") == namespace
+            && selector().any(fits)
+            && others.all(|(name, _)| !pod.label(name).is_empty() && !is_of_template(name))
+    })
+}
+
+/// Doubt about a version that is complete: a DaemonSet fits no node, an Ingress has no class, or a
+/// Service leads to nothing, or to a number that none of its Pods declares. Declared ports only
+/// describe a Pod (a program may listen on others), so this makes no version bad, and Pods that
+/// declare none leave nothing to say.
 pub(super) fn doubt(scope: &Scope, seen: &Observation) -> Option<Finding> {
     let mut targets = scope.targets.keys().filter_map(|key| seen.get(key));
     targets.find_map(|target| match target.kind() {
         "DaemonSet" => workloads::nowhere(target),
-        "Service" => undeclared(target, seen),
+        "Ingress" => without_class(target),
+        "Service" => {
+            let found = service(target, seen).filter(|found| !found.is_definite);
+            found.or_else(|| undeclared(target, seen))
+        }
         _ => None,
+    })
+}
+
+/// Doubt about an Ingress without a class; the API server sets the default one where there is one.
+fn without_class(target: &Object) -> Option<Finding> {
+    const CLASSES: [&str; 2] = [
+        "/spec/ingressClassName",
+        "/metadata/annotations/kubernetes.io~1ingress.class",
+    ];
+    let has_none = CLASSES.iter().all(|class| target.text(class).is_empty());
+    let object = target.in_words();
+    has_none.then(|| Finding {
+        cause: Cause::IngressNoClass,
+        sentence: format!(
+            "{object} has no class, and got no default one: many controllers ignore it"
+        ),
+        object,
+        evidence: String::new(),
+        fix: "set ingressClassName in the manifest: kubectl get ingressclass".to_owned(),
+        is_definite: false,
     })
 }
 
@@ -139,12 +187,17 @@ fn service(target: &Object, seen: &Observation) -> Option<Finding> {
             .iter()
             .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
             .collect();
-        return finding(
+        let found = finding(
             Cause::ServiceNoEndpoints,
             format!("{object} has no endpoints: no Pod matches its selector"),
             evidence("selector", &labels.join(",")),
-            "make spec.selector of the Service and the labels of the Pod template the same",
+            "make spec.selector of the Service and the labels of the Pod template the same, unless the program sets the label itself",
         );
+        let is_definite = !are_labelled_by_program(target, seen);
+        return found.map(|found| Finding {
+            is_definite,
+            ..found
+        });
     }
     for port in target.list("/spec/ports") {
         let Some(Value::String(name)) = port.get("targetPort") else {

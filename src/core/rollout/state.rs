@@ -15,7 +15,7 @@ pub(super) struct ObjectState<'a> {
     pub(super) wanted: u64,
     pub(super) missing: String,
     pub(super) findings: Vec<Finding>,
-    /// Pods of the newest version.
+    /// Pods of the newest version; of a Job, also those that are being deleted.
     pub(super) pods: Vec<&'a Object>,
     /// Pods that have failed as a whole.
     pub(super) failed: FailedPods,
@@ -42,7 +42,9 @@ pub(super) enum Readiness {
 impl ObjectState<'_> {
     /// Pods that say how the version is.
     pub(super) fn heard(&self) -> impl Iterator<Item = &Object> {
-        let is_meant = |pod: &&&Object| self.failed == FailedPods::Tell || !has_failed(pod);
+        let is_meant = |pod: &&&Object| {
+            !is_leaving(pod) && (self.failed == FailedPods::Tell || !has_failed(pod))
+        };
         self.pods.iter().filter(is_meant).copied()
     }
 
@@ -53,6 +55,11 @@ impl ObjectState<'_> {
             ..Self::default()
         }
     }
+}
+
+/// Returns whether a Pod is being deleted.
+pub(super) fn is_leaving(pod: &Object) -> bool {
+    !pod.text("/metadata/deletionTimestamp").is_empty()
 }
 
 /// Returns whether a Pod has failed as a whole.

@@ -1299,6 +1299,128 @@ fn restarts_of_a_job_are_counted_by_the_job() {
     }
 }
 
+/// A Job that has failed, with its Pod that is like this.
+fn failed_job(pod: &Object) -> Finding {
+    let mut seen = open_job(&json!({}), "Pending");
+    let mut job = seen.get(&key("Job", "migrate")).unwrap().value().clone();
+    job["status"] = json!({"failed": 1, "conditions": [{"type": "FailureTarget", "status": "True",
+        "reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}]});
+    seen.add(Object::recorded(&job));
+    seen.remove(&key("Pod", "migrate-1"));
+    seen.add(pod.clone());
+    let look = look(&scope_of("Job", "migrate"), &seen);
+    assert_eq!(look.missing, "Job shop/migrate has failed");
+    let found = look.worst().unwrap();
+    assert!(found.is_definite && found.object == "Job shop/migrate");
+    found
+}
+
+#[test]
+fn a_job_that_has_failed_says_why_its_pod_did() {
+    let limits = json!({"limits": {"memory": "64Mi"}});
+    let spec =
+        json!({"restartPolicy": "Never", "containers": [{"name": "c", "resources": limits}]});
+    let ended = |reason: &str, code: u64, message: &str| {
+        json!({"name": "c", "restartCount": 0,
+        "state": {"terminated": {"exitCode": code, "reason": reason, "message": message, "containerID": "x"}}})
+    };
+    let found = |status: &Value| failed_job(&pod_of_job("m", "Failed", (&spec, status)));
+    let oom = found(&ended("OOMKilled", 137, ""));
+    assert_eq!(
+        (oom.cause, oom.sentence.as_str()),
+        (
+            Cause::Oom,
+            "Job shop/migrate failed: container c used more memory than its limit of 64Mi and was killed"
+        )
+    );
+    assert!(oom.fix.starts_with("raise resources.limits.memory"));
+    let absent = "exec: \"migrate\": executable file not found in $PATH: unknown";
+    let start = found(&ended("StartError", 128, absent));
+    assert_eq!(start.cause, Cause::ContainerStart);
+    assert!(start.evidence.ends_with(absent), "{}", start.evidence);
+    let mut evicted = pod_of_job("m", "Failed", (&spec, &ended("Error", 137, "")))
+        .value()
+        .clone();
+    evicted["status"]["reason"] = json!("Evicted");
+    evicted["status"]["message"] = json!("The node was low on resource: memory.");
+    let evicted = failed_job(&Object::recorded(&evicted));
+    assert_eq!(
+        (evicted.cause, evicted.sentence.as_str()),
+        (
+            Cause::JobFailed,
+            "Job shop/migrate failed: Pod shop/m was evicted: its node lacks disk, memory or process ids"
+        )
+    );
+}
+
+#[test]
+fn a_job_whose_pod_is_deleted_as_it_fails_says_how_it_ended() {
+    let last = json!({"terminated": {"exitCode": 3, "reason": "Error", "containerID": "x"}});
+    let ended = json!({"name": "c", "restartCount": 2, "state": backs_off(), "lastState": last});
+    let spec = json!({"restartPolicy": "OnFailure", "containers": [{"name": "c"}]});
+    let mut pod = pod_of_job("m", "Running", (&spec, &ended)).value().clone();
+    pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T10:00:00Z");
+    let pod = Object::recorded(&pod);
+    let found = failed_job(&pod);
+    assert!(found.sentence.contains("exit code 3"), "{}", found.sentence);
+    // What it wrote is kept meanwhile.
+    let mut seen = open_job(&json!({}), "Pending");
+    seen.add(pod);
+    assert_eq!(died(&scope_of("Job", "migrate"), &seen)[0].pod, "m");
+    let gone = failed_job(&pod_of_job("other", "Succeeded", (&spec, &json!({}))));
+    assert!(gone.fix.starts_with("kubectl"), "{}", gone.fix);
+}
+
+#[test]
+fn a_service_that_selects_a_label_which_a_program_sets_is_good_with_a_doubt() {
+    let judged = |selector: &Value, label: &str| {
+        let (scope, mut seen) = with_service(0, "worker");
+        let mut pod = seen.get(&key("Pod", "web-1-a")).unwrap().value().clone();
+        pod["metadata"]["labels"] = json!({"app": "db", label: "primary"});
+        seen.add(Object::recorded(&pod));
+        let mut set = seen.get(&key("Deployment", "web")).unwrap().value().clone();
+        set["spec"]["template"] = json!({"metadata": {"labels": {"app": "db"}}});
+        seen.add(Object::recorded(&set));
+        let metadata = json!({"name": "worker", "namespace": "shop"});
+        seen.add(Object::reduced(
+            "Service",
+            &json!({"metadata": metadata, "spec": {"selector": selector, "ports": [{"port": 5432}]}}),
+        ));
+        let (verdict, _, found) = standing(&scope, ClusterView::Seen(&seen));
+        (verdict, found.map(|found| found.cause))
+    };
+    let none = Some(Cause::ServiceNoEndpoints);
+    let replica = json!({"app": "db", "role": "replica"});
+    assert_eq!(judged(&replica, "role"), (Good, none));
+    assert_eq!(judged(&replica, "other"), (Bad, none));
+    assert_eq!(judged(&json!({"app": "dbb"}), "role"), (Bad, none));
+    assert_eq!(judged(&json!({"role": "replica"}), "role"), (Bad, none));
+}
+
+#[test]
+fn an_ingress_without_a_class_is_good_with_a_doubt() {
+    let judged = |ingress: Value| {
+        let mut seen = ready();
+        let mut ingress = ingress;
+        ingress["metadata"]["name"] = json!("web");
+        ingress["metadata"]["namespace"] = json!("shop");
+        seen.add(Object::reduced("Ingress", &ingress));
+        let mut scope = scope_of("Deployment", "web");
+        scope.targets.insert(key("Ingress", "web"), 0);
+        let (verdict, _, found) = standing(&scope, ClusterView::Seen(&seen));
+        assert_eq!(verdict, Good);
+        found.map(|found| found.cause)
+    };
+    assert_eq!(judged(json!({})), Some(Cause::IngressNoClass));
+    let class = json!({"spec": {"ingressClassName": "traefik"}});
+    assert_eq!(judged(class), None);
+    let annotation = json!({"kubernetes.io/ingress.class": "traefik"});
+    assert_eq!(
+        judged(json!({"metadata": {"annotations": annotation}})),
+        None
+    );
+}
+
 #[test]
 fn what_stands_is_not_bad_for_restarts_of_long_ago() {
     let judged = |state: &Value, reason: &str| {

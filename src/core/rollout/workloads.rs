@@ -10,7 +10,7 @@ use super::{
     messages::{self, refused},
     object::{is_custom, text},
     pods::{self, is_ready},
-    state::{FailedPods, ObjectState, Readiness, has_failed, waits},
+    state::{FailedPods, ObjectState, Readiness, has_failed, is_leaving, waits},
 };
 
 /// Label with the version of a Pod.
@@ -297,17 +297,17 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
         Some(failed) => Some(job_failed(target, failed, seen)),
         None => refused_creation(target, seen).filter(|_| lacks_pods),
     };
+    // Its controller deletes one that it restarts no more.
     let pods: Vec<_> = if is_done {
         Vec::new()
     } else {
-        owned(target, seen).collect()
+        every(target, seen).collect()
     };
+    let stay = || pods.iter().filter(|pod| !is_leaving(pod));
     let is_open = job_end(target) == JobEnd::Open;
     // Kubernetes ends one with a deadline of its own.
     let has_time = target.number("/spec/activeDeadlineSeconds").is_some()
-        || pods
-            .iter()
-            .any(|pod| pod.text("/status/phase") == "Running");
+        || stay().any(|pod| pod.text("/status/phase") == "Running");
     ObjectState {
         is_complete: is_done || is_suspended,
         is_seen: true,
@@ -316,9 +316,13 @@ fn job<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
         readiness: Readiness::Reported,
         ready: u64::from(is_done),
         wanted: 1,
-        missing: format!("{} has not finished", target.in_words()),
+        missing: if failed.is_some() {
+            format!("{} has failed", target.in_words())
+        } else {
+            format!("{} has not finished", target.in_words())
+        },
         findings: finding.into_iter().collect(),
-        failed: if is_open && pods.iter().any(|pod| !has_failed(pod)) {
+        failed: if is_open && stay().any(|pod| !has_failed(pod)) {
             FailedPods::Replaced
         } else {
             FailedPods::Tell
@@ -349,29 +353,53 @@ fn job_failed(target: &Object, condition: &Value, seen: &Observation) -> Finding
         let sentence = format!("{object} ran longer than its activeDeadlineSeconds of {limit} s");
         return finding(Cause::JobDeadline, (sentence, evidence, fix));
     }
-    let ends = owned(target, seen).flat_map(|pod| {
-        let ends = pods::ends(pod, seen).into_iter();
-        ends.map(move |(status, end)| (pod, status, end.terminated))
-    });
-    let last = ends.max_by_key(|(_, _, ended)| text(ended, "/finishedAt"));
-    let Some((pod, status, ended)) = last else {
+    let told =
+        every(target, seen).filter_map(|pod| Some((pods::last_end(pod), pod_failed(pod, seen)?)));
+    let Some((_, found)) = told.max_by_key(|(ended, _)| *ended) else {
         let failed = target.count("/status/failed");
         let sentence = format!("{object} failed: {failed} Pods ended with an error");
+        let fix = match every(target, seen).next() {
+            Some(_) => fix,
+            None => "its Pods are gone: set restartPolicy: Never and run it again, then they stay to be read".to_owned(),
+        };
         return finding(Cause::JobFailed, (sentence, evidence, fix));
     };
-    let (name, code) = (text(status, "/name"), pods::code_of(ended));
-    let last_lines = ContainerLines::of(pod, name, ended, seen);
+    let cause = if matches!(found.cause, Cause::Oom | Cause::ContainerStart) {
+        found.cause
+    } else {
+        Cause::JobFailed
+    };
+    let sentence = format!("{object} failed: {}", found.sentence);
+    let evidence = format!("{evidence}\n{}", found.evidence);
+    let fix = if found.fix.is_empty() { fix } else { found.fix };
+    finding(cause, (sentence, evidence.trim_end().to_owned(), fix))
+}
+
+/// Reason why a Pod of a Job has failed; an empty fix where only its log says more.
+fn pod_failed(pod: &Object, seen: &Observation) -> Option<Finding> {
+    let ends = pods::ends(pod, seen).into_iter();
+    let last = ends.max_by_key(|(_, end)| text(end.terminated, "/finishedAt"));
+    let last = last.filter(|_| pod.text("/status/reason") != "Evicted");
+    let Some((status, end)) = last else {
+        let mut found = pods::findings(pod, seen, &Earlier::default()).into_iter();
+        return found.next().or_else(|| pods::rejected(pod, seen));
+    };
+    let (name, code) = (text(status, "/name"), pods::code_of(end.terminated));
+    let last_lines = ContainerLines::of(pod, name, end.terminated, seen);
     let trouble = last_lines.trouble();
-    let sentence = format!(
-        "{object} failed: its container {name} ended with exit code {code} ({}){}",
-        messages::exit_code(code),
-        trouble_suffix(trouble)
-    );
-    let fix = trouble.map_or(fix, |trouble| trouble.fix.to_owned());
-    finding(
-        Cause::JobFailed,
-        (sentence, last_lines.below(evidence), fix),
-    )
+    let exit_code = messages::exit_code(code);
+    let suffix = trouble_suffix(trouble);
+    Some(Finding {
+        cause: Cause::JobFailed,
+        object: String::new(),
+        sentence: format!("its container {name} ended with exit code {code} ({exit_code}){suffix}"),
+        evidence: last_lines
+            .below(String::new())
+            .trim_start_matches('\n')
+            .to_owned(),
+        fix: trouble.map_or_else(String::new, |trouble| trouble.fix.to_owned()),
+        is_definite: true,
+    })
 }
 
 fn claim<'a>(target: &'a Object, seen: &'a Observation) -> ObjectState<'a> {
@@ -455,15 +483,18 @@ fn has_seen(target: &Object, generation: u64) -> bool {
 
 /// Pods of a controller that are not being deleted.
 fn owned<'a>(owner: &'a Object, seen: &'a Observation) -> impl Iterator<Item = &'a Object> {
-    seen.of_kind("Pod").filter(move |pod| {
-        pod.is_owned_by(owner.uid()) && pod.text("/metadata/deletionTimestamp").is_empty()
-    })
+    every(owner, seen).filter(|pod| !is_leaving(pod))
+}
+
+/// Pods of a controller.
+fn every<'a>(owner: &'a Object, seen: &'a Observation) -> impl Iterator<Item = &'a Object> {
+    let pods = seen.of_kind("Pod");
+    pods.filter(move |pod| pod.is_owned_by(owner.uid()))
 }
 
 /// Returns whether a Pod is being deleted.
 pub(super) fn has_leaving(seen: &Observation) -> bool {
-    let mut pods = seen.of_kind("Pod");
-    pods.any(|pod| !pod.text("/metadata/deletionTimestamp").is_empty())
+    seen.of_kind("Pod").any(is_leaving)
 }
 
 /// Pods of earlier versions that keep a StatefulSet from its newest one: namespace, name and UID.

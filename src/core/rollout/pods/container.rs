@@ -50,6 +50,15 @@ pub(super) fn container(
             evidence(reason, message),
             "correct image in the manifest; names are lower case: registry/name:tag",
         ),
+        "ErrImageNeverPull" if message.contains("proper credentials") => found(
+            Cause::ImageUnauthorized,
+            format!(
+                "the image {} is on the node, and the Pod has no pull secret that may use it",
+                text(status, "/image")
+            ),
+            evidence(reason, message),
+            "name the pull secret of the image in imagePullSecrets",
+        ),
         "ErrImageNeverPull" => found(
             Cause::ImageAbsent,
             format!(

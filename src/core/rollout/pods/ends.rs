@@ -86,6 +86,16 @@ pub(in super::super) fn code_of(terminated: &Value) -> u64 {
     code.unwrap_or(0)
 }
 
+/// Time of the last end of a container of a Pod; empty where none has ended.
+pub(in super::super) fn last_end(pod: &Object) -> &str {
+    const ENDS: [&str; 2] = [
+        "/state/terminated/finishedAt",
+        "/lastState/terminated/finishedAt",
+    ];
+    let ends = statuses(pod).flat_map(|(status, _)| ENDS.map(|end| text(status, end)));
+    ends.max().unwrap_or_default()
+}
+
 /// Ends of the containers of a Pod that only what they wrote explains.
 pub(in super::super) fn ends<'a>(
     pod: &'a Object,

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use self::{container::container, image::pulls, scheduling::scheduling, volumes::mounts};
 pub(super) use self::{
-    ends::{code_of, ends, has_ended},
+    ends::{code_of, ends, has_ended, last_end},
     volumes::claim_findings,
 };
 use super::{
@@ -22,6 +22,9 @@ use super::{
     object::{list, text},
     state::has_failed,
 };
+
+/// Rejections of Pods of one controller after which it is in a loop.
+const LOOP: usize = 3;
 
 /// Restarts of all containers of a Pod.
 pub(super) fn restarts(pod: &Object) -> u64 {
@@ -60,7 +63,24 @@ pub(super) fn findings(pod: &Object, seen: &Observation, earlier: &Earlier) -> V
     if found.is_empty() {
         found.extend(statuses(pod).find_map(|(status, _)| pulls(pod, status, seen)));
     }
+    if found.is_empty() {
+        found.extend(gate(pod));
+    }
     found
+}
+
+/// A Pod whose containers are ready, and which waits for a condition that another program sets.
+fn gate(pod: &Object) -> Option<Finding> {
+    let ready = pod.condition("Ready")?;
+    let (reason, message) = (text(ready, "/reason"), text(ready, "/message"));
+    (reason == "ReadinessGatesNotReady").then(|| {
+        let sentence = format!("{} is not ready: its readiness gate is closed", pod.in_words());
+        let fix = "the controller that sets the condition has to run: read its log; or remove readinessGates from the Pod template";
+        Finding {
+            is_definite: false,
+            ..definite(pod, Cause::ProbeReadiness, (sentence, evidence(reason, message), fix))
+        }
+    })
 }
 
 fn evicted(pod: &Object) -> Option<Finding> {
@@ -95,19 +115,35 @@ fn evicted(pod: &Object) -> Option<Finding> {
 }
 
 /// A Pod of which the kubelet of its node has made no container, because it did not take it. One in
-/// its place that starts says how it is.
+/// its place that starts says how it is, unless it comes after many that were rejected.
 pub(super) fn rejected(pod: &Object, seen: &Observation) -> Option<Finding> {
     let reason = pod.text("/status/reason");
     let is_rejected = has_failed(pod) && reason != "Evicted" && statuses(pod).next().is_none();
-    let starts = |other: &Object| !has_failed(other) && !is_ready(other) && is_of_same(pod, other);
-    if !is_rejected || reason.is_empty() || seen.of_kind("Pod").any(starts) {
+    if !is_rejected || reason.is_empty() {
+        return None;
+    }
+    let others = || seen.of_kind("Pod").filter(|other| is_of_same(pod, other));
+    let alike =
+        others().filter(|other| has_failed(other) && other.text("/status/reason") == reason);
+    let is_loop = alike.count() >= LOOP;
+    let starts = |other: &Object| {
+        let is_taken = !is_loop || statuses(other).next().is_some();
+        !has_failed(other) && !is_ready(other) && is_taken
+    };
+    if others().any(starts) {
         return None;
     }
     let sentence = format!("{} was rejected by its node", pod.in_words());
     let evidence = evidence(reason, pod.text("/status/message"));
-    let fix = "read the evidence; kubectl describe the node shows what it has; the controller creates another Pod automatically";
+    // No time helps where the kubelet never takes what the manifest wants.
+    let is_for_good = matches!(reason, "SysctlForbidden" | "AppArmor" | "PodOSNotSupported");
+    let fix = if is_for_good {
+        "remove from the securityContext what the evidence names, or allow it on the node (k3s: --kubelet-arg)"
+    } else {
+        "read the evidence; kubectl describe the node shows what it has; the controller creates another Pod automatically"
+    };
     Some(Finding {
-        is_definite: false,
+        is_definite: is_loop && is_for_good,
         ..definite(pod, Cause::Schedule, (sentence, evidence, fix))
     })
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::core::rollout::{
     containers::is_sidecar,
-    messages::{VOLUME_IN_USE, is_beside_others, node_trouble, unschedulable},
+    messages::{SPREAD, VOLUME_IN_USE, is_beside_others, node_trouble, unschedulable},
 };
 
 pub(super) fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
@@ -78,7 +78,11 @@ fn tainted(seen: &Observation) -> Option<(Cause, &'static str)> {
 
 /// Action for a Pod that another one keeps from its place.
 fn crowded_fix(cause: Cause, message: &str) -> Option<&'static str> {
-    if cause == Cause::ScheduleAffinity && is_beside_others(message) {
+    if cause == Cause::ScheduleAffinity && message.contains(SPREAD) {
+        Some(
+            "set whenUnsatisfiable: ScheduleAnyway, or give the nodes the label that topologyKey names",
+        )
+    } else if cause == Cause::ScheduleAffinity && is_beside_others(message) {
         Some(
             "lower replicas, or prefer (preferredDuringScheduling…) what the affinity requires; where a Pod keeps its own successor away: maxSurge: 0 and maxUnavailable: 1",
         )

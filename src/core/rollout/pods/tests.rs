@@ -408,6 +408,111 @@ fn a_pod_that_its_node_rejects_says_why_unless_another_one_starts_in_its_place()
     assert_eq!(found(Some(&json!({"phase": "Pending"}))), None);
 }
 
+#[test]
+fn a_pod_that_its_node_never_takes_is_named_while_the_next_one_waits() {
+    let of_set = |name: &str, status: &Value| {
+        let metadata = json!({"name": name, "namespace": "shop", "uid": name, "ownerReferences": [{"uid": "r"}]});
+        Object::reduced("Pod", &json!({"metadata": metadata, "status": status}))
+    };
+    let found = |count: u64, (reason, message): (&str, &str), next: &Value| {
+        let status = json!({"phase": "Failed", "reason": reason, "message": message});
+        let mut seen = Observation::default();
+        for number in 0..count {
+            seen.add(of_set(&format!("p{number}"), &status));
+        }
+        seen.add(of_set("q", next));
+        let found = rejected(&of_set("p0", &status), &seen);
+        found.map(|found| (found.cause, found.is_definite))
+    };
+    let sysctl = (
+        "SysctlForbidden",
+        "Pod was rejected: forbidden sysctl: \"net.core.somaxconn\" not allowlisted",
+    );
+    let device = ("UnexpectedAdmissionError", "m");
+    let (waits, taken) = (
+        json!({"phase": "Pending"}),
+        json!({"phase": "Pending", "containerStatuses": [{"name": "web"}]}),
+    );
+    assert_eq!(found(2, sysctl, &waits), None);
+    assert_eq!(found(3, sysctl, &waits), Some((Cause::Schedule, true)));
+    assert_eq!(found(3, device, &waits), Some((Cause::Schedule, false)));
+    assert_eq!(found(3, device, &taken), None);
+}
+
+#[test]
+fn a_pod_whose_readiness_gate_is_closed_says_so() {
+    let message =
+        "corresponding condition of pod readiness gate \"x.example/ready\" does not exist.";
+    let conditions = json!([{"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady", "message": message}]);
+    let runs = json!([{"name": "web", "ready": true, "state": {"running": {}}}]);
+    let status = json!({"phase": "Running", "conditions": conditions, "containerStatuses": runs});
+    let pod = pod(&json!({}), &status);
+    let found = findings(&pod, &Observation::default(), &Earlier::default()).remove(0);
+    assert!(!found.is_definite && found.evidence.contains(message));
+    assert_eq!(
+        found.sentence,
+        "Pod shop/p is not ready: its readiness gate is closed"
+    );
+}
+
+#[test]
+fn an_image_that_the_pod_may_not_use_is_on_the_node() {
+    let message = "Container image \"a:1\" is present with pull policy of Never but does not have the proper credentials to be used";
+    let waiting = json!({"waiting": {"reason": "ErrImageNeverPull", "message": message}});
+    let status = json!({"containerStatuses": [{"name": "web", "image": "a:1", "state": waiting}]});
+    let pod = pod(&json!({}), &status);
+    let found = findings(&pod, &Observation::default(), &Earlier::default()).remove(0);
+    assert_eq!(found.cause, Cause::ImageUnauthorized);
+}
+
+#[test]
+fn a_probe_whose_events_are_combined_stays_the_same_probe() {
+    let event = json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": "Unhealthy",
+        "message": "(combined from similar events): Startup probe failed: connection reset by peer",
+        "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "p", "uid": "p", "fieldPath": "spec.containers{web}"}});
+    let mut seen = Observation::default();
+    seen.add(Object::reduced("Event", &event));
+    let runs =
+        json!({"containerStatuses": [{"name": "web", "ready": false, "state": {"running": {}}}]});
+    let found = findings(&pod(&json!({}), &runs), &seen, &Earlier::default()).remove(0);
+    assert_eq!(found.cause, Cause::ProbeStartup);
+}
+
+#[test]
+fn constraints_on_how_pods_spread_have_a_fix_of_their_own() {
+    let message = "0/1 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing required label). no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    let conditions = json!([{"type": "PodScheduled", "status": "False", "message": message}]);
+    let pod = pod(&json!({}), &json!({"conditions": conditions}));
+    let found = findings(&pod, &Observation::default(), &Earlier::default()).remove(0);
+    assert_eq!(found.cause, Cause::ScheduleAffinity);
+    assert!(found.fix.contains("ScheduleAnyway"), "{}", found.fix);
+}
+
+#[test]
+fn a_claim_that_wants_what_its_class_never_has_is_not_waited_for() {
+    for (said, wants) in [
+        ("claim.Spec.Selector is not supported", "a selector"),
+        (
+            "rancher.io/local-path does not support block volume provisioning",
+            "a block volume",
+        ),
+    ] {
+        let mut seen = claimed("Pending", "ProvisioningFailed");
+        let mut event = seen.of_kind("Event").next().unwrap().value().clone();
+        event["message"] = json!(format!(
+            "failed to provision volume with StorageClass \"local-path\": {said}"
+        ));
+        seen.add(Object::recorded(&event));
+        let claim = seen.of_kind("PersistentVolumeClaim").next().unwrap();
+        let found = claim_findings(claim, &seen).remove(0);
+        assert_eq!(
+            (found.cause, found.is_definite),
+            (Cause::StorageUnbound, true)
+        );
+        assert!(found.sentence.contains(wants), "{}", found.sentence);
+    }
+}
+
 /// A claim in this phase, and an event about it with this reason.
 fn claimed(phase: &str, reason: &str) -> Observation {
     let mut seen = Observation::default();

@@ -155,6 +155,25 @@ fn is_kept_by_another(pod: &Object, message: &str, seen: &Observation) -> bool {
     !is_replacing(pod, seen) && others.any(stays)
 }
 
+/// Words of provisioners, lower case, about what a claim wants and they never have; and the fix.
+const UNSUPPORTED: [(&str, &str, &str); 3] = [
+    (
+        "access mode",
+        "an access mode",
+        "correct accessModes (ReadWriteOnce is common), or use another storage class",
+    ),
+    (
+        "claim.spec.selector is not supported",
+        "a selector",
+        "remove selector from the claim, or use another storage class; the claim has to be created again",
+    ),
+    (
+        "not support block volume",
+        "a block volume",
+        "remove volumeMode: Block from the claim, or use another storage class; the claim has to be created again",
+    ),
+];
+
 /// Reasons why a claim is not bound.
 pub(in super::super) fn claim_findings(claim: &Object, seen: &Observation) -> Vec<Finding> {
     let newest = |reasons: &[&str]| {
@@ -172,6 +191,7 @@ pub(in super::super) fn claim_findings(claim: &Object, seen: &Observation) -> Ve
         return Vec::new();
     };
     let (reason, message) = (event.text("/reason"), event.text("/message"));
+    let lower = message.to_lowercase();
     let class = claim.text("/spec/storageClassName");
     let object = claim.in_words();
     let is_absent = message.contains("no storage class is set")
@@ -188,11 +208,13 @@ pub(in super::super) fn claim_findings(claim: &Object, seen: &Observation) -> Ve
             format!("{object} names the storage class {class:?}, which does not exist"),
             "correct storageClassName: kubectl get storageclass",
         )
-    } else if message.to_lowercase().contains("access mode") {
+    } else if let Some(&(_, wants, fix)) =
+        UNSUPPORTED.iter().find(|(words, ..)| lower.contains(words))
+    {
         (
             Cause::StorageUnbound,
-            format!("{object} wants an access mode that its storage class does not have"),
-            "correct accessModes (ReadWriteOnce is common), or use another storage class",
+            format!("{object} wants {wants} that its storage class does not have"),
+            fix,
         )
     } else if reason == "ClaimLost" {
         (
@@ -209,7 +231,7 @@ pub(in super::super) fn claim_findings(claim: &Object, seen: &Observation) -> Ve
     } else if reason == "ProvisioningFailed" {
         (
             Cause::StorageUnavailable,
-            format!("{object} has no volume yet: the provisioner does not manage to make one"),
+            format!("{object} has no volume yet: the provisioner cannot make one"),
             "read the evidence; for a full disk: sudo pipeops-agent doctor; it then continues automatically",
         )
     } else {
