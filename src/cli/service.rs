@@ -128,10 +128,10 @@ pub(super) fn stop_for_k3s(root: &Path) {
 
 fn run(root: &Path, argv: &[&str]) -> Result<()> {
     let ended = exec::run(root, argv, LIMITS)?;
-    if ended.is_fine() {
+    if ended.success() {
         return Ok(());
     }
-    let why = [ended.complaints.trim(), ended.output.trim()];
+    let why = [ended.stderr.trim(), ended.stdout.trim()];
     let why = why
         .into_iter()
         .find(|text| !text.is_empty())

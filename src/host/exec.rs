@@ -52,22 +52,22 @@ impl Limits {
     };
 }
 
-/// End of a program.
+/// Output of a program that ended, and how it ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ProgramEnd {
+pub struct ProcessOutput {
     /// Its exit code; `None` where a signal ended it.
     pub code: Option<i32>,
     /// Standard output.
-    pub output: String,
+    pub stdout: String,
     /// Standard error.
-    pub complaints: String,
+    pub stderr: String,
     /// True if there was more output than is kept.
-    pub is_cut: bool,
+    pub is_truncated: bool,
 }
 
-impl ProgramEnd {
-    /// Returns whether it ended with 0.
-    pub fn is_fine(&self) -> bool {
+impl ProcessOutput {
+    /// Returns whether it exited with code 0.
+    pub fn success(&self) -> bool {
         self.code == Some(0)
     }
 }
@@ -108,22 +108,22 @@ impl std::fmt::Debug for ProcessOptions<'_> {
 /// Runs the program of that name below `root` to its end, or to its deadline. An error says that it
 /// is not there, could not be started or did not end; how it ended is for the caller to judge. It
 /// blocks.
-pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<ProgramEnd> {
+pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<ProcessOutput> {
     let nothing = ProcessOptions {
         variables: &[],
         folder: Path::new("/"),
         guard: &|| None,
     };
-    run_in(root, argv, limits, &nothing)
+    run_with(root, argv, limits, &nothing)
 }
 
-/// Runs a program as [`run`] does, in these surroundings.
-pub fn run_in(
+/// Runs a program as [`run`] does, with these options.
+pub fn run_with(
     root: &Path,
     argv: &[&str],
     limits: Limits,
-    surroundings: &ProcessOptions<'_>,
-) -> Result<ProgramEnd> {
+    options: &ProcessOptions<'_>,
+) -> Result<ProcessOutput> {
     let what = || format!("cannot run {:?}", argv.join(" "));
     let Some((name, arguments)) = argv.split_first() else {
         return Err(Error::new("there is no program to run"));
@@ -146,8 +146,8 @@ pub fn run_in(
             ("LC_ALL", "C"),
             ("HOME", "/"),
         ])
-        .envs(surroundings.variables.iter().copied())
-        .current_dir(surroundings.folder)
+        .envs(options.variables.iter().copied())
+        .current_dir(options.folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -156,27 +156,27 @@ pub fn run_in(
     let mut child = start(&mut command)
         .map_err(|error| Error::new(what()).because(&error).retry(Retry::Soon))?;
     let mut streams = [
-        Heard::new(child.stdout.take(), limits.output_bytes_max),
-        Heard::new(child.stderr.take(), limits.output_bytes_max),
+        CapturedStream::new(child.stdout.take(), limits.output_bytes_max),
+        CapturedStream::new(child.stderr.take(), limits.output_bytes_max),
     ];
-    let code = match follow(&mut child, &mut streams, limits.within, surroundings.guard) {
+    let code = match follow(&mut child, &mut streams, limits.within, options.guard) {
         Ok(Followed::Ended(status)) => status.code(),
         Ok(Followed::Stopped(why)) => {
-            end(&mut child);
+            kill_group(&mut child);
             return Err(Error::new(what()).why(why).retry(Retry::Later));
         }
         Err(error) => {
-            end(&mut child);
+            kill_group(&mut child);
             return Err(Error::new(what()).because(&error).retry(Retry::Soon));
         }
     };
-    let is_cut = streams.first().is_some_and(|output| output.is_cut);
-    let [output, complaints] = streams.map(Heard::text);
-    Ok(ProgramEnd {
+    let is_truncated = streams.first().is_some_and(|stdout| stdout.is_truncated);
+    let [stdout, stderr] = streams.map(CapturedStream::text);
+    Ok(ProcessOutput {
         code,
-        output,
-        complaints,
-        is_cut,
+        stdout,
+        stderr,
+        is_truncated,
     })
 }
 
@@ -217,10 +217,10 @@ enum Followed {
     Stopped(String),
 }
 
-/// Listens until the program has ended, or there is a reason to end it.
+/// Reads the output until the program has ended, or there is a reason to end it.
 fn follow(
     child: &mut Child,
-    streams: &mut [Heard; 2],
+    streams: &mut [CapturedStream; 2],
     within: Duration,
     guard: &dyn Fn() -> Option<String>,
 ) -> std::io::Result<Followed> {
@@ -240,18 +240,18 @@ fn follow(
         } else {
             POLL_INTERVAL
         };
-        listen(streams, left.min(pause))?;
+        read_available(streams, left.min(pause))?;
         if let Some(status) = child.try_wait()? {
             // What it said before its end is still in the pipes; what its children say later is of
             // no interest.
-            while listen(streams, Duration::ZERO)? {}
+            while read_available(streams, Duration::ZERO)? {}
             return Ok(Followed::Ended(status));
         }
     }
 }
 
-/// Reads what there is, once. Says whether there was anything.
-fn listen(streams: &mut [Heard; 2], wait: Duration) -> std::io::Result<bool> {
+/// Reads available output once; returns whether there was any.
+fn read_available(streams: &mut [CapturedStream; 2], wait: Duration) -> std::io::Result<bool> {
     let wait = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
     let is_ready = {
         let mut waited: Vec<_> = streams
@@ -272,7 +272,7 @@ fn listen(streams: &mut [Heard; 2], wait: Duration) -> std::io::Result<bool> {
     Ok(is_ready.contains(&true))
 }
 
-fn end(child: &mut Child) {
+fn kill_group(child: &mut Child) {
     if let Ok(id) = i32::try_from(child.id()) {
         // It may have ended by itself in the meantime.
         let _gone = killpg(Pid::from_raw(id), Signal::SIGKILL).is_err();
@@ -281,24 +281,24 @@ fn end(child: &mut Child) {
 }
 
 /// One of the two streams of a program.
-struct Heard {
+struct CapturedStream {
     pipe: Option<Box<dyn Pipe>>,
     bytes: Vec<u8>,
     bytes_max: usize,
-    is_cut: bool,
+    is_truncated: bool,
 }
 
 trait Pipe: Read + AsFd {}
 
 impl<T: Read + AsFd> Pipe for T {}
 
-impl Heard {
+impl CapturedStream {
     fn new(pipe: Option<impl Read + AsFd + 'static>, bytes_max: usize) -> Self {
         Self {
             pipe: pipe.map(|pipe| -> Box<dyn Pipe> { Box::new(pipe) }),
             bytes: Vec::new(),
             bytes_max,
-            is_cut: false,
+            is_truncated: false,
         }
     }
 
@@ -317,7 +317,7 @@ impl Heard {
                 let room = self.bytes_max.saturating_sub(self.bytes.len());
                 let kept = piece.get(..length.min(room)).unwrap_or_default();
                 self.bytes.extend_from_slice(kept);
-                self.is_cut |= length > room;
+                self.is_truncated |= length > room;
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -346,21 +346,21 @@ mod tests {
     #[test]
     fn a_program_is_heard_to_its_end_and_knows_nothing_of_us() {
         let ended = run(Path::new(ROOT), &["env"], Limits::SHORT).unwrap();
-        assert!(ended.is_fine());
+        assert!(ended.success());
         assert_eq!(
-            ended.output,
+            ended.stdout,
             "HOME=/\nLC_ALL=C\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\n"
         );
         let argv = ["sh", "-c", "echo out; echo bad >&2; exit 3"];
         let ended = run(Path::new(ROOT), &argv, Limits::SHORT).unwrap();
         assert_eq!(ended.code, Some(3));
-        assert_eq!((&*ended.output, &*ended.complaints), ("out\n", "bad\n"));
+        assert_eq!((&*ended.stdout, &*ended.stderr), ("out\n", "bad\n"));
     }
 
     #[test]
     fn a_guard_ends_a_program_in_its_surroundings() {
         let folder = tempfile::tempdir().unwrap();
-        let surroundings = ProcessOptions {
+        let options = ProcessOptions {
             variables: &[("WORD", "seen"), ("HOME", "/nowhere")],
             folder: folder.path(),
             guard: &|| {
@@ -369,20 +369,20 @@ mod tests {
             },
         };
         let argv = ["sh", "-c", "echo $WORD $HOME > said; sleep 600"];
-        let error = run_in(Path::new(ROOT), &argv, limits(60_000, 1000), &surroundings);
+        let error = run_with(Path::new(ROOT), &argv, limits(60_000, 1000), &options);
         assert_eq!(error.unwrap_err().why, ["it said enough"]);
-        assert!(!format!("{surroundings:?}").contains("seen"));
+        assert!(!format!("{options:?}").contains("seen"));
     }
 
     #[test]
     fn what_says_too_much_is_cut_and_ends_all_the_same() {
         let argv = ["head", "-c", "3000000", "/dev/zero"];
         let ended = run(Path::new(ROOT), &argv, limits(60_000, 1000)).unwrap();
-        assert!(ended.is_fine() && ended.is_cut);
-        assert_eq!(ended.output.len(), 1000);
+        assert!(ended.success() && ended.is_truncated);
+        assert_eq!(ended.stdout.len(), 1000);
         let argv = ["head", "-c", "1000", "/dev/zero"];
         let ended = run(Path::new(ROOT), &argv, limits(60_000, 1000)).unwrap();
-        assert!(ended.output.len() == 1000 && !ended.is_cut);
+        assert!(ended.stdout.len() == 1000 && !ended.is_truncated);
     }
 
     #[test]
@@ -411,7 +411,7 @@ mod tests {
         let argv = ["sh", "-c", "sleep 20 & echo done"];
         let before = clock::now().mono;
         let ended = run(Path::new(ROOT), &argv, limits(60_000, 1000)).unwrap();
-        assert_eq!(ended.output, "done\n");
+        assert_eq!(ended.stdout, "done\n");
         assert!(clock::now().mono.since(before) < Duration::from_secs(15));
     }
 
@@ -430,7 +430,7 @@ mod tests {
             drop(writer);
         });
         let ended = run(root.path(), &["thing"], Limits::SHORT).unwrap();
-        assert_eq!(ended.output, "whole\n");
+        assert_eq!(ended.stdout, "whole\n");
         smol::block_on(written);
     }
 

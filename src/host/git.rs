@@ -16,7 +16,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use nix::unistd::{getegid, geteuid};
 
 use super::{
-    exec::{self, Limits, ProcessOptions, ProgramEnd},
+    exec::{self, Limits, ProcessOptions, ProcessOutput},
     random,
 };
 use crate::{
@@ -397,26 +397,26 @@ impl Session<'_> {
             is_too_large.set(is_fetch && folder_bytes(self.folder) > self.git.bytes_max);
             is_too_large.get().then(|| "it is too large".to_owned())
         };
-        let surroundings = ProcessOptions {
+        let options = ProcessOptions {
             variables: &variables,
             folder: self.folder,
             guard: &guard,
         };
-        let ended = exec::run_in(Path::new("/"), &argv, limits, &surroundings);
+        let ended = exec::run_with(Path::new("/"), &argv, limits, &options);
         let known_hosts = self.git.known_hosts.display().to_string();
         match ended {
-            Ok(ended) if ended.is_cut => {
+            Ok(ended) if ended.is_truncated => {
                 let why = "it has more names of files or references than are read";
                 let fix = "keep manifests in a folder with few other files: --path deploy/";
                 Err(self.of.failure(Cause::TooLarge, why, fix))
             }
-            Ok(ended) if ended.is_fine() => Ok(ended.output),
+            Ok(ended) if ended.success() => Ok(ended.stdout),
             _ if is_too_large.get() => {
                 let why = format!("its commit takes more than {}", size(self.git.bytes_max));
                 let fix = "keep manifests in a repository of their own";
                 Err(self.of.failure(Cause::TooLarge, &why, fix))
             }
-            Ok(ProgramEnd { complaints, .. }) => Err(self.of.explained(&complaints, &known_hosts)),
+            Ok(ProcessOutput { stderr, .. }) => Err(self.of.explained(&stderr, &known_hosts)),
             // What was run is of no interest to anybody.
             Err(error) => Err(self.of.explained(&error.why.join(": "), &known_hosts)),
         }

@@ -145,7 +145,7 @@ impl System {
             Expectation::Path(path) => self.is_there(path),
             Expectation::Text(path, text) => self.long_text(path).contains(text.as_str()),
             Expectation::NoText(path, text) => !self.long_text(path).contains(text.as_str()),
-            Expectation::Says(argv, text) => self.run(argv)?.output.trim() == text,
+            Expectation::Says(argv, text) => self.run(argv)?.stdout.trim() == text,
         })
     }
 

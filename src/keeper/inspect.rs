@@ -170,7 +170,7 @@ fn output_of(system: &System, argv: &[&str]) -> Option<String> {
         ..Limits::SHORT
     };
     let ended = exec::run(system.root(), argv, within).ok()?;
-    ended.is_fine().then_some(ended.output)
+    ended.success().then_some(ended.stdout)
 }
 
 /// Rules of both backends.

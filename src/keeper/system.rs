@@ -18,7 +18,7 @@ use crate::{
     },
     error::{Error, Result, Retry},
     files::{self, Attributes},
-    host::exec::{self, Limits, ProcessOptions, ProgramEnd},
+    host::exec::{self, Limits, ProcessOptions, ProcessOutput},
     wire::keeper::Before,
 };
 
@@ -163,7 +163,7 @@ impl System {
     }
 
     /// Runs a program that must end well.
-    pub(super) fn run<S: AsRef<str>>(&self, argv: &[S]) -> Result<ProgramEnd> {
+    pub(super) fn run<S: AsRef<str>>(&self, argv: &[S]) -> Result<ProcessOutput> {
         let argv: Vec<&str> = argv.iter().map(AsRef::as_ref).collect();
         self.run_unattended(&argv, RUN, &[])
     }
@@ -175,27 +175,27 @@ impl System {
         argv: &[&str],
         limits: Limits,
         variables: &[(&str, &str)],
-    ) -> Result<ProgramEnd> {
-        let surroundings = ProcessOptions {
+    ) -> Result<ProcessOutput> {
+        let options = ProcessOptions {
             variables,
             folder: Path::new("/"),
             guard: &|| None,
         };
-        let ended = exec::run_in(&self.root, argv, limits, &surroundings)?;
-        if ended.is_fine() {
+        let ended = exec::run_with(&self.root, argv, limits, &options)?;
+        if ended.success() {
             return Ok(ended);
         }
-        let said = if ended.complaints.trim().is_empty() {
-            &ended.output
+        let said = if ended.stderr.trim().is_empty() {
+            &ended.stdout
         } else {
-            &ended.complaints
+            &ended.stderr
         };
         let last = said.lines().rfind(|line| !line.trim().is_empty());
         let how = ended
             .code
             .map_or_else(|| "a signal".to_owned(), |code| format!("code {code}"));
         let error = Error::new(format!("{:?} ended with {how}", argv.join(" ")));
-        if LOCKED.iter().any(|words| ended.complaints.contains(words)) {
+        if LOCKED.iter().any(|words| ended.stderr.contains(words)) {
             return Err(error
                 .why("another program holds its lock")
                 .retry(Retry::Soon));

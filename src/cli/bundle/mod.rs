@@ -342,7 +342,7 @@ fn collect(args: &Args) -> Vec<Part> {
         }
     }
     let mut run = |name: &str, argv: &[&str]| match exec::run(Path::new("/"), argv, LIMITS) {
-        Ok(ended) => parts.add(name, &argv.join(" "), &(ended.output + &ended.complaints)),
+        Ok(ended) => parts.add(name, &argv.join(" "), &(ended.stdout + &ended.stderr)),
         Err(error) => parts.missing.push(format!("{name}: {}", error.sentence())),
     };
     for (name, argv) in PROGRAMS {

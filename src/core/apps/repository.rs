@@ -164,13 +164,13 @@ impl Repository {
     }
 
     /// Failure of `git` by what it said.
-    pub fn explained(&self, complaints: &str, known_hosts: &str) -> Failure {
-        let said = complaints.to_ascii_lowercase();
+    pub fn explained(&self, stderr: &str, known_hosts: &str) -> Failure {
+        let said = stderr.to_ascii_lowercase();
         let cause = SIGNS
             .iter()
             .find(|(_, signs)| signs.iter().any(|sign| said.contains(sign)))
             .map_or(Cause::Unknown, |(cause, _)| *cause);
-        let why = cause.why(self, complaints);
+        let why = cause.why(self, stderr);
         self.failure(cause, &why, &cause.fix(self, known_hosts))
     }
 }
@@ -269,7 +269,7 @@ impl Cause {
         }
     }
 
-    fn why(self, of: &Repository, complaints: &str) -> String {
+    fn why(self, of: &Repository, stderr: &str) -> String {
         let host = of.host();
         match self {
             Self::Access if of.credentials.is_empty() => {
@@ -280,13 +280,10 @@ impl Cause {
             Self::Certificate => format!("the certificate of {host} is not trusted"),
             Self::Missing => format!("{host} has no such repository, or does not show it"),
             Self::Moved => format!("{host} names another address for it"),
-            Self::Unreachable => format!("{host} is not reached ({})", last_line(complaints)),
+            Self::Unreachable => format!("{host} is not reached ({})", last_line(stderr)),
             Self::NoSsh => "there is no ssh on this machine".to_owned(),
             Self::TooLarge => "one of its files takes more than 24 MiB of memory".to_owned(),
-            Self::Slow => format!(
-                "fetching its commit is too slow ({})",
-                last_line(complaints)
-            ),
+            Self::Slow => format!("fetching its commit is too slow ({})", last_line(stderr)),
             Self::Program
             | Self::File
             | Self::Reference
@@ -295,7 +292,7 @@ impl Cause {
             | Self::Manifests
             | Self::Disk
             | Self::Host
-            | Self::Unknown => last_line(complaints),
+            | Self::Unknown => last_line(stderr),
         }
     }
 
@@ -602,8 +599,8 @@ fn keyscan(host: &str) -> String {
 }
 
 /// The line that says most: the last one of git itself, without what could not be printed.
-fn last_line(complaints: &str) -> String {
-    let lines: Vec<_> = complaints
+fn last_line(stderr: &str) -> String {
+    let lines: Vec<_> = stderr
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty())

@@ -17,7 +17,7 @@ use crate::{
     },
     error::{Error, Result, Retry},
     files,
-    host::exec::{Limits, ProgramEnd},
+    host::exec::{Limits, ProcessOutput},
     wire::keeper::{Done, K3sPlan, Record},
 };
 
@@ -96,7 +96,7 @@ impl Keeper {
     pub fn k3s_renew(&self, wanted: &Connect) -> Result<()> {
         let account = ["get", "serviceaccount", ACCOUNT, "-n", &wanted.namespace];
         let account = [&account[..], &["--ignore-not-found", "-o", "name"]].concat();
-        if !self.kubectl_patiently(&["get", "--raw=/readyz"])?.is_fine() {
+        if !self.kubectl_patiently(&["get", "--raw=/readyz"])?.success() {
             return Err(cannot()
                 .why("k3s does not answer, or is not ready")
                 .fix("sudo pipeops-agent k3s status")
@@ -194,15 +194,15 @@ impl Keeper {
     /// Output of k3s' own client, if all went well. `cannot` heads an error.
     pub(super) fn answer(&self, arguments: &[&str], cannot: fn() -> Error) -> Result<String> {
         let ended = self.kubectl_patiently(arguments)?;
-        if ended.is_fine() {
-            return Ok(ended.output);
+        if ended.success() {
+            return Ok(ended.stdout);
         }
-        let why: String = ended.complaints.trim().chars().take(300).collect();
+        let why: String = ended.stderr.trim().chars().take(300).collect();
         Err(cannot().why(why).fix("sudo pipeops-agent k3s status"))
     }
 
     /// Asks k3s' own client, with the time of a slow card.
-    pub(super) fn kubectl_patiently(&self, arguments: &[&str]) -> Result<ProgramEnd> {
+    pub(super) fn kubectl_patiently(&self, arguments: &[&str]) -> Result<ProcessOutput> {
         self.system.kubectl_within("30s", WITHIN, arguments)
     }
 }

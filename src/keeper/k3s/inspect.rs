@@ -295,7 +295,7 @@ impl System {
         };
         let ended = exec::run(self.root(), &argv, Limits::SHORT).ok()?;
         let word = ended
-            .output
+            .stdout
             .trim()
             .rsplit(' ')
             .next()

@@ -136,13 +136,13 @@ impl Keeper {
         }
         let argv = creation(wanted);
         let ended = exec::run(self.system.root(), &argv, Limits::SHORT)?;
-        if !ended.is_fine() {
-            let said = ended.complaints.trim().chars().take(200);
+        if !ended.success() {
+            let said = ended.stderr.trim().chars().take(200);
             return Err(cannot()
                 .why(format!("k3s says: {}", said.collect::<String>()))
                 .fix("sudo pipeops-agent k3s status"));
         }
-        let token = Secret::new(ended.output.trim());
+        let token = Secret::new(ended.stdout.trim());
         Ok(Invitation {
             server,
             token: Token::parse(token.reveal()).map_err(|why| cannot().why(why))?,
@@ -205,9 +205,9 @@ impl Keeper {
         let ended = self
             .system
             .kubectl(&["get", "node", &node, "-o", jsonpath])?;
-        let address = ended.output.split_ascii_whitespace().next();
+        let address = ended.stdout.split_ascii_whitespace().next();
         address
-            .filter(|_| ended.is_fine())
+            .filter(|_| ended.success())
             .map(str::to_owned)
             .ok_or_else(|| {
                 Error::new(format!("the address of the node {node} is not known"))

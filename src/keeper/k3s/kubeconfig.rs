@@ -109,7 +109,7 @@ impl Keeper {
         for turn in 0..ROLE_TRIES_MAX {
             let found = self.kubectl_patiently(&ask)?;
             // One that cannot be read is no reason to wait.
-            if !found.is_fine() || !matches!(found.output.trim(), "" | "[]" | "null") {
+            if !found.success() || !matches!(found.stdout.trim(), "" | "[]" | "null") {
                 return Ok(());
             }
             if turn == 0 {

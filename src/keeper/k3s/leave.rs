@@ -308,7 +308,7 @@ impl Keeper {
     fn volumes_left(&self, worker: &str) -> Result<Vec<Finding>> {
         let jsonpath = format!("jsonpath={}", leave::JSONPATH);
         let ended = self.system.kubectl(&["get", "pv", "-o", &jsonpath])?;
-        let found = leave::volumes(&ended.output, worker).into_iter();
+        let found = leave::volumes(&ended.stdout, worker).into_iter();
         let found = found.map(|volume| Finding {
             id: VOLUME.to_owned(),
             what: format!(

@@ -113,7 +113,7 @@ impl Keeper {
     /// The version of the installed program.
     pub fn k3s_version(&self) -> Option<Version> {
         let ended = exec::run(self.system.root(), &[BINARY, "--version"], Limits::SHORT).ok()?;
-        k3s::version_in(&ended.output)
+        k3s::version_in(&ended.stdout)
     }
 
     /// A path in the keeper's own directory, as the machine has it.

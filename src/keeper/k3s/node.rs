@@ -194,10 +194,10 @@ impl System {
         let selector = format!("--field-selector=spec.nodeName={node}");
         let jsonpath = format!("jsonpath={}", drain::JSONPATH);
         let ended = self.kubectl(&["get", "pods", "-A", &selector, "-o", &jsonpath])?;
-        if ended.is_fine() {
-            return Ok(drain::pods(&ended.output));
+        if ended.success() {
+            return Ok(drain::pods(&ended.stdout));
         }
-        let why: String = ended.complaints.trim().chars().take(200).collect();
+        let why: String = ended.stderr.trim().chars().take(200).collect();
         Err(Error::new(format!("cannot list the Pods of {node}"))
             .why(why)
             .fix("sudo pipeops-agent k3s status"))
@@ -250,16 +250,13 @@ impl System {
             ..Limits::SHORT
         };
         let ended = exec::run(self.root(), &argv, limits)?;
-        if ended.is_fine() {
+        if ended.success() {
             return Ok(());
         }
         let cannot = Error::new(format!("the node {node} was not drained"));
-        let held = drain::held(&ended.complaints);
+        let held = drain::held(&ended.stderr);
         if held.is_empty() {
-            let last = ended
-                .complaints
-                .lines()
-                .rfind(|line| !line.trim().is_empty());
+            let last = ended.stderr.lines().rfind(|line| !line.trim().is_empty());
             let why: String = last.unwrap_or_default().trim().chars().take(200).collect();
             return Err(cannot.why(why));
         }

@@ -74,6 +74,6 @@ impl System {
     pub(super) fn images(&self, filter: Option<&str>) -> Result<String> {
         let argv = pins::list_command(filter);
         let argv: Vec<_> = argv.iter().map(String::as_str).collect();
-        Ok(self.run_unattended(&argv, LIST, &[])?.output)
+        Ok(self.run_unattended(&argv, LIST, &[])?.stdout)
     }
 }

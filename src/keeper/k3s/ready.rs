@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result},
     host::{
         clock,
-        exec::{self, Limits, ProgramEnd},
+        exec::{self, Limits, ProcessOutput},
     },
 };
 
@@ -82,12 +82,9 @@ impl System {
         let ended = self
             .kubectl(&["get", "node", node, "-o", &jsonpath])
             .map_err(|error| error.sentence())?;
-        let found = ready::Node::parse(&ended.output).filter(|_| ended.is_fine());
+        let found = ready::Node::parse(&ended.stdout).filter(|_| ended.success());
         found.ok_or_else(|| {
-            let said = ended
-                .complaints
-                .lines()
-                .rfind(|line| !line.trim().is_empty());
+            let said = ended.stderr.lines().rfind(|line| !line.trim().is_empty());
             let said: String = said
                 .unwrap_or("no answer")
                 .trim()
@@ -101,11 +98,11 @@ impl System {
     /// Returns whether the API of this machine calls itself ready.
     pub(super) fn is_api_ready(&self) -> bool {
         let asked = self.kubectl(&["get", "--raw=/readyz"]);
-        asked.is_ok_and(|ended| ended.is_fine())
+        asked.is_ok_and(|ended| ended.success())
     }
 
     /// Asks the API of this machine by k3s' own client.
-    pub(super) fn kubectl(&self, arguments: &[&str]) -> Result<ProgramEnd> {
+    pub(super) fn kubectl(&self, arguments: &[&str]) -> Result<ProcessOutput> {
         // The cache not in somebody's home: it goes with k3s.
         self.kubectl_within("5s", Limits::SHORT, arguments)
     }
@@ -116,7 +113,7 @@ impl System {
         request: &str,
         limits: Limits,
         arguments: &[&str],
-    ) -> Result<ProgramEnd> {
+    ) -> Result<ProcessOutput> {
         let request = format!("--request-timeout={request}");
         let mut first = self.client();
         first.push(request);
@@ -236,7 +233,7 @@ impl System {
             "ExecMainStartTimestampMonotonic",
         ];
         let ended = exec::run(self.root(), &argv, Limits::SHORT);
-        ended.map(|ended| ended.output).unwrap_or_default()
+        ended.map(|ended| ended.stdout).unwrap_or_default()
     }
 
     /// The reason for which a server does not take this worker, and the fix. k3s itself tries again
@@ -263,7 +260,7 @@ impl System {
             since,
         ];
         match exec::run(self.root(), &argv, Limits::SHORT) {
-            Ok(ended) if ended.is_fine() => ended.output,
+            Ok(ended) if ended.success() => ended.stdout,
             Ok(_) | Err(_) => self.end_of("/var/log/k3s.log"),
         }
     }

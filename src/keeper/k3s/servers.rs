@@ -16,7 +16,7 @@ use crate::{
     },
     error::{Error, Result},
     files,
-    host::exec::ProgramEnd,
+    host::exec::ProcessOutput,
     wire::keeper::Finding,
 };
 
@@ -56,8 +56,8 @@ impl System {
     pub(super) fn servers(&self) -> Option<Vec<ServerNode>> {
         let jsonpath = format!("jsonpath={}", servers::JSONPATH);
         let asked = self.kubectl(&["get", "nodes", "-l", SERVERS, "-o", &jsonpath]);
-        let ended = asked.ok().filter(ProgramEnd::is_fine)?;
-        Some(servers::servers(&ended.output)).filter(|found| !found.is_empty())
+        let ended = asked.ok().filter(ProcessOutput::success)?;
+        Some(servers::servers(&ended.stdout)).filter(|found| !found.is_empty())
     }
 
     /// Finding that the etcd of an installation would be on a card.

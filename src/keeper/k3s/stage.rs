@@ -75,9 +75,9 @@ impl Keeper {
             }
             error.within("this k3s does not run on this machine: is it for another processor?")
         })?;
-        let version = k3s::version_in(&said.output).ok_or_else(|| {
+        let version = k3s::version_in(&said.stdout).ok_or_else(|| {
             Error::new("cannot read the k3s version of this program")
-                .why(said.output.chars().take(80).collect::<String>())
+                .why(said.stdout.chars().take(80).collect::<String>())
         })?;
         match pinned.filter(|pinned| *pinned != version) {
             Some(pinned) => Err(Error::new(format!("this is k3s {version}, not {pinned}"))

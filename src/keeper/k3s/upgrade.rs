@@ -271,7 +271,7 @@ impl Keeper {
     /// The finding that a worker would be newer than its server.
     fn newer_than_server(&self, to: Version) -> Result<Option<Finding>> {
         let asked = self.system.kubectl(&["get", "--raw=/version"])?;
-        let words = asked.output.replace(['"', ',', ':'], " ");
+        let words = asked.stdout.replace(['"', ',', ':'], " ");
         let server = k3s::version_in(&words).ok_or_else(|| {
             Error::new("k3s cannot be upgraded")
                 .why("the server does not say its version")
@@ -408,8 +408,8 @@ impl System {
     pub(super) fn is_relieved(&self, node: &str) -> bool {
         let jsonpath = format!("jsonpath={}", drain::NODES);
         let asked = self.kubectl(&["get", "nodes", "-o", &jsonpath]);
-        let ended = asked.ok().filter(exec::ProgramEnd::is_fine);
-        ended.is_some_and(|ended| drain::takes_pods(&ended.output, node))
+        let ended = asked.ok().filter(exec::ProcessOutput::success);
+        ended.is_some_and(|ended| drain::takes_pods(&ended.stdout, node))
     }
 
     /// Findings about the cluster that block an upgrade.

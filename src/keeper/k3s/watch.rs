@@ -44,7 +44,7 @@ use crate::{
     files,
     host::{
         clock,
-        exec::{self, Limits, ProgramEnd},
+        exec::{self, Limits, ProcessOutput},
         network,
     },
     wire::keeper::{Act, Done, Finding, K3sPlan, Managed, Record},
@@ -473,7 +473,7 @@ impl Keeper {
     pub fn k3s_opens_in(&self, window: Window) -> Option<u16> {
         let argv = ["date", "+%H:%M"];
         let said = exec::run(self.system.root(), &argv, Limits::SHORT).ok()?;
-        window.opens_in(window::minutes(&said.output)?)
+        window.opens_in(window::minutes(&said.stdout)?)
     }
 
     /// Takes the Lease for a restart that can wait, where there are several servers; true if it has
@@ -627,7 +627,7 @@ impl System {
         let name = self.role().name();
         let said = |argv: &[&str]| {
             let ended = exec::run(self.root(), argv, Limits::SHORT);
-            ended.map_or_else(|_| String::new(), |ended| ended.output + &ended.complaints)
+            ended.map_or_else(|_| String::new(), |ended| ended.stdout + &ended.stderr)
         };
         match self.init().unwrap_or_default() {
             Init::Systemd => Service::parse(&said(&["systemctl", "show", name, "-p", PROPERTIES])),
@@ -680,20 +680,17 @@ impl System {
             Err(error) => return Some(Api::Silent(error.sentence())),
         };
         // Where there is no CoreDNS, the client complains of that and answers about the node.
-        let found = Node::parse(&ended.output);
-        if ended.is_fine() || found.is_some() {
+        let found = Node::parse(&ended.stdout);
+        if ended.success() || found.is_some() {
             return found.map(Api::Node);
         }
-        if ended.complaints.contains("(NotFound): nodes ") {
+        if ended.stderr.contains("(NotFound): nodes ") {
             return Some(Api::NoNode);
         }
         if self.is_api_ready() {
             return None;
         }
-        let said = ended
-            .complaints
-            .lines()
-            .rfind(|line| !line.trim().is_empty());
+        let said = ended.stderr.lines().rfind(|line| !line.trim().is_empty());
         let said = said.unwrap_or("no answer").trim().chars().take(160);
         Some(Api::Silent(said.collect()))
     }
@@ -717,7 +714,7 @@ impl System {
             &jsonpath,
         ];
         match self.kubectl_within("10s", API, &asked) {
-            Ok(ended) if ended.is_fine() => pods_state(&ended.output),
+            Ok(ended) if ended.success() => pods_state(&ended.stdout),
             Ok(_) | Err(_) => "its Pods are not known".to_owned(),
         }
     }
@@ -826,7 +823,7 @@ impl System {
     pub(super) fn is_clock_synchronized(&self) -> bool {
         let said = |argv: &[&str]| {
             let ended = exec::run(self.root(), argv, Limits::SHORT);
-            ended.map_or_else(|_| String::new(), |ended| ended.output)
+            ended.map_or_else(|_| String::new(), |ended| ended.stdout)
         };
         let argv = ["timedatectl", "show", "-p", "NTPSynchronized", "--value"];
         said(&argv).trim() == "yes" || is_tracked(&said(&["chronyc", "-n", "tracking"]))
@@ -835,8 +832,8 @@ impl System {
     /// Number of objects that k3s' own client finds.
     pub(super) fn names(&self, wanted: &[&str]) -> usize {
         let argv = [&["get"], wanted, &["-o", "name"]].concat();
-        let ended = self.kubectl(&argv).ok().filter(ProgramEnd::is_fine);
-        ended.map_or(0, |ended| ended.output.lines().count())
+        let ended = self.kubectl(&argv).ok().filter(ProcessOutput::success);
+        ended.map_or(0, |ended| ended.stdout.lines().count())
     }
 }
 

@@ -193,7 +193,7 @@ fn clock(system: &System) -> Result<Planned> {
         let asked = format!("timedatectl show --value --property={name}");
         system
             .run(&words(&asked))
-            .map(|ended| ended.output.trim().to_owned())
+            .map(|ended| ended.stdout.trim().to_owned())
     };
     if property("NTP")? == "yes" {
         return Ok(nothing(

@@ -187,7 +187,7 @@ fn machine() -> (Tree, String) {
 fn can_unshare() -> bool {
     let argv = ["unshare", "--mount", "--net", "--pid", "--fork", "true"];
     let can = exec::run(Path::new("/"), &argv, Limits::SHORT);
-    let can = nix::unistd::geteuid().is_root() && can.is_ok_and(|ended| ended.is_fine());
+    let can = nix::unistd::geteuid().is_root() && can.is_ok_and(|ended| ended.success());
     if !can {
         println!("skipped: a machine of its own takes root, and unshare");
     }
@@ -195,7 +195,7 @@ fn can_unshare() -> bool {
 }
 
 /// Runs a script on a machine, with these tools of BusyBox in the place of its own.
-fn enter(tree: &Tree, script: &str, tools: &str) -> exec::ProgramEnd {
+fn enter(tree: &Tree, script: &str, tools: &str) -> exec::ProcessOutput {
     let root = tree.root().display().to_string();
     let words = [
         "unshare",
@@ -216,7 +216,7 @@ fn enter(tree: &Tree, script: &str, tools: &str) -> exec::ProgramEnd {
         ..Limits::SHORT
     };
     let ended = exec::run(Path::new("/"), &argv, limits).unwrap();
-    assert!(ended.is_fine(), "{ended:?}");
+    assert!(ended.success(), "{ended:?}");
     ended
 }
 
@@ -232,7 +232,7 @@ fn remove(tools: &str) {
         std::os::unix::fs::symlink("../../mnt/ssd/kubelet", &kubelet).unwrap();
     }
     let ended = enter(&tree, REMOVE, tools);
-    let runs: Vec<_> = ended.output.lines().collect();
+    let runs: Vec<_> = ended.stdout.lines().collect();
     assert_eq!(runs, ["player runs", "pod runs"], "{ended:?}");
     let is_there = |path: &str| tree.root().join(path).exists();
     for path in LEFT {
@@ -252,7 +252,7 @@ fn remove(tools: &str) {
         assert!(calls.contains(words), "{calls}");
     }
     for words in ["is mounted there", "/mnt/ssd/photos", "/run/netns/cni-2"] {
-        assert!(ended.complaints.contains(words), "{ended:?}");
+        assert!(ended.stderr.contains(words), "{ended:?}");
     }
 }
 
@@ -299,7 +299,7 @@ fn a_shutdown_tells_containers_to_end_and_kills_what_does_not() {
     crate::files::replace(&shim, &shell, 0o755).unwrap();
     let started = clock::now().mono;
     let ended = enter(&tree, SHUT_DOWN, "");
-    let lines: Vec<_> = ended.output.lines().collect();
+    let lines: Vec<_> = ended.stdout.lines().collect();
     assert_eq!(
         lines,
         ["ended", "other runs", "the rest is left"],

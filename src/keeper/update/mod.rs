@@ -161,7 +161,7 @@ impl Keeper {
             let property = "--property=ActiveState";
             let argv = ["systemctl", "show", property, "--value", "pipeops-agent"];
             let said = self.system.run(&argv);
-            return said.is_ok_and(|said| said.output.trim() == "inactive");
+            return said.is_ok_and(|said| said.stdout.trim() == "inactive");
         }
         let is = |state: &str| {
             self.system
@@ -520,7 +520,7 @@ impl Keeper {
     fn version_of(&self, file: &Path) -> Result<String> {
         let path = file.display().to_string();
         let ended = self.system.run(&[path.as_str(), "version"])?;
-        Ok(ended.output.trim().to_owned())
+        Ok(ended.stdout.trim().to_owned())
     }
 
     fn folder(&self) -> PathBuf {

@@ -11,7 +11,7 @@ use crate::{
     core::update::list::PROGRAM_BYTES_MAX,
     error::{Error, Result, Retry},
     files::{self, PRIVATE},
-    host::exec::{Limits, ProgramEnd},
+    host::exec::{Limits, ProcessOutput},
     keeper::Keeper,
     wire::keeper::{PackageKind, Update},
 };
@@ -268,7 +268,7 @@ impl Keeper {
             PackageKind::Deb => {
                 let format = "--showformat=${db:Status-Want} ${db:Status-Status} ${Version}";
                 let said = self.system.run(&["dpkg-query", format, "--show", NAME])?;
-                let mut words = said.output.split_whitespace();
+                let mut words = said.stdout.split_whitespace();
                 let (want, status) = (words.next(), words.next());
                 Ok(Installed {
                     is_held: want == Some("hold"),
@@ -280,7 +280,7 @@ impl Keeper {
                 let said =
                     self.system
                         .run(&["rpm", "--query", "--queryformat", "%{VERSION}\\n", NAME])?;
-                let mut lines = said.output.lines();
+                let mut lines = said.stdout.lines();
                 Ok(Installed {
                     version: lines.next().unwrap_or_default().to_owned(),
                     // After a power cut it may know both.
@@ -294,7 +294,7 @@ impl Keeper {
     /// Refuses a package that is another than its list says.
     fn check_package(&self, side: Side, kind: PackageKind, version: &str) -> Result<()> {
         let path = self.package(side, kind).display().to_string();
-        let said: ProgramEnd = match kind {
+        let said: ProcessOutput = match kind {
             PackageKind::Deb => {
                 let format = "--showformat=${Package} ${Version}";
                 self.system.run(&["dpkg-deb", format, "--show", &path])?
@@ -312,8 +312,8 @@ impl Keeper {
             }
         };
         let found = match kind {
-            PackageKind::Deb => without_revision(said.output.trim()),
-            PackageKind::Rpm => said.output.trim(),
+            PackageKind::Deb => without_revision(said.stdout.trim()),
+            PackageKind::Rpm => said.stdout.trim(),
         };
         if found == format!("{NAME} {version}") {
             return Ok(());

@@ -86,7 +86,7 @@ impl Keeper {
         let asked = self.system.run_unattended(&command, ASK, &[]);
         let files: Vec<ServiceFile> = asked
             .ok()
-            .and_then(|ended| serde_json::from_str(&ended.output).ok())
+            .and_then(|ended| serde_json::from_str(&ended.stdout).ok())
             .unwrap_or_default();
         files.into_iter().filter(is_ours).collect()
     }

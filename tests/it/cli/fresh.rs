@@ -56,8 +56,8 @@ impl Fresh {
             .stdin(std::process::Stdio::null())
             .output()
             .unwrap();
-        let complaints = String::from_utf8_lossy(&output.stderr);
-        assert!(!complaints.contains("mount: "), "{complaints}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!stderr.contains("mount: "), "{stderr}");
         output
     }
 }

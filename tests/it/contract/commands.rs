@@ -184,9 +184,9 @@ fn schema_of(value: &Value) -> Option<String> {
 /// The JSON that a command printed, as lines.
 fn lines_of(words: &[&str], output: &Output) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout);
-    let complaints = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let value: Value = serde_json::from_str(&text)
-        .unwrap_or_else(|error| panic!("{words:?}: {error}: {text}{complaints}"));
+        .unwrap_or_else(|error| panic!("{words:?}: {error}: {text}{stderr}"));
     let mut found = BTreeSet::new();
     describe(&value, "", &schema_of, &mut found);
     // There is none where the program was not built from a checkout.

@@ -136,7 +136,7 @@ impl Offset {
             Some(_) | None => {
                 let minutes = executor::unblock(|| {
                     let ended = exec::run(Path::new("/"), &["date", "+%z"], Limits::SHORT).ok()?;
-                    offset_minutes(ended.output.trim())
+                    offset_minutes(ended.stdout.trim())
                 })
                 .await
                 .unwrap_or(0);
