@@ -72,6 +72,29 @@ impl ProcessOutput {
     }
 }
 
+/// Reason why a program has no output.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ProcessError {
+    /// It did not end in time and was killed.
+    TimedOut(Error),
+    /// It is not there, could not be started, or was killed for another reason.
+    Failed(Error),
+}
+
+impl From<Error> for ProcessError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<ProcessError> for Error {
+    fn from(error: ProcessError) -> Self {
+        match error {
+            ProcessError::TimedOut(error) | ProcessError::Failed(error) => error,
+        }
+    }
+}
+
 /// The program of that name below `root`, which is `/` or a tree that stands for it. An absolute
 /// path is one program of this machine; a tree has a program of its own in the place of it, so that
 /// what is written for a machine never runs on another.
@@ -114,7 +137,7 @@ pub fn run(root: &Path, argv: &[&str], limits: Limits) -> Result<ProcessOutput> 
         folder: Path::new("/"),
         guard: &|| None,
     };
-    run_with(root, argv, limits, &nothing)
+    Ok(run_with(root, argv, limits, &nothing)?)
 }
 
 /// Runs a program as [`run`] does, with these options.
@@ -123,10 +146,10 @@ pub fn run_with(
     argv: &[&str],
     limits: Limits,
     options: &ProcessOptions<'_>,
-) -> Result<ProcessOutput> {
+) -> std::result::Result<ProcessOutput, ProcessError> {
     let what = || format!("cannot run {:?}", argv.join(" "));
     let Some((name, arguments)) = argv.split_first() else {
-        return Err(Error::new("there is no program to run"));
+        return Err(Error::new("there is no program to run").into());
     };
     let program = find(root, name).ok_or_else(|| {
         Error::new(what())
@@ -161,13 +184,19 @@ pub fn run_with(
     ];
     let code = match follow(&mut child, &mut streams, limits.within, options.guard) {
         Ok(Followed::Ended(status)) => status.code(),
+        Ok(Followed::TimedOut) => {
+            kill_group(&mut child);
+            let why = format!("it did not end within {}", in_words(limits.within));
+            let error = Error::new(what()).why(why).retry(Retry::Later);
+            return Err(ProcessError::TimedOut(error));
+        }
         Ok(Followed::Stopped(why)) => {
             kill_group(&mut child);
-            return Err(Error::new(what()).why(why).retry(Retry::Later));
+            return Err(Error::new(what()).why(why).retry(Retry::Later).into());
         }
         Err(error) => {
             kill_group(&mut child);
-            return Err(Error::new(what()).because(&error).retry(Retry::Soon));
+            return Err(Error::new(what()).because(&error).retry(Retry::Soon).into());
         }
     };
     let is_truncated = streams.first().is_some_and(|stdout| stdout.is_truncated);
@@ -213,6 +242,7 @@ fn start(command: &mut Command) -> std::io::Result<Child> {
 
 enum Followed {
     Ended(ExitStatus),
+    TimedOut,
     /// It has to be ended, for this reason.
     Stopped(String),
 }
@@ -228,8 +258,7 @@ fn follow(
     loop {
         let left = deadline.since(clock::now().mono);
         if left.is_zero() {
-            let why = format!("it did not end within {}", in_words(within));
-            return Ok(Followed::Stopped(why));
+            return Ok(Followed::TimedOut);
         }
         if let Some(why) = guard() {
             return Ok(Followed::Stopped(why));
@@ -370,7 +399,10 @@ mod tests {
         };
         let argv = ["sh", "-c", "echo $WORD $HOME > said; sleep 600"];
         let error = run_with(Path::new(ROOT), &argv, limits(60_000, 1000), &options);
-        assert_eq!(error.unwrap_err().why, ["it said enough"]);
+        let ProcessError::Failed(error) = error.unwrap_err() else {
+            panic!("it did not time out");
+        };
+        assert_eq!(error.why, ["it said enough"]);
         assert!(!format!("{options:?}").contains("seen"));
     }
 
@@ -391,7 +423,15 @@ mod tests {
         let pid = folder.path().join("pid");
         let script = format!("sleep 600 & echo $! > {}; wait", pid.display());
         let argv = ["sh", "-c", &script];
-        let error = run(Path::new(ROOT), &argv, limits(1500, 1000)).unwrap_err();
+        let options = ProcessOptions {
+            variables: &[],
+            folder: Path::new("/"),
+            guard: &|| None,
+        };
+        let ended = run_with(Path::new(ROOT), &argv, limits(1500, 1000), &options);
+        let ProcessError::TimedOut(error) = ended.unwrap_err() else {
+            panic!("it timed out");
+        };
         assert!(error.sentence().contains("did not end within"), "{error}");
         let pid = std::fs::read_to_string(pid).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());

@@ -16,7 +16,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use nix::unistd::{getegid, geteuid};
 
 use super::{
-    exec::{self, Limits, ProcessOptions, ProcessOutput},
+    exec::{self, Limits, ProcessError, ProcessOptions, ProcessOutput},
     random,
 };
 use crate::{
@@ -358,7 +358,7 @@ impl Session<'_> {
             return Err(self.of.failure(
                 Cause::Program,
                 "there is no git on this machine",
-                "install git, such as: sudo apt install git",
+                Some("install git, such as: sudo apt install git"),
             ));
         }
         let said = self.git(&["version"], READ)?;
@@ -372,7 +372,7 @@ impl Session<'_> {
         if version < OLDEST {
             let why = format!("git {}.{} is too old", version.0, version.1);
             let fix = format!("install git {}.{} or later", OLDEST.0, OLDEST.1);
-            return Err(self.of.failure(Cause::Program, &why, &fix));
+            return Err(self.of.failure(Cause::Program, &why, Some(&fix)));
         }
         Ok(())
     }
@@ -408,17 +408,25 @@ impl Session<'_> {
             Ok(ended) if ended.is_truncated => {
                 let why = "it has more names of files or references than are read";
                 let fix = "keep manifests in a folder with few other files: --path deploy/";
-                Err(self.of.failure(Cause::TooLarge, why, fix))
+                Err(self.of.failure(Cause::TooLarge, why, Some(fix)))
             }
             Ok(ended) if ended.success() => Ok(ended.stdout),
             _ if is_too_large.get() => {
                 let why = format!("its commit takes more than {}", size(self.git.bytes_max));
                 let fix = "keep manifests in a repository of their own";
-                Err(self.of.failure(Cause::TooLarge, &why, fix))
+                Err(self.of.failure(Cause::TooLarge, &why, Some(fix)))
             }
             Ok(ProcessOutput { stderr, .. }) => Err(self.of.explained(&stderr, &known_hosts)),
             // What was run is of no interest to anybody.
-            Err(error) => Err(self.of.explained(&error.why.join(": "), &known_hosts)),
+            Err(ProcessError::TimedOut(error)) => {
+                let why = error.why.join(": ");
+                Err(self
+                    .of
+                    .failure_of(timeout_cause(limits), &why, &known_hosts))
+            }
+            Err(ProcessError::Failed(error)) => {
+                Err(self.of.explained(&error.why.join(": "), &known_hosts))
+            }
         }
     }
 
@@ -441,12 +449,12 @@ impl Session<'_> {
                 files.len()
             );
             let fix = "name the folder with the .yaml files: --path deploy/";
-            return Err(self.of.failure(Cause::Path, &why, fix));
+            return Err(self.of.failure(Cause::Path, &why, Some(fix)));
         }
         if files.iter().map(|file| file.size).sum::<usize>() > MANIFESTS_BYTES_MAX {
             let why = format!("the manifests in {shown} are larger than a megabyte");
             let fix = "deploy them as several apps";
-            return Err(self.of.failure(Cause::TooLarge, &why, fix));
+            return Err(self.of.failure(Cause::TooLarge, &why, Some(fix)));
         }
         let texts: Vec<_> = files
             .iter()
@@ -477,7 +485,7 @@ impl Session<'_> {
             place = items(&listed).into_iter().next().ok_or_else(|| {
                 let why = format!("there is no {} in commit {commit:.12}", self.of.path);
                 let fix = "check --path, or push the folder";
-                self.of.failure(Cause::Path, &why, fix)
+                self.of.failure(Cause::Path, &why, Some(fix))
             })?;
             self.plain(&place)?;
         }
@@ -492,7 +500,7 @@ impl Session<'_> {
             ItemKind::Submodule => ("a submodule", "name the other repository itself: --git URL"),
         };
         let why = format!("{} is {what}, and those are not followed", item.name);
-        Err(self.of.failure(Cause::Link, &why, fix))
+        Err(self.of.failure(Cause::Link, &why, Some(fix)))
     }
 
     fn text(&self, file: &Item) -> Result<String, Failure> {
@@ -504,7 +512,7 @@ impl Session<'_> {
         }
         let why = format!("{} is not text", file.name);
         let fix = "manifests are UTF-8, and not in Git LFS";
-        Err(self.of.failure(Cause::Manifests, &why, fix))
+        Err(self.of.failure(Cause::Manifests, &why, Some(fix)))
     }
 
     fn shown(&self) -> &str {
@@ -612,6 +620,15 @@ fn private(file: &Path) -> Result<(), Error> {
     .fix(format!("chown root:pipeops-agent {name}; chmod 640 {name}")))
 }
 
+/// Cause of a call of git that did not end in time.
+fn timeout_cause(limits: Limits) -> Cause {
+    if limits == FETCH {
+        Cause::Slow
+    } else {
+        Cause::Unreachable
+    }
+}
+
 /// Bytes of the files of a folder that git is just writing.
 fn folder_bytes(folder: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(folder) else {
@@ -628,7 +645,6 @@ fn folder_bytes(folder: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::time::in_words;
 
     #[test]
     fn the_authorities_of_the_system_are_added_where_they_are_one_file() {
@@ -648,15 +664,7 @@ mod tests {
 
     #[test]
     fn a_fetch_that_is_ended_is_told_as_slow() {
-        let of = Repository {
-            url: "https://git.example/x".to_owned(),
-            ..Repository::default()
-        };
-        let ended = |limits: Limits| {
-            let why = format!("it did not end within {}", in_words(limits.within));
-            of.explained(&why, "").cause
-        };
-        assert_eq!(ended(FETCH), Cause::Slow);
-        assert_eq!(ended(ASK), Cause::Unreachable);
+        assert_eq!(timeout_cause(FETCH), Cause::Slow);
+        assert_eq!(timeout_cause(ASK), Cause::Unreachable);
     }
 }

@@ -81,7 +81,7 @@ impl Repository {
                 self.host()
             );
             let fix = "write it like git.example or git.example:8443";
-            return Err(self.failure(Cause::Host, &why, fix));
+            return Err(self.failure(Cause::Host, &why, Some(fix)));
         };
         if hosts
             .iter()
@@ -96,7 +96,7 @@ impl Repository {
             "if what is there may be deployed, set git_hosts = {:?} in [apps] of /etc/pipeops-agent/config.toml and restart the agent",
             lines.join(", ")
         );
-        Err(self.failure(Cause::Host, &why, &fix))
+        Err(self.failure(Cause::Host, &why, Some(&fix)))
     }
 }
 

@@ -7,9 +7,9 @@ use crate::{
     error::{Error, Retry},
 };
 
-/// Letters of an address, a reference or a path.
+/// Maximum bytes of an address, a reference or a path.
 const TEXT_BYTES_MAX: usize = 500;
-/// Letters of a line of `git` that is repeated.
+/// Maximum characters of a line of `git` in a message.
 const GIT_LINE_CHARS_MAX: usize = 200;
 
 /// Reference of the default branch.
@@ -72,7 +72,7 @@ impl Repository {
         })
     }
 
-    /// True if it is reached by ssh.
+    /// Returns whether it is reached by SSH.
     pub fn is_ssh(&self) -> bool {
         self.url.starts_with("ssh://")
     }
@@ -124,15 +124,16 @@ impl Repository {
             } else {
                 format!("it has no branch and no tag {}", self.reference)
             };
-            return Err(self.failure(Cause::Reference, &why, "name a branch or a tag: --ref main"));
+            let fix = "name a branch or a tag: --ref main";
+            return Err(self.failure(Cause::Reference, &why, Some(fix)));
         };
-        if is_branch(name) && found.iter().any(|(other, _)| !is_branch(other)) && found.len() > 1 {
+        if is_branch(name) && found.iter().any(|(other, _)| !is_branch(other)) {
             let why = format!("{} is a branch and a tag", self.reference);
             let fix = format!(
                 "name one: --ref refs/heads/{name} or --ref refs/tags/{name}",
                 name = self.reference
             );
-            return Err(self.failure(Cause::Reference, &why, &fix));
+            return Err(self.failure(Cause::Reference, &why, Some(&fix)));
         }
         Ok(RemoteHead {
             reference: name.trim_end_matches("^{}").to_owned(),
@@ -141,16 +142,15 @@ impl Repository {
     }
 
     /// A failure that has to do with this repository.
-    pub fn failure(&self, cause: Cause, why: &str, fix: &str) -> Failure {
+    pub fn failure(&self, cause: Cause, why: &str, fix: Option<&str>) -> Failure {
         let error = Error::new(format!("cannot read {}", self.url))
             .why(why)
             .retry(cause.retry());
         Failure {
             cause,
-            error: if fix.is_empty() {
-                error
-            } else {
-                error.fix(fix)
+            error: match fix {
+                Some(fix) => error.fix(fix),
+                None => error,
             },
         }
     }
@@ -163,15 +163,20 @@ impl Repository {
         }
     }
 
-    /// Failure of `git` by what it said.
+    /// Failure of `git` by its standard error.
     pub fn explained(&self, stderr: &str, known_hosts: &str) -> Failure {
         let said = stderr.to_ascii_lowercase();
         let cause = SIGNS
             .iter()
             .find(|(_, signs)| signs.iter().any(|sign| said.contains(sign)))
             .map_or(Cause::Unknown, |(cause, _)| *cause);
+        self.failure_of(cause, stderr, known_hosts)
+    }
+
+    /// Failure of `git` whose cause is known, with its standard error or the reason of its end.
+    pub fn failure_of(&self, cause: Cause, stderr: &str, known_hosts: &str) -> Failure {
         let why = cause.why(self, stderr);
-        self.failure(cause, &why, &cause.fix(self, known_hosts))
+        self.failure(cause, &why, cause.fix(self, known_hosts).as_deref())
     }
 }
 
@@ -296,31 +301,29 @@ impl Cause {
         }
     }
 
-    fn fix(self, of: &Repository, known_hosts: &str) -> String {
-        match self {
+    fn fix(self, of: &Repository, known_hosts: &str) -> Option<String> {
+        let fix = match self {
             Self::Access if of.is_ssh() => {
                 "name the file of a deploy key that may read the repository: --credentials FILE"
-                    .to_owned()
             }
             Self::Access => {
                 "name a file with a token that may read the repository: --credentials FILE"
-                    .to_owned()
             }
-            Self::HostKey => format!(
-                "compare the key with what the operator of the host publishes, then: ssh-keyscan {} | sudo tee -a {known_hosts}",
-                keyscan(of.host())
-            ),
+            Self::HostKey => {
+                return Some(format!(
+                    "compare the key with what the operator of the host publishes, then: ssh-keyscan {} | sudo tee -a {known_hosts}",
+                    keyscan(of.host())
+                ));
+            }
             Self::Certificate => {
-                "check the clock of this machine; for a CA of your own set tls.ca_file".to_owned()
+                "check the clock of this machine; for a CA of your own set tls.ca_file"
             }
-            Self::Missing => {
-                "check the address; of a private repository: --credentials FILE".to_owned()
-            }
-            Self::Moved => "look the address up in a browser and name the new one".to_owned(),
-            Self::Reference => "name a branch or a tag: --ref main".to_owned(),
-            Self::Disk => "make room on the disk of agent.state_dir".to_owned(),
-            Self::NoSsh => "install it, such as: sudo apt install openssh-client".to_owned(),
-            Self::TooLarge | Self::Slow => "keep manifests in a repository of their own".to_owned(),
+            Self::Missing => "check the address; of a private repository: --credentials FILE",
+            Self::Moved => "look the address up in a browser and name the new one",
+            Self::Reference => "name a branch or a tag: --ref main",
+            Self::Disk => "make room on the disk of agent.state_dir",
+            Self::NoSsh => "install it, such as: sudo apt install openssh-client",
+            Self::TooLarge | Self::Slow => "keep manifests in a repository of their own",
             Self::Program
             | Self::File
             | Self::Path
@@ -328,8 +331,9 @@ impl Cause {
             | Self::Manifests
             | Self::Unreachable
             | Self::Host
-            | Self::Unknown => String::new(),
-        }
+            | Self::Unknown => return None,
+        };
+        Some(fix.to_owned())
     }
 }
 
@@ -339,7 +343,6 @@ const SIGNS: &[(Cause, &[&str])] = &[
     // A shell names its command line with it, which has words of the others.
     (Cause::NoSsh, &["ssh: not found", "ssh: command not found"]),
     (Cause::TooLarge, &["attempting to allocate"]),
-    (Cause::Slow, &["did not end within 1 min 30 s"]),
     (
         Cause::Disk,
         &["no space left on device", "disk quota exceeded"],
@@ -418,7 +421,6 @@ const SIGNS: &[(Cause, &[&str])] = &[
             "timeout",
             "network is unreachable",
             "no route to host",
-            "did not end within",
             "returned error: 5",
             "hung up unexpectedly",
             "early eof",
