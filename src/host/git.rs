@@ -257,7 +257,7 @@ impl Git {
     ///
     /// # Errors
     /// The file cannot be named to ssh.
-    pub fn laid_down(&self, of: Repository) -> Result<(Repository, String), Failure> {
+    pub fn with_host_credentials(&self, of: Repository) -> Result<(Repository, String), Failure> {
         let scheme = if of.is_ssh() { "ssh" } else { "https" };
         let host = of.git_host().map(|host| host.file_name());
         let file = format!("{scheme}_{}", host.unwrap_or_default());

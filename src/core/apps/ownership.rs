@@ -104,8 +104,8 @@ mod tests {
         // The nonce of an object that everybody sees is worth nothing for the next one.
         assert_eq!(app.ownership(&second, head("u2", "n1")), Ownership::Others);
         assert_eq!(app.ownership(&second, head("u2", "")), Ownership::Others);
-        app.own(&first, "u1");
-        app.settle();
+        app.record_uid(&first, "u1");
+        app.clear_nonces();
         assert_eq!(app.ownership(&first, head("u1", "")), Ownership::Ours("u1"));
         // Nobody knows yet whether the second one was created.
         assert_eq!(

@@ -268,7 +268,7 @@ pub struct App {
 
 impl App {
     /// Reason why a bad version is not rolled back automatically; `None`: it is.
-    pub const fn stays_bad(&self) -> Option<&'static str> {
+    pub const fn no_rollback_reason(&self) -> Option<&'static str> {
         if self.is_paused {
             Some("the app is paused")
         } else if self.is_rolled_back_by_hand {
@@ -287,7 +287,7 @@ impl App {
     }
 
     /// Seconds that a version usually takes until it is ready: the median of the good ones.
-    pub fn usual_s(&self) -> Option<u64> {
+    pub fn median_s(&self) -> Option<u64> {
         let times = self.times();
         times.get(times.len() / 2).copied()
     }
@@ -300,14 +300,14 @@ impl App {
     }
 
     /// Notes that a revision works, with what the Jobs before it did.
-    pub fn prove(&mut self, number: u64) {
+    pub fn mark_good(&mut self, number: u64) {
         self.good = number;
         self.unproven_job.clear();
     }
 
     /// Number of the revision whose Secrets have the values of today: the one that runs, or the
     /// last good one where that does not work and may have changed them. 0: none.
-    pub fn has_secrets_of(&self) -> u64 {
+    pub fn secrets_revision(&self) -> u64 {
         let running = self.revision(self.running);
         match running.filter(|it| it.outcome.verdict == RolloutVerdict::Good.as_str()) {
             Some(running) => running.number,
@@ -316,7 +316,7 @@ impl App {
     }
 
     /// Number of the next revision.
-    pub fn next(&self) -> u64 {
+    pub fn next_number(&self) -> u64 {
         let last = self.revisions.last().map_or(0, |revision| revision.number);
         last.saturating_add(1)
     }
@@ -328,8 +328,8 @@ impl App {
             .find(|revision| revision.number == number)
     }
 
-    /// Number of the revision that a person goes back to who names none; 0: there is none.
-    pub fn before_running(&self) -> u64 {
+    /// Number of the revision that a rollback without a number goes back to; 0: there is none.
+    pub fn rollback_target(&self) -> u64 {
         if self.good < self.running {
             return self.good;
         }
@@ -347,7 +347,7 @@ impl App {
     }
 
     /// Notes the progress of a change, if it is the last one.
-    pub fn reach(&mut self, change: &str, stage: Stage) {
+    pub fn set_stage(&mut self, change: &str, stage: Stage) {
         if let Some(last) = self.change.as_mut().filter(|last| last.id == change) {
             last.stage = stage;
         }
@@ -375,20 +375,20 @@ impl App {
             .unwrap_or_default()
     }
 
-    /// The entry of the inventory about the same object.
-    pub(super) fn planned(&self, entry: &InventoryEntry) -> Option<&InventoryEntry> {
+    /// Entry of the inventory about the same object.
+    pub(super) fn recorded(&self, entry: &InventoryEntry) -> Option<&InventoryEntry> {
         self.inventory.iter().find(|known| known.is(entry))
     }
 
     /// UID of an object that was written.
     pub fn uid(&self, entry: &InventoryEntry) -> Option<&str> {
-        let known = self.planned(entry)?;
+        let known = self.recorded(entry)?;
         Some(known.uid.as_str()).filter(|uid| !uid.is_empty())
     }
 
     /// Nonce under which an object is created; `None`: it is not about to be written.
     pub fn nonce(&self, entry: &InventoryEntry) -> Option<&str> {
-        let known = self.planned(entry)?;
+        let known = self.recorded(entry)?;
         Some(known.nonce.as_str()).filter(|nonce| !nonce.is_empty())
     }
 
@@ -397,7 +397,7 @@ impl App {
     pub fn plan(&mut self, manifests: &[Manifest], nonces: impl IntoIterator<Item = String>) {
         for (manifest, nonce) in manifests.iter().zip(nonces) {
             let entry = InventoryEntry::of(manifest);
-            if self.planned(&entry).is_none() {
+            if self.recorded(&entry).is_none() {
                 self.inventory.push(entry.clone());
             }
             let known = self.inventory.iter_mut().find(|known| known.is(&entry));
@@ -414,7 +414,7 @@ impl App {
 
     /// Forgets the nonces of what has its UID. An object that may have been created or not keeps
     /// its own.
-    pub fn settle(&mut self) {
+    pub fn clear_nonces(&mut self) {
         let written = self.inventory.iter_mut();
         for known in written.filter(|known| !known.uid.is_empty()) {
             known.nonce.clear();
@@ -422,7 +422,7 @@ impl App {
     }
 
     /// Notes the UID of an object that was written.
-    pub fn own(&mut self, entry: &InventoryEntry, uid: &str) {
+    pub fn record_uid(&mut self, entry: &InventoryEntry, uid: &str) {
         if let Some(known) = self.inventory.iter_mut().find(|known| known.is(entry)) {
             if known.uid != uid {
                 // Another one is in its place, which we created.
@@ -434,7 +434,7 @@ impl App {
     }
 
     /// Notes that a revision has written a Job.
-    pub fn run(&mut self, job: &InventoryEntry, revision: u64) {
+    pub fn record_job_run(&mut self, job: &InventoryEntry, revision: u64) {
         if let Some(known) = self.inventory.iter_mut().find(|known| known.is(job)) {
             known.ran_in = revision;
             known.done_in = 0;
@@ -442,21 +442,21 @@ impl App {
     }
 
     /// Notes that a Job has succeeded, as this revision has it.
-    pub fn succeed(&mut self, job: &InventoryEntry, revision: u64) {
+    pub fn record_job_success(&mut self, job: &InventoryEntry, revision: u64) {
         if let Some(known) = self.inventory.iter_mut().find(|known| known.is(job)) {
             known.done_in = revision;
         }
     }
 
     /// Returns whether a Job has succeeded, as this revision has it.
-    pub fn has_succeeded(&self, job: &InventoryEntry, revision: u64) -> bool {
-        let known = self.planned(job);
+    pub fn has_job_succeeded(&self, job: &InventoryEntry, revision: u64) -> bool {
+        let known = self.recorded(job);
         revision != 0 && known.is_some_and(|known| known.done_in == revision)
     }
 
     /// Returns whether a revision has written a Job.
-    pub fn has_run(&self, job: &InventoryEntry, revision: u64) -> bool {
-        let known = self.planned(job);
+    pub fn has_job_run(&self, job: &InventoryEntry, revision: u64) -> bool {
+        let known = self.recorded(job);
         known.is_some_and(|known| known.ran_in == revision)
     }
 
@@ -477,9 +477,9 @@ impl App {
         self.inventory.extend_from_slice(staged);
     }
 
-    /// Takes from a record that was written meanwhile what no change decides: the overlays of the
-    /// owner.
-    pub fn take_overlays(&mut self, written: Self) {
+    /// Takes the settings of the owner from a record that was written meanwhile: no change decides
+    /// them.
+    pub fn take_owner_settings(&mut self, written: Self) {
         self.owner = written.owner;
         self.is_paused = written.is_paused;
         self.is_rolled_back_by_hand = written.is_rolled_back_by_hand;
@@ -495,7 +495,7 @@ impl App {
 
     /// Returns whether an object of others is about to become ours.
     pub fn is_adopted(&self, entry: &InventoryEntry) -> bool {
-        self.planned(entry).is_some_and(|known| known.is_adopted)
+        self.recorded(entry).is_some_and(|known| known.is_adopted)
     }
 
     /// Forgets objects of others, as far as none of these manifests is about them: those that were
@@ -602,7 +602,7 @@ mod tests {
                 outcome,
                 ..Revision::default()
             });
-            app.has_secrets_of()
+            app.secrets_revision()
         };
         assert_eq!(of(RolloutVerdict::Good), 2);
         assert_eq!(of(RolloutVerdict::Bad), 1);
@@ -640,7 +640,7 @@ mod tests {
             (2, 4, 1),
             (1, 4, 4),
         ] {
-            assert_eq!(app(running, good).before_running(), before, "{running}");
+            assert_eq!(app(running, good).rollback_target(), before, "{running}");
         }
     }
 
@@ -648,17 +648,17 @@ mod tests {
     fn a_change_goes_on_with_what_its_owner_wished_meanwhile() {
         let mut app = App::default();
         app.plan(&manifests(&["ConfigMap/a"]), ["n1".to_owned()]);
-        app.own(&InventoryEntry::of(&manifests(&["ConfigMap/a"])[0]), "u1");
+        app.record_uid(&InventoryEntry::of(&manifests(&["ConfigMap/a"])[0]), "u1");
         (app.running, app.good) = (2, 1);
         let before = app.clone();
-        app.take_overlays(App {
+        app.take_owner_settings(App {
             is_paused: true,
             is_rolled_back_by_hand: true,
             running: 1,
             ..App::default()
         });
         assert!(app.is_paused && app.is_rolled_back_by_hand);
-        app.take_overlays(App::default());
+        app.take_owner_settings(App::default());
         assert_eq!(app, before);
     }
 
@@ -677,7 +677,7 @@ mod tests {
     fn the_deadline_is_learned_from_good_revisions_and_never_shorter_than_the_usual_one() {
         let mut app = App::default();
         let least = Duration::from_secs(600);
-        assert_eq!((app.usual_s(), app.patience(least)), (None, least));
+        assert_eq!((app.median_s(), app.patience(least)), (None, least));
         for (number, took_s) in [(1, 20), (2, 0), (3, 500), (4, 30)] {
             app.revisions.push(Revision {
                 number,
@@ -685,7 +685,7 @@ mod tests {
                 ..Revision::default()
             });
         }
-        assert_eq!(app.usual_s(), Some(30));
+        assert_eq!(app.median_s(), Some(30));
         assert_eq!(app.patience(least), Duration::from_secs(1500));
         app.revisions[2].took_s = 40;
         assert_eq!(app.patience(least), least);
@@ -699,12 +699,12 @@ mod tests {
         let all = manifests(&["ConfigMap/a"]);
         let entry = InventoryEntry::of(&all[0]);
         app.plan(&all, ["n1".to_owned()]);
-        assert!(!app.has_run(&entry, 1));
-        app.own(&entry, "u1");
-        app.run(&entry, 1);
+        assert!(!app.has_job_run(&entry, 1));
+        app.record_uid(&entry, "u1");
+        app.record_job_run(&entry, 1);
         app.plan(&all, ["n2".to_owned()]);
-        assert!(app.has_run(&entry, 1));
-        assert!(!app.has_run(&entry, 2));
+        assert!(app.has_job_run(&entry, 1));
+        assert!(!app.has_job_run(&entry, 2));
     }
 
     #[test]
@@ -712,14 +712,14 @@ mod tests {
         let mut app = App::default();
         let all = manifests(&["ConfigMap/a"]);
         let entry = InventoryEntry::of(&all[0]);
-        assert!(!app.has_succeeded(&entry, 0));
+        assert!(!app.has_job_succeeded(&entry, 0));
         app.plan(&all, ["n1".to_owned()]);
-        app.run(&entry, 1);
-        assert!(!app.has_succeeded(&entry, 1) && !app.has_succeeded(&entry, 0));
-        app.succeed(&entry, 1);
-        assert!(app.has_succeeded(&entry, 1) && !app.has_succeeded(&entry, 2));
-        app.run(&entry, 2);
-        assert!(!app.has_succeeded(&entry, 1) && !app.has_succeeded(&entry, 2));
+        app.record_job_run(&entry, 1);
+        assert!(!app.has_job_succeeded(&entry, 1) && !app.has_job_succeeded(&entry, 0));
+        app.record_job_success(&entry, 1);
+        assert!(app.has_job_succeeded(&entry, 1) && !app.has_job_succeeded(&entry, 2));
+        app.record_job_run(&entry, 2);
+        assert!(!app.has_job_succeeded(&entry, 1) && !app.has_job_succeeded(&entry, 2));
     }
 
     #[test]
@@ -728,12 +728,12 @@ mod tests {
         let all = manifests(&["ConfigMap/early", "ConfigMap/late", "ConfigMap/queued"]);
         let ours = manifests(&["ConfigMap/ours"]);
         app.plan(&ours, ["n1".to_owned()]);
-        app.own(&InventoryEntry::of(&ours[0]), "u0");
+        app.record_uid(&InventoryEntry::of(&ours[0]), "u0");
         for (manifest, revision) in all.iter().zip([2, 3, 4]) {
             let entry = InventoryEntry::of(manifest);
             app.adopt(&entry, "u1", revision);
             if revision < 4 {
-                app.own(&entry, "u1");
+                app.record_uid(&entry, "u1");
             }
         }
         let names = |app: &App| -> Vec<String> {
@@ -749,7 +749,7 @@ mod tests {
         assert_eq!(same.inventory, app.inventory);
         // What we created in the place of one that somebody deleted is ours.
         let mut anew = app.clone();
-        anew.own(&InventoryEntry::of(&all[1]), "u2");
+        anew.record_uid(&InventoryEntry::of(&all[1]), "u2");
         anew.give_back(&[], 2);
         assert_eq!(names(&anew), ["ours", "early", "late"]);
         app.give_back(&[], 2);
@@ -768,14 +768,14 @@ mod tests {
         // After a power cut the object may be there under the first nonce.
         plan(&mut app, "n2");
         assert_eq!(app.nonce(&entry), Some("n1"));
-        app.own(&entry, "u1");
-        app.settle();
+        app.record_uid(&entry, "u1");
+        app.clear_nonces();
         assert_eq!((app.nonce(&entry), app.uid(&entry)), (None, Some("u1")));
         // What others made is ours as such from its first write on.
         app.adopt(&entry, "u2", 1);
         assert!(app.is_adopted(&entry) && app.inventory.len() == 1);
         assert_eq!(app.adopted()[0].uid, "u2");
-        app.own(&entry, "u2");
+        app.record_uid(&entry, "u2");
         assert_eq!(app.adopted(), []);
         // What somebody deletes is created under another one.
         plan(&mut app, "n3");
@@ -790,7 +790,7 @@ mod tests {
             ..App::default()
         };
         for number in 1..=15 {
-            assert_eq!(app.next(), number);
+            assert_eq!(app.next_number(), number);
             app.revisions.push(Revision {
                 number,
                 ..Revision::default()

@@ -102,7 +102,7 @@ struct Times {
     first: Wall,
     last: Wall,
     count: u32,
-    is_news: bool,
+    is_unpublished: bool,
 }
 
 impl Tally {
@@ -116,7 +116,7 @@ impl Tally {
             times.first = times.first.min(at);
             times.last = times.last.max(at);
             times.count = times.count.saturating_add(count);
-            times.is_news = true;
+            times.is_unpublished = true;
         } else if self.events.len() >= KINDS_MAX {
             self.dropped = self.dropped.saturating_add(u64::from(count));
         } else {
@@ -126,7 +126,7 @@ impl Tally {
                 first: at,
                 last: at,
                 count,
-                is_news: true,
+                is_unpublished: true,
             };
             self.events.insert(what, times);
         }
@@ -134,10 +134,13 @@ impl Tally {
 
     /// Events that changed since the last call, oldest first, each with its totals of this minute.
     pub fn take_changed(&mut self) -> Vec<Event> {
-        let take_changed = self.events.iter_mut().filter(|(_, times)| times.is_news);
-        let mut take_changed: Vec<Event> = take_changed
+        let changed = self
+            .events
+            .iter_mut()
+            .filter(|(_, times)| times.is_unpublished);
+        let mut changed: Vec<Event> = changed
             .map(|(what, times)| {
-                times.is_news = false;
+                times.is_unpublished = false;
                 Event {
                     number: times.number,
                     what: what.clone(),
@@ -147,23 +150,23 @@ impl Tally {
                 }
             })
             .collect();
-        take_changed.order_by_key(|event| event.first);
-        take_changed
+        changed.order_by_key(|event| event.first);
+        changed
     }
 
     /// Marks all events of this minute as unpublished, because their receiver failed.
-    pub fn again(&mut self) {
+    pub fn mark_unpublished(&mut self) {
         for times in self.events.values_mut() {
-            times.is_news = true;
+            times.is_unpublished = true;
         }
     }
 
     /// Ends the minute: what was added to since the last [`Tally::take_changed`] is taken out, and
     /// the same thing again is another event.
     pub fn take(&mut self) -> Vec<Event> {
-        let take_changed = self.take_changed();
+        let changed = self.take_changed();
         self.events.clear();
-        take_changed
+        changed
     }
 
     /// Number of events dropped since the start because a minute had too many distinct ones.
@@ -225,7 +228,7 @@ mod tests {
         assert_eq!((again.len(), again[0].count), (1, 3));
         assert_eq!(again[0].number, first[0].number);
         // Nobody could take them: all are told once more.
-        tally.again();
+        tally.mark_unpublished();
         assert_eq!(tally.take_changed().len(), 2);
         assert!(tally.take().is_empty());
         tally.add(happening("BackOff"), at(3_000), 1);

@@ -10,9 +10,9 @@ use super::{
     Apps,
     change::{Plan, Verb},
     charts::without_charts,
-    fail_points,
-    ledger::{Read, of_api},
-    named, of_problem,
+    check_name, fail_points,
+    ledger::{AppRecord, api_error},
+    problem_error,
     requester::{Origin, Requester, Submission},
     source::still_follows,
 };
@@ -47,7 +47,7 @@ pub(super) struct Accepted {
     pub(super) id: String,
     pub(super) plan: Plan,
     /// The record of the app, as it is from then on.
-    read: Read,
+    read: AppRecord,
 }
 
 impl Accepted {
@@ -69,12 +69,12 @@ impl Apps {
         request: &ApplyRequest,
         requester: &Requester,
     ) -> Result<Value> {
-        self.in_charge().await?;
+        self.require_leadership().await?;
         let found = self.record(&request.app).await?;
         if let Some(read) = &found {
             requester.owns(read)?;
             if requester.owner == Owner::Machine {
-                Self::by_hand(read)?;
+                Self::refuse_if_sourced(read)?;
             }
         }
         let submission = Submission {
@@ -91,16 +91,16 @@ impl Apps {
         submission: Submission<'_>,
     ) -> Result<Value> {
         let (manifests, namespace, staged) = self.read(request, Some(submission.requester)).await?;
-        let mut read = self.kept(&request.app, &namespace).await?;
+        let mut read = self.record_or_new(&request.app, &namespace).await?;
         read.app.stage(&staged);
         submission.requester.owns(&read)?;
-        fits(&read.app, &manifests, request)?;
+        check_replacement(&read.app, &manifests, request)?;
         let running = read.app.running;
         let mut overlay = read.app.overlay(running);
         overlay.fit(&manifests);
         if running != 0 {
             let before = self.ledger().manifests(&request.app, running).await;
-            let before = before.map_err(of_api)?.unwrap_or_default();
+            let before = before.map_err(api_error)?.unwrap_or_default();
             overlay.reconfigure(&before, &manifests, self.now().wall);
         }
         if request.adopt {
@@ -122,7 +122,7 @@ impl Apps {
 
     /// Takes objects of others into the inventory of an app.
     pub(super) async fn adopt(&self, app: &mut App, manifests: &[Manifest]) -> Result<()> {
-        let apps = self.ledger().list().await.map_err(of_api)?;
+        let apps = self.ledger().list().await.map_err(api_error)?;
         let cluster = self.cluster(app.owner);
         let others = apps.iter().filter(|other| other.name != app.name);
         let taken = others
@@ -136,7 +136,7 @@ impl Apps {
     /// kept.
     pub(super) async fn accept(
         self: Rc<Self>,
-        mut read: Read,
+        mut read: AppRecord,
         (manifests, overlay): (Vec<Manifest>, Overlay),
         submission: Submission<'_>,
     ) -> Result<Value> {
@@ -151,12 +151,12 @@ impl Apps {
         self.check_chart_namespace(&manifests).await?;
         let notice = self.unencrypted_notice(&read.app, &manifests);
         let cluster = self.cluster(requester.owner);
-        let mut laid = manifests.clone();
-        overlay.apply(&mut laid);
-        cluster.only_ours(&mut read.app, &laid).await?;
+        let mut applied = manifests.clone();
+        overlay.apply(&mut applied);
+        cluster.only_ours(&mut read.app, &applied).await?;
         // What stays as it is need not be possible.
-        laid.retain(|manifest| !overlay.keeps(manifest));
-        cluster.dry_run(&read.app, &laid).await?;
+        applied.retain(|manifest| !overlay.keeps(manifest));
+        cluster.dry_run(&read.app, &applied).await?;
         let is_new = |entry: &&InventoryEntry| entry.is_adopted || entry.is_staged();
         let adopted: Vec<_> = read.app.inventory.iter().filter(is_new).cloned().collect();
         let apps = Rc::clone(&self);
@@ -195,19 +195,19 @@ impl Apps {
         submission: Submission<'_>,
     ) -> Result<Accepted> {
         // It may have been written since.
-        let mut read = self.kept(app, namespace).await?;
+        let mut read = self.record_or_new(app, namespace).await?;
         submission.may_deploy(&read.app, &manifests)?;
         let Submission { requester, origin } = submission;
         requester.owns(&read)?;
         if read.app.revisions.is_empty() {
             let owners = self.known.borrow();
-            one_more(app, owners.values().map(|app| app.owner), requester.owner)?;
+            check_app_quota(app, owners.values().map(|app| app.owner), requester.owner)?;
             drop(owners);
             read.app.owner = requester.owner;
         }
         let (adopted, staged): (Vec<_>, Vec<_>) =
             adopted.into_iter().partition(|entry| entry.is_adopted);
-        let number = read.app.next();
+        let number = read.app.next_number();
         for entry in &adopted {
             read.app.adopt(entry, &entry.uid, number);
         }
@@ -215,7 +215,7 @@ impl Apps {
         match origin {
             Origin::Manifests => {
                 if read.app.source.take().is_some() {
-                    self.works(app);
+                    self.clear_failure(app);
                 }
             }
             Origin::Source(source) => read.app.source = Some(source),
@@ -253,7 +253,7 @@ impl Apps {
         request: &ApplyRequest,
         requester: Option<&Requester>,
     ) -> Result<(Vec<Manifest>, String, Vec<InventoryEntry>)> {
-        named(&request.app)?;
+        check_name(&request.app)?;
         let given = if request.namespace.is_empty() {
             self.record(&request.app)
                 .await?
@@ -261,12 +261,12 @@ impl Apps {
         } else {
             Some(request.namespace.clone())
         };
-        let mut objects = objects(&request.manifests).map_err(of_problem)?;
+        let mut objects = objects(&request.manifests).map_err(problem_error)?;
         let parts = (request.app.as_str(), &mut objects, given.as_deref());
         let staged = Box::pin(self.stage(parts, requester)).await?;
         let owner = requester.map_or(Owner::Machine, |requester| requester.owner);
         let customs = self.customs(&objects, owner).await?;
-        let manifests = judged(objects, given.as_deref(), &customs).map_err(of_problem)?;
+        let manifests = judged(objects, given.as_deref(), &customs).map_err(problem_error)?;
         let first = manifests.first();
         let namespace = first
             .map(|manifest| manifest.namespace.clone())
@@ -301,7 +301,7 @@ impl Apps {
     }
 
     /// Refuses what the policy would not let happen to an app.
-    pub(super) async fn may_change(&self, read: &Read) -> Result<()> {
+    pub(super) async fn may_change(&self, read: &AppRecord) -> Result<()> {
         let App {
             name,
             namespace,
@@ -311,9 +311,9 @@ impl Apps {
         self.account(*owner).may_change((namespace, name)).await
     }
 
-    pub(super) async fn kept(&self, app: &str, namespace: &str) -> Result<Read> {
+    pub(super) async fn record_or_new(&self, app: &str, namespace: &str) -> Result<AppRecord> {
         let found = self.record(app).await?;
-        Ok(found.unwrap_or_else(|| Read::new(app, namespace)))
+        Ok(found.unwrap_or_else(|| AppRecord::new(app, namespace)))
     }
 
     /// Puts an earlier revision back: `to`, or the last good one.
@@ -326,7 +326,7 @@ impl Apps {
         to: u64,
         requester: &Requester,
     ) -> Result<Value> {
-        self.in_charge().await?;
+        self.require_leadership().await?;
         let (apps, name, requester) = (Rc::clone(&self), app.to_owned(), requester.clone());
         self.with_app_lock(app, async move {
             Box::pin(apps.begin_rollback(&name, to, &requester)).await
@@ -340,12 +340,12 @@ impl Apps {
         to: u64,
         requester: &Requester,
     ) -> Result<Value> {
-        let read = self.existing(app).await?;
+        let read = self.require_record(app).await?;
         requester.owns(&read)?;
         self.may_change(&read).await?;
         let running = read.app.running;
         let to = match to {
-            0 => read.app.before_running(),
+            0 => read.app.rollback_target(),
             to => to,
         };
         if to == 0 || read.app.revision(to).is_none() {
@@ -356,7 +356,7 @@ impl Apps {
                 })
                 .fix(format!("pipeops-agent apps history {app}")));
         }
-        let kept = self.ledger().manifests(app, to).await.map_err(of_api)?;
+        let kept = self.ledger().manifests(app, to).await.map_err(api_error)?;
         let kept = kept.unwrap_or_default();
         if !requester.is_root {
             without_charts(&read.app, &kept)?;
@@ -374,7 +374,7 @@ impl Apps {
         };
         let acceptance = async {
             // It may have been written since.
-            let read = self.existing(app).await?;
+            let read = self.require_record(app).await?;
             requester.owns(&read)?;
             self.keep_secrets(&read.app, to).await?;
             self.begin_noted((plan, read), None, requester).await
@@ -389,13 +389,13 @@ impl Apps {
     /// Has a revision, to which an app goes back, keep the Secrets of today. Its own values may be
     /// revoked by now, and nobody goes back to them from here on.
     async fn keep_secrets(&self, app: &App, to: u64) -> Result<()> {
-        let today = app.has_secrets_of();
+        let today = app.secrets_revision();
         if today == to || to == app.running {
             return Ok(());
         }
         let today = self.ledger().manifests(&app.name, today).await;
         let kept = self.ledger().manifests(&app.name, to).await;
-        let (today, kept) = (today.map_err(of_api)?, kept.map_err(of_api)?);
+        let (today, kept) = (today.map_err(api_error)?, kept.map_err(api_error)?);
         let mut kept = kept.unwrap_or_default();
         if take_values(&mut kept, &today.unwrap_or_default()) {
             self.ledger().keep(&app.name, to, &kept).await?;
@@ -436,8 +436,8 @@ impl Apps {
         self: Rc<Self>,
         app: &str,
         requester: &Requester,
-    ) -> Result<(String, Read)> {
-        self.in_charge().await?;
+    ) -> Result<(String, AppRecord)> {
+        self.require_leadership().await?;
         let (apps, name, requester) = (Rc::clone(&self), app.to_owned(), requester.clone());
         let begun = async move { Box::pin(apps.begin_removal(&name, &requester)).await };
         self.with_app_lock(app, begun).await
@@ -447,17 +447,17 @@ impl Apps {
         self: Rc<Self>,
         app: &str,
         requester: &Requester,
-    ) -> Result<(String, Read)> {
-        let read = self.existing(app).await?;
+    ) -> Result<(String, AppRecord)> {
+        let read = self.require_record(app).await?;
         requester.owns(&read)?;
         if !requester.is_root {
             without_charts(&read.app, &[])?;
         }
-        self.left_folder(&read.app).await?;
+        self.refuse_if_in_folder(&read.app).await?;
         self.may_change(&read).await?;
         let acceptance = async {
             // It may have been written since.
-            let read = self.existing(app).await?;
+            let read = self.require_record(app).await?;
             requester.owns(&read)?;
             let plan = Plan {
                 app: app.to_owned(),
@@ -481,7 +481,7 @@ impl Apps {
     /// agent that may have to go on.
     pub(super) async fn begin_noted(
         &self,
-        (plan, mut read): (Plan, Read),
+        (plan, mut read): (Plan, AppRecord),
         content: Option<(Revision, &[Manifest])>,
         requester: &Requester,
     ) -> Result<Accepted> {
@@ -522,7 +522,7 @@ impl Apps {
 
     /// Writes the record that has a change for the first time. It may have been written also where
     /// the answer was lost.
-    async fn note_change(&self, id: &str, read: &mut Read) -> Result<()> {
+    async fn note_change(&self, id: &str, read: &mut AppRecord) -> Result<()> {
         let Err(error) = self.ledger.write(read).await else {
             return Ok(());
         };
@@ -607,7 +607,7 @@ impl Apps {
 }
 
 /// Returns whether a new version may take the place of what is there.
-fn fits(app: &App, manifests: &[Manifest], request: &ApplyRequest) -> Result<()> {
+fn check_replacement(app: &App, manifests: &[Manifest], request: &ApplyRequest) -> Result<()> {
     let namespace = manifests
         .first()
         .map(|manifest| manifest.namespace.as_str());
@@ -638,7 +638,7 @@ fn fits(app: &App, manifests: &[Manifest], request: &ApplyRequest) -> Result<()>
 }
 
 /// Refuses a new app where its owner has too many already, by the owners of all.
-fn one_more(app: &str, all: impl Iterator<Item = Owner>, owner: Owner) -> Result<()> {
+fn check_app_quota(app: &str, all: impl Iterator<Item = Owner>, owner: Owner) -> Result<()> {
     let (most, whose) = match owner {
         Owner::Machine => (MACHINE_APPS_MAX, "this machine"),
         Owner::ControlPlane => (CONTROL_PLANE_APPS_MAX, "the control plane"),
@@ -719,12 +719,12 @@ mod tests {
     #[test]
     fn apps_of_the_control_plane_take_no_place_of_those_of_the_machine() {
         let most = || std::iter::repeat_n(Owner::ControlPlane, CONTROL_PLANE_APPS_MAX);
-        let error = one_more("web", most(), Owner::ControlPlane).unwrap_err();
+        let error = check_app_quota("web", most(), Owner::ControlPlane).unwrap_err();
         assert_eq!(
             error.sentence(),
             "web is not deployed: the control plane has 250 apps, and more are not kept"
         );
-        assert!(one_more("web", most().skip(1), Owner::ControlPlane).is_ok());
-        assert!(one_more("web", most(), Owner::Machine).is_ok());
+        assert!(check_app_quota("web", most().skip(1), Owner::ControlPlane).is_ok());
+        assert!(check_app_quota("web", most(), Owner::Machine).is_ok());
     }
 }

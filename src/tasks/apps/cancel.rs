@@ -8,7 +8,7 @@ use super::{
     Apps, Requester,
     change::{Plan, Start, Verb},
     charts::without_charts,
-    ledger::{Read, of_api},
+    ledger::{AppRecord, api_error},
 };
 use crate::{
     core::{
@@ -28,14 +28,14 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn cancel(self: Rc<Self>, app: &str, requester: &Requester) -> Result<Value> {
-        self.in_charge().await?;
+        self.require_leadership().await?;
         let (apps, name, requester) = (Rc::clone(&self), app.to_owned(), requester.clone());
         let cancelled = async move { Box::pin(apps.begin_cancel(&name, &requester)).await };
         self.with_app_lock(app, cancelled).await
     }
 
     async fn begin_cancel(self: Rc<Self>, app: &str, requester: &Requester) -> Result<Value> {
-        let read = self.existing(app).await?;
+        let read = self.require_record(app).await?;
         requester.owns(&read)?;
         self.may_change(&read).await?;
         cancellable(&read.app)?;
@@ -57,7 +57,7 @@ impl Apps {
         requester: &Requester,
     ) -> Result<Value> {
         // It may have gone on until it was stopped.
-        let mut read = self.existing(&plan.app).await?;
+        let mut read = self.require_record(&plan.app).await?;
         cancellable(&read.app)?;
         let why = format!(
             "revision {} was cancelled by {}",
@@ -85,7 +85,7 @@ impl Apps {
             return self.drop_change((id, plan), (read, &why), requester).await;
         }
         let kept = self.ledger().manifests(&plan.app, good).await;
-        let kept = kept.map_err(of_api)?.unwrap_or_default();
+        let kept = kept.map_err(api_error)?.unwrap_or_default();
         if !requester.is_root {
             without_charts(&read.app, &kept)?;
         }
@@ -113,7 +113,7 @@ impl Apps {
     async fn drop_change(
         &self,
         (id, plan): (&str, &Plan),
-        (mut read, why): (Read, &str),
+        (mut read, why): (AppRecord, &str),
         requester: &Requester,
     ) -> Result<Value> {
         let write = async { self.ledger().write(&mut read).await };
@@ -125,7 +125,7 @@ impl Apps {
         // The journal comes first: a record that says that it is over speaks of a change that
         // worked, or was rolled back.
         self.end_stopped(id, why).await;
-        read.app.reach(id, Stage::Over);
+        read.app.set_stage(id, Stage::Over);
         if let Err(error) = self.ledger().write(&mut read).await {
             // The next start sees in the journal that it is over.
             log::warn!("app {}: {}", plan.app, error.sentence());

@@ -181,7 +181,7 @@ impl Cluster<'_> {
             let entry = InventoryEntry::of(manifest);
             match app.ownership(&entry, found.as_ref().map(LiveObject::head)) {
                 Ownership::Ours(_) => {}
-                Ownership::Free => app.own(&entry, ""),
+                Ownership::Free => app.record_uid(&entry, ""),
                 Ownership::Others => return Err(foreign(app, manifest)),
             }
         }
@@ -224,7 +224,7 @@ impl Cluster<'_> {
                 )
                 .fix("give it another name in the manifest"));
             }
-            app.adopt(&entry, uid, app.next());
+            app.adopt(&entry, uid, app.next_number());
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     Apps, Automation, Requester,
     cancel::CANCELLED,
-    ledger::of_api,
+    ledger::api_error,
     redact::{WITHIN, secrets},
 };
 use crate::{
@@ -175,8 +175,8 @@ impl Apps {
         request: &LogRequest,
         requester: &Requester,
     ) -> Result<(String, String)> {
-        self.in_charge().await?;
-        let read = self.existing(app).await?;
+        self.require_leadership().await?;
+        let read = self.require_record(app).await?;
         requester.owns(&read)?;
         let pods = self.pod_lines(app).await?;
         let Some(pod) = pods.first() else {
@@ -214,7 +214,7 @@ impl Apps {
         // Until a version is good, its Pods may be those of the one before.
         for number in BTreeSet::from([app.running, app.good]) {
             let kept = self.ledger().manifests(&app.name, number).await;
-            manifests.extend(kept.map_err(of_api)?.unwrap_or_default());
+            manifests.extend(kept.map_err(api_error)?.unwrap_or_default());
         }
         let cluster = self.cluster(app.owner);
         let reading = secrets(&cluster, (&manifests, &app.namespace));

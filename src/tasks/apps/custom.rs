@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Apps, of_problem};
+use super::{Apps, problem_error};
 use crate::{
     core::apps::{CREATE_FIRST, Customs, Kind, Owner, discovered, not_built_in},
     error::{Error, Result, Retry},
@@ -37,7 +37,7 @@ impl Apps {
                     resources(&self.client, &api_version).await?,
                 );
             }
-            let found = discovered(&known.1, &api_version, &kind).map_err(of_problem)?;
+            let found = discovered(&known.1, &api_version, &kind).map_err(problem_error)?;
             customs.insert((api_version, kind), found);
         }
         Ok(customs)

@@ -6,7 +6,7 @@ use super::{
     Apps,
     change::{Plan, Verb, is_ours},
     inspect::{Values, changed},
-    ledger::of_api,
+    ledger::api_error,
     redact::redact,
     verdict::{kinds, refused, scope, view},
 };
@@ -30,7 +30,7 @@ impl Apps {
     /// # Errors
     /// Reason why they are not known.
     pub async fn list(&self) -> Result<Value> {
-        let apps = self.ledger.list().await.map_err(of_api)?;
+        let apps = self.ledger.list().await.map_err(api_error)?;
         let apps: Vec<_> = apps.iter().map(|app| self.change_answer(app)).collect();
         Ok(json!({ "apps": apps }))
     }
@@ -40,7 +40,7 @@ impl Apps {
     /// # Errors
     /// There is no such app, or it is not known.
     pub async fn describe(&self, app: &str) -> Result<Value> {
-        let read = self.existing(app).await?;
+        let read = self.require_record(app).await?;
         let mut answer = self.change_answer(&read.app);
         let objects: Vec<_> = read
             .app
@@ -119,7 +119,7 @@ impl Apps {
         answer: &mut Value,
         values: Values,
     ) -> Result<()> {
-        let read = self.existing(app).await?.app;
+        let read = self.require_record(app).await?.app;
         let numbers = read.revisions.iter().map(|revision| revision.number);
         let numbers: Vec<_> = numbers.collect();
         let revisions = answer.get_mut("revisions").and_then(Value::as_array_mut);
@@ -129,17 +129,21 @@ impl Apps {
             if !is_compared(&numbers, number, only) {
                 continue;
             }
-            let kept = self.ledger.manifests(app, number).await.map_err(of_api)?;
-            let laid = kept.map(|mut manifests| {
+            let kept = self
+                .ledger
+                .manifests(app, number)
+                .await
+                .map_err(api_error)?;
+            let applied = kept.map(|mut manifests| {
                 read.overlay(number).apply(&mut manifests);
                 manifests
             });
-            if let (Some(before), Some(laid)) = (&before, &laid)
+            if let (Some(before), Some(applied)) = (&before, &applied)
                 && let Value::Object(fields) = shown
             {
-                fields.insert("changes".to_owned(), changed(before, laid, values));
+                fields.insert("changes".to_owned(), changed(before, applied, values));
             }
-            before = laid;
+            before = applied;
         }
         Ok(())
     }
@@ -253,7 +257,7 @@ impl Apps {
             "since": (outcome.since != Wall::default()).then(|| outcome.since.rfc3339()),
             "owner": app.owner.as_str(), "good": app.good, "runs": app.running, "paused": app.is_paused,
             "auto_rollback": !app.is_rolled_back_by_hand,
-            "usually_s": app.usual_s(),
+            "usually_s": app.median_s(),
             "source": self.source_of(app), "standing_by": standing_by,
             "drift": self.drift_of(app),
         })

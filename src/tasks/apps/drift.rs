@@ -21,7 +21,7 @@ use smol::{
 use super::{
     Apps,
     cluster::Drifted,
-    ledger::{Read, of_api},
+    ledger::{AppRecord, api_error},
     requester::Requester,
 };
 use crate::{
@@ -70,7 +70,7 @@ type Name = (String, String, String);
 /// State of the objects of apps, and the repairs that were made.
 #[derive(Debug)]
 pub(super) struct Drift {
-    stirred: (Sender<()>, Receiver<()>),
+    wakeups: (Sender<()>, Receiver<()>),
     watches: RefCell<LiteMap<(String, String), Watched>>,
     seen: RefCell<LiteMap<Name, ObjectFingerprint>>,
     /// Objects as they were when nothing was to be put back.
@@ -127,7 +127,7 @@ struct Repair {
 impl Default for Drift {
     fn default() -> Self {
         Self {
-            stirred: bounded(1),
+            wakeups: bounded(1),
             watches: RefCell::default(),
             seen: RefCell::default(),
             verified: RefCell::default(),
@@ -140,7 +140,7 @@ impl Drift {
     /// Wakes the comparison of the apps.
     pub(super) fn wake(&self) {
         // A word that waits already says the same.
-        self.stirred.0.try_send(()).ok();
+        self.wakeups.0.try_send(()).ok();
     }
 
     fn take(&self, (namespace, kind): (&str, &str), event: Event<Value>, listed: &mut Listed) {
@@ -218,7 +218,7 @@ impl Apps {
     pub async fn keep_as_deployed(self: Rc<Self>) {
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
         loop {
-            self.drift.stirred.1.recv().await.ok();
+            self.drift.wakeups.1.recv().await.ok();
             Timer::after(SETTLES).await;
             let kept = self.kept_apps();
             self.watch_kinds_of(&kept);
@@ -241,7 +241,7 @@ impl Apps {
 
     /// Apps whose drift is repaired now.
     fn kept_apps(&self) -> Vec<App> {
-        if !self.is_in_charge() {
+        if !self.is_leader() {
             return Vec::new();
         }
         let (active, locks) = (self.active_changes.borrow(), self.app_locks.borrow());
@@ -345,7 +345,7 @@ impl Apps {
             if !read.app.is_repaired() {
                 return Ok(());
             }
-            apps.mend(read).await
+            apps.repair(read).await
         })
         .await
     }
@@ -370,10 +370,10 @@ impl Apps {
         drift.is_some_and(|drift| drift.missing.iter().any(|missing| missing == object))
     }
 
-    async fn mend(&self, mut read: Read) -> Result<()> {
+    async fn repair(&self, mut read: AppRecord) -> Result<()> {
         let (name, running) = (read.app.name.clone(), read.app.running);
         let kept = self.ledger().manifests(&name, running).await;
-        let Some(mut manifests) = kept.map_err(of_api)? else {
+        let Some(mut manifests) = kept.map_err(api_error)? else {
             return Ok(());
         };
         read.app.overlay(running).apply(&mut manifests);
@@ -383,8 +383,8 @@ impl Apps {
         });
         let mut last = Ok(());
         for (manifest, object) in manifests.iter().zip(objects) {
-            let mended = self.mend_one(&mut read, manifest).await;
-            self.with_app(&name, |drift| match &mended {
+            let repaired = self.repair_one(&mut read, manifest).await;
+            self.with_app(&name, |drift| match &repaired {
                 Ok(()) => drop(drift.stuck.remove(&object)),
                 Err(error) => {
                     let known = drift.stuck.get(&object);
@@ -393,12 +393,12 @@ impl Apps {
                 }
             });
             // Those behind it do not wait for it.
-            last = last.and(mended);
+            last = last.and(repaired);
         }
         last
     }
 
-    async fn mend_one(&self, read: &mut Read, manifest: &Manifest) -> Result<()> {
+    async fn repair_one(&self, read: &mut AppRecord, manifest: &Manifest) -> Result<()> {
         let entry = InventoryEntry::of(manifest);
         if !self.is_changed(&read.app, &entry) {
             return Ok(());
@@ -412,13 +412,13 @@ impl Apps {
             });
         }
         match seen {
-            None => self.mend_missing(read, manifest).await?,
+            None => self.repair_missing(read, manifest).await?,
             Some(seen) if read.app.uid(&entry) != Some(&seen.uid) => {
                 // Somebody else's lies in its place.
                 self.drift.verified.borrow_mut().insert(key, seen);
             }
             Some(seen) => {
-                if self.mend_fields(read, manifest).await? {
+                if self.repair_fields(read, manifest).await? {
                     self.drift.verified.borrow_mut().insert(key, seen);
                 }
             }
@@ -428,7 +428,7 @@ impl Apps {
 
     /// Creates again what somebody deleted. What held data is only drift: an empty claim in its
     /// place would hide the loss, and so would a chart.
-    async fn mend_missing(&self, read: &mut Read, manifest: &Manifest) -> Result<()> {
+    async fn repair_missing(&self, read: &mut AppRecord, manifest: &Manifest) -> Result<()> {
         let entry = InventoryEntry::of(manifest);
         let object = manifest.in_words();
         if manifest.kind.is_kept() || manifest.kind.is_chart() {
@@ -446,7 +446,7 @@ impl Apps {
         }
         let what = format!("create {object} of app {} again", read.app.name);
         let write = async {
-            read.app.own(&entry, "");
+            read.app.record_uid(&entry, "");
             let nonce = random::hex::<16>()?;
             read.app.plan(std::slice::from_ref(manifest), [nonce]);
             self.ledger().write(read).await?;
@@ -454,8 +454,8 @@ impl Apps {
                 .cluster(Owner::Machine)
                 .write(&read.app, (manifest, &[]))
                 .await?;
-            read.app.own(&entry, &uid);
-            read.app.settle();
+            read.app.record_uid(&entry, &uid);
+            read.app.clear_nonces();
             self.ledger().write(read).await?;
             Ok(uid)
         };
@@ -471,7 +471,7 @@ impl Apps {
     }
 
     /// Puts back fields of ours that somebody changed. Returns whether nothing was to be put back.
-    async fn mend_fields(&self, read: &mut Read, manifest: &Manifest) -> Result<bool> {
+    async fn repair_fields(&self, read: &mut AppRecord, manifest: &Manifest) -> Result<bool> {
         if read.app.overlay(read.app.running).keeps(manifest) {
             return Ok(true);
         }
@@ -530,7 +530,7 @@ impl Apps {
     }
 
     /// Leaves fields and objects to those who take them back again and again.
-    async fn leave(&self, read: &mut Read, mut taken: Vec<Contested>) -> Result<()> {
+    async fn leave(&self, read: &mut AppRecord, mut taken: Vec<Contested>) -> Result<()> {
         for Contested { object, field, by } in &taken {
             let name = &read.app.name;
             match field.as_str() {

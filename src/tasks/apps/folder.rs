@@ -56,7 +56,7 @@ impl Apps {
         let mut seen = LiteMap::new();
         loop {
             Timer::after(POLL_INTERVAL).await;
-            if !self.is_in_charge() {
+            if !self.is_leader() {
                 // Another agent may deploy something else meanwhile.
                 seen.clear();
                 self.shared_state.clear(CONDITION);
@@ -108,7 +108,7 @@ impl Apps {
                     if accepted.is_some() {
                         log::info!("app {app}: {} is new", known.entry.place());
                     }
-                    self.works(&app);
+                    self.clear_failure(&app);
                     // Only now it may be known that it is paused.
                     known.is_done = !self.is_left_alone(&app);
                     RETRY_WAIT
@@ -116,7 +116,7 @@ impl Apps {
                 Err(refusal) => match refusal.retry() {
                     Retry::Soon => POLL_INTERVAL,
                     retry @ (Retry::Later | Retry::Never) => {
-                        self.fails(&app, refusal);
+                        self.record_failure(&app, refusal);
                         // A namespace or a right may come meanwhile.
                         match retry {
                             Retry::Never => RETRY_WAIT.max(self.sources.every),
@@ -167,7 +167,7 @@ impl Apps {
             let last = read.app.source.as_ref();
             let is_taken = last.is_some_and(|last| last.taken == digest);
             let is_left_alone = read.app.is_paused && reason == Trigger::ByTime;
-            if is_left_alone || (is_taken && !reason.is_again(&read.app)) {
+            if is_left_alone || (is_taken && !reason.retries(&read.app)) {
                 return Ok(None);
             }
         }
@@ -191,7 +191,7 @@ impl Apps {
         } else {
             Origin::Source(source)
         };
-        let taken = self.taken(&request, origin, requester).await;
+        let taken = self.deploy_from_source(&request, origin, requester).await;
         let refused =
             |error: Error| SourceError::refused(format!("{place} is not deployed"), error);
         taken.map(Some).map_err(refused)
@@ -207,12 +207,12 @@ impl Apps {
         drop(known);
         for app in missing {
             let error = nothing_to_pull(&app.name, app.source.as_ref());
-            self.fails(&app.name, SourceError::of_entry(Cause::Path, error));
+            self.record_failure(&app.name, SourceError::of_entry(Cause::Path, error));
         }
     }
 
     /// Refuses what the folder would undo: the app is still in it.
-    pub(super) async fn left_folder(&self, app: &App) -> Result<()> {
+    pub(super) async fn refuse_if_in_folder(&self, app: &App) -> Result<()> {
         if !is_from_folder(app) {
             return Ok(());
         }

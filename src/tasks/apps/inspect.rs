@@ -54,7 +54,7 @@ impl Apps {
         let (uids, seen) = self.seen(app).await?;
         let mut events = events_of(uids, &seen);
         if events.iter().any(quotes) {
-            let read = self.existing(app).await?;
+            let read = self.require_record(app).await?;
             let known = self.hidden_in_logs(&read.app).await;
             redact(&mut events, known.as_deref());
         }
@@ -64,7 +64,7 @@ impl Apps {
 
     /// The UIDs of an app, and what there is in its namespace.
     async fn seen(&self, app: &str) -> Result<(BTreeSet<String>, Observation)> {
-        let app = self.existing(app).await?.app;
+        let app = self.require_record(app).await?.app;
         let kinds = app.inventory.iter().filter_map(InventoryEntry::known_kind);
         let kinds: Vec<_> = kinds.collect();
         let seen = self
@@ -82,7 +82,7 @@ impl Apps {
     /// Reason why it could not be tried.
     pub async fn diff(&self, request: &ApplyRequest) -> Result<Value> {
         let (mut manifests, namespace, _) = self.read(request, None).await?;
-        let mut app = self.kept(&request.app, &namespace).await?.app;
+        let mut app = self.record_or_new(&request.app, &namespace).await?.app;
         let mut overlay = app.overlay(app.running);
         overlay.fit(&manifests);
         overlay.apply(&mut manifests);
@@ -318,7 +318,7 @@ mod tests {
         let mut app = App::default();
         assert_eq!(rerun(&app, &kept, &other[0]), None);
         app.plan(&kept, ["n1".to_owned()]);
-        app.own(&InventoryEntry::of(&kept[0]), "u");
+        app.record_uid(&InventoryEntry::of(&kept[0]), "u");
         assert_eq!(rerun(&app, &kept, &same[0]), Some(Vec::new()));
         let found = rerun(&app, &kept, &other[0]).unwrap();
         let shown = change(&app, &other[0], &found);

@@ -13,7 +13,7 @@ use smol::{Timer, future::FutureExt as _};
 use super::{
     Apps,
     change::{Plan, Start, Verb, is_ours},
-    ledger::Read,
+    ledger::AppRecord,
 };
 use crate::{
     core::{
@@ -70,7 +70,7 @@ impl Apps {
     }
 
     /// Returns whether this agent is the one that changes apps.
-    pub(super) fn is_in_charge(&self) -> bool {
+    pub(super) fn is_leader(&self) -> bool {
         self.is_ready.get() && self.may_write()
     }
 
@@ -80,7 +80,7 @@ impl Apps {
     }
 
     /// Refuses a request that another agent carries out.
-    pub(super) async fn in_charge(&self) -> Result<()> {
+    pub(super) async fn require_leadership(&self) -> Result<()> {
         let deadline = self.now().mono.after(READY_WITHIN);
         loop {
             let checked = self.lease_gate.check(self.now().mono);
@@ -264,7 +264,7 @@ impl Apps {
         if begun.as_ref() != Some(&last.id) {
             if self.has_ended_here(&last.id).await? {
                 // Whoever asked for it heard that it is over.
-                read.app.reach(&last.id, Stage::Over);
+                read.app.set_stage(&last.id, Stage::Over);
                 return self.note_last(&mut read).await;
             }
             if begun.is_none() {
@@ -290,7 +290,7 @@ impl Apps {
 
     /// Writes a record. What refuses it may let it pass later, and nobody else goes on with the
     /// change.
-    async fn note_last(&self, read: &mut Read) -> Result<()> {
+    async fn note_last(&self, read: &mut AppRecord) -> Result<()> {
         let written = self.ledger().write(read).await;
         written.map_err(|error| error.retry(Retry::Later))?;
         self.remember(&read.app);

@@ -33,13 +33,13 @@ pub struct Ledger {
 
 /// A record with the version that a write must know.
 #[derive(Clone, Debug, Default)]
-pub struct Read {
+pub struct AppRecord {
     /// The record.
     pub app: App,
     version: String,
 }
 
-impl Read {
+impl AppRecord {
     /// The record of an app that is new.
     pub fn new(app: &str, namespace: &str) -> Self {
         Self {
@@ -72,11 +72,11 @@ impl Ledger {
     }
 
     /// Reads a record; `None`: there is no such app.
-    pub async fn read(&self, app: &str) -> Result<Option<Read>, Error> {
+    pub async fn read(&self, app: &str) -> Result<Option<AppRecord>, Error> {
         let Some(stored) = self.get(&record_name(app)).await? else {
             return Ok(None);
         };
-        Ok(Some(Read {
+        Ok(Some(AppRecord {
             app: read_record(&stored).map_err(Error::BadRequest)?,
             version: stored.metadata.resource_version,
         }))
@@ -114,9 +114,9 @@ impl Ledger {
     ///
     /// # Errors
     /// Reason why it is not written.
-    pub async fn write(&self, read: &mut Read) -> error::Result<()> {
+    pub async fn write(&self, read: &mut AppRecord) -> error::Result<()> {
         self.lease_gate.check(clock::now().mono)?;
-        self.put(read).await.map_err(of_api)
+        self.put(read).await.map_err(api_error)
     }
 
     /// Writes a record for a change, which goes on where the record was written since it was read:
@@ -124,13 +124,13 @@ impl Ledger {
     ///
     /// # Errors
     /// Reason why it is not written: among others, another change took the place of this one.
-    pub async fn write_for(&self, change: &str, read: &mut Read) -> error::Result<()> {
+    pub async fn write_for(&self, change: &str, read: &mut AppRecord) -> error::Result<()> {
         self.lease_gate.check(clock::now().mono)?;
         match self.put(read).await {
             Err(error) if error.is_conflict() => {}
-            put => return put.map_err(of_api),
+            put => return put.map_err(api_error),
         }
-        let Some(written) = self.read(&read.app.name).await.map_err(of_api)? else {
+        let Some(written) = self.read(&read.app.name).await.map_err(api_error)? else {
             return Err(error::Error::new("the record of the app is gone"));
         };
         let last = written.app.change.as_ref();
@@ -140,11 +140,11 @@ impl Ledger {
             ));
         }
         read.version = written.version;
-        read.app.take_overlays(written.app);
+        read.app.take_owner_settings(written.app);
         self.write(read).await
     }
 
-    async fn put(&self, read: &mut Read) -> Result<(), Error> {
+    async fn put(&self, read: &mut AppRecord) -> Result<(), Error> {
         let secret = apps::record(&read.app, &self.namespace, &read.version);
         let stored: Stored = if read.version.is_empty() {
             self.client.create(&self.all(), &secret).await?
@@ -165,7 +165,7 @@ impl Ledger {
     pub async fn keep(&self, app: &str, number: u64, manifests: &[Manifest]) -> error::Result<()> {
         self.lease_gate.check(clock::now().mono)?;
         let secret = packed(app, number, &self.namespace, manifests);
-        let mut secret = secret.map_err(|why| of_api(Error::BadRequest(why)))?;
+        let mut secret = secret.map_err(|why| api_error(Error::BadRequest(why)))?;
         let kept = match self.client.create::<_, Stored>(&self.all(), &secret).await {
             Err(error) if error.is_conflict() => {
                 let name = revision_name(app, number);
@@ -179,14 +179,14 @@ impl Ledger {
             kept => kept,
         };
         fail_points::after("content of a revision");
-        kept.map(drop).map_err(of_api)
+        kept.map(drop).map_err(api_error)
     }
 
     /// The version of a Secret that is about to be written or deleted; `None`: it is gone. It is
     /// read before the Lease is looked at: an agent that is stopped right after that writes over
     /// nothing that another one wrote meanwhile.
     async fn version_of(&self, name: &str) -> error::Result<Option<Metadata>> {
-        let found = self.get(name).await.map_err(of_api)?;
+        let found = self.get(name).await.map_err(api_error)?;
         self.lease_gate.check(clock::now().mono)?;
         Ok(found.map(|stored| stored.metadata))
     }
@@ -226,7 +226,7 @@ impl Ledger {
         fail_points::after("deletion of a record or a revision");
         match deleted {
             Err(error) if error.is_not_found() => Ok(()),
-            deleted => deleted.map_err(of_api),
+            deleted => deleted.map_err(api_error),
         }
     }
 }
@@ -236,7 +236,7 @@ impl Ledger {
     clippy::needless_pass_by_value,
     reason = "it is what map_err hands over"
 )]
-pub(super) fn of_api(failure: Error) -> error::Error {
+pub(super) fn api_error(failure: Error) -> error::Error {
     let retry = match &failure {
         Error::Refused {
             status: 401 | 403, ..

@@ -68,7 +68,7 @@ use self::{
     active::{ActiveChange, AppLock},
     cluster::Cluster,
     drift::Drift,
-    ledger::{Ledger, Read, of_api},
+    ledger::{AppRecord, Ledger, api_error},
     pins::Pins,
     source::Sources,
 };
@@ -216,18 +216,18 @@ impl Apps {
         }
     }
 
-    async fn record(&self, app: &str) -> Result<Option<Read>> {
+    async fn record(&self, app: &str) -> Result<Option<AppRecord>> {
         if !is_name(app) {
             return Ok(None);
         }
-        let found = self.ledger.read(app).await.map_err(of_api)?;
+        let found = self.ledger.read(app).await.map_err(api_error)?;
         if let Some(read) = &found {
             self.remember(&read.app);
         }
         Ok(found)
     }
 
-    async fn existing(&self, app: &str) -> Result<Read> {
+    async fn require_record(&self, app: &str) -> Result<AppRecord> {
         self.record(app).await?.ok_or_else(|| self.unknown(app))
     }
 
@@ -248,12 +248,12 @@ impl Apps {
     fn forget(&self, app: &str) {
         self.known.borrow_mut().remove(app);
         self.forget_drift(app);
-        self.works(app);
+        self.clear_failure(app);
     }
 }
 
 /// Refuses what cannot be the name of an app.
-fn named(app: &str) -> Result<()> {
+fn check_name(app: &str) -> Result<()> {
     if is_name(app) {
         return Ok(());
     }
@@ -261,6 +261,6 @@ fn named(app: &str) -> Result<()> {
     Err(Error::new(what).fix("use up to 40 lowercase letters, digits and dashes"))
 }
 
-fn of_problem(problem: Problem) -> Error {
+fn problem_error(problem: Problem) -> Error {
     Error::new(problem.what).why(problem.why).fix(problem.fix)
 }

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use super::{
     Apps,
     change::Plan,
-    ledger::{Read, of_api},
-    named, of_problem,
+    check_name,
+    ledger::{AppRecord, api_error},
+    problem_error,
     requester::{Origin, Requester, Submission},
 };
 use crate::{
@@ -53,7 +54,7 @@ impl Apps {
     /// # Errors
     /// Reason why nothing was changed.
     pub async fn restart(self: Rc<Self>, app: &str, requester: &Requester) -> Result<Value> {
-        self.in_charge().await?;
+        self.require_leadership().await?;
         let now = self.now().wall;
         let restart = |overlay: &mut Overlay, manifests: &[Manifest]| {
             if !manifests.iter().any(Overlay::is_restarted) {
@@ -77,16 +78,16 @@ impl Apps {
         request: &ScaleRequest,
         requester: &Requester,
     ) -> Result<Value> {
-        self.in_charge().await?;
+        self.require_leadership().await?;
         if let Some(to) = request.to.filter(|to| *to > PODS_MAX) {
             return Err(Error::new("nothing was changed").why(format!(
                 "{to} Pods are asked for, and {PODS_MAX} are the most"
             )));
         }
-        let read = self.existing(app).await?;
+        let read = self.require_record(app).await?;
         requester.owns(&read)?;
         let kept = self.ledger().manifests(app, read.app.running).await;
-        let kept = kept.map_err(of_api)?.unwrap_or_default();
+        let kept = kept.map_err(api_error)?.unwrap_or_default();
         let workload = workload(app, &kept, &request.workload)?;
         let (kind, name) = workload.split_once('/').unwrap_or_default();
         let cluster = self.cluster(read.app.owner);
@@ -122,12 +123,12 @@ impl Apps {
         request: &Simple,
         requester: &Requester,
     ) -> Result<Value> {
-        self.in_charge().await?;
-        named(app)?;
+        self.require_leadership().await?;
+        check_name(app)?;
         let known = self.record(app).await?;
         if let Some(read) = &known {
             requester.owns(read)?;
-            Self::by_hand(read)?;
+            Self::refuse_if_sourced(read)?;
         }
         let namespace = match (&known, request.namespace.as_str()) {
             (Some(read), "") => read.app.namespace.clone(),
@@ -142,16 +143,20 @@ impl Apps {
             (None, wanted) => wanted.to_owned(),
         };
         self.allowed(&namespace)?;
-        let read = known.unwrap_or_else(|| Read::new(app, &namespace));
+        let read = known.unwrap_or_else(|| AppRecord::new(app, &namespace));
         let base = base(&read.app);
-        let kept = self.ledger().manifests(app, base).await.map_err(of_api)?;
+        let kept = self
+            .ledger()
+            .manifests(app, base)
+            .await
+            .map_err(api_error)?;
         let mut overlay = read.app.overlay(base);
         // What went back by digest stays so until another image is named.
         if request.image.is_some() || overlay.pinned.is_empty() {
             overlay.unpin();
         }
         let kept = kept.unwrap_or_default();
-        let manifests = deployed((app, &namespace), &kept, request).map_err(of_problem)?;
+        let manifests = deployed((app, &namespace), &kept, request).map_err(problem_error)?;
         overlay.reconfigure(&kept, &manifests, self.now().wall);
         overlay.fit_kept(&kept, &manifests);
         let submission = Submission {
@@ -168,14 +173,14 @@ impl Apps {
         change: impl FnOnce(&mut Overlay, &[Manifest]) -> Result<()>,
         requester: &Requester,
     ) -> Result<Value> {
-        let read = self.existing(app).await?;
+        let read = self.require_record(app).await?;
         requester.owns(&read)?;
         let running = read.app.running;
         let kept = self
             .ledger()
             .manifests(app, running)
             .await
-            .map_err(of_api)?;
+            .map_err(api_error)?;
         let Some(manifests) = kept else {
             return Err(Error::new(format!("nothing of {app} runs yet"))
                 .fix(format!("pipeops-agent apps why {app}")));
@@ -203,9 +208,9 @@ impl Apps {
         automation: Automation,
         requester: &Requester,
     ) -> Result<Value> {
-        self.in_charge().await?;
+        self.require_leadership().await?;
         self.wait_for_writes(app).await?;
-        let mut read = self.existing(app).await?;
+        let mut read = self.require_record(app).await?;
         requester.owns(&read)?;
         self.may_change(&read).await?;
         let (word, sentence) = match automation {

@@ -17,7 +17,7 @@ use smol::{
     future::FutureExt as _,
 };
 
-use super::{Apps, ledger::of_api};
+use super::{Apps, ledger::api_error};
 use crate::{
     core::{
         apps::{App, images_to_keep},
@@ -44,7 +44,7 @@ const REQUESTS_MAX: usize = 64;
 
 pub(super) struct Pins {
     pin: PinImages,
-    stirred: (Sender<()>, Receiver<()>),
+    wakeups: (Sender<()>, Receiver<()>),
     /// Digests of the images that are pinned on this node.
     pinned: RefCell<BTreeSet<String>>,
     /// True from the first set of images until an empty set was carried out: an agent without
@@ -56,7 +56,7 @@ impl Pins {
     pub(super) fn new(pin: PinImages) -> Self {
         Self {
             pin,
-            stirred: bounded(1),
+            wakeups: bounded(1),
             pinned: RefCell::default(),
             has_asked: Cell::default(),
         }
@@ -65,7 +65,7 @@ impl Pins {
     /// Wakes the comparison of the set.
     pub(super) fn wake(&self) {
         // A word that waits already says the same.
-        self.stirred.0.try_send(()).ok();
+        self.wakeups.0.try_send(()).ok();
     }
 
     /// Returns whether an image is pinned on this node.
@@ -112,15 +112,15 @@ impl Apps {
             let waited = async {
                 Timer::after(pause).await;
             };
-            let stirred = async {
-                self.pins.stirred.1.recv().await.ok();
+            let wakeups = async {
+                self.pins.wakeups.1.recv().await.ok();
             };
-            waited.or(stirred).await;
+            waited.or(wakeups).await;
         }
     }
 
     async fn pin_images(&self) -> Result<()> {
-        let apps = self.ledger().list().await.map_err(of_api)?;
+        let apps = self.ledger().list().await.map_err(api_error)?;
         let wanted = images_to_keep(&apps, PINS_MAX);
         if wanted.is_empty() && !self.pins.has_asked.get() {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Requesters of changes, and whose apps they may change.
 
-use super::ledger::Read;
+use super::ledger::AppRecord;
 use crate::{
     core::{
         apps::{App, Owner, Source},
@@ -57,7 +57,7 @@ pub(super) enum Trigger {
 impl Trigger {
     /// Returns whether what was taken last is tried again: a person asks, and it does not run,
     /// because it was bad or somebody went back.
-    pub(super) fn is_again(self, app: &App) -> bool {
+    pub(super) fn retries(self, app: &App) -> bool {
         let is_unsettled = app.revisions.last().is_none_or(|last| {
             last.number != app.running || last.outcome.verdict == RolloutVerdict::Bad.as_str()
         });
@@ -104,7 +104,7 @@ impl Requester {
     }
 
     /// Refuses the app of somebody else.
-    pub(super) fn owns(&self, read: &Read) -> Result<()> {
+    pub(super) fn owns(&self, read: &AppRecord) -> Result<()> {
         let app = &read.app.name;
         match (read.app.owner, self.owner) {
             (Owner::Machine, Owner::Machine) | (Owner::ControlPlane, Owner::ControlPlane) => Ok(()),

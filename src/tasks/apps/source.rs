@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use smol::{Timer, lock::Mutex};
 
 use super::{
-    Apps,
-    ledger::{Read, of_api},
-    named, of_problem,
+    Apps, check_name,
+    ledger::{AppRecord, api_error},
+    problem_error,
     requester::{Origin, Requester, Submission, Trigger},
 };
 use crate::{
@@ -188,7 +188,7 @@ impl Sources {
             match owner {
                 Owner::Machine => work(&git, &of),
                 Owner::ControlPlane => {
-                    let (of, file) = git.laid_down(of)?;
+                    let (of, file) = git.with_host_credentials(of)?;
                     work(&git, &of).map_err(|failure| failure.with_credentials_in(&file))
                 }
             }
@@ -220,8 +220,8 @@ impl Apps {
         request: &SourceRequest,
         requester: &Requester,
     ) -> Result<Value> {
-        self.in_charge().await?;
-        named(app)?;
+        self.require_leadership().await?;
+        check_name(app)?;
         if request.git.is_empty() {
             return self.unfollow(app, requester).await;
         }
@@ -231,11 +231,11 @@ impl Apps {
             path: request.path.clone(),
             credentials: request.credentials.clone(),
         };
-        let repository = repository.checked().map_err(of_problem)?;
+        let repository = repository.checked().map_err(problem_error)?;
         let known = self.record(app).await?;
         if let Some(read) = &known {
             requester.owns(read)?;
-            self.left_folder(&read.app).await?;
+            self.refuse_if_in_folder(&read.app).await?;
         }
         let of_app = known.map(|read| read.app.namespace);
         let namespace = match request.namespace.as_str() {
@@ -264,8 +264,10 @@ impl Apps {
             taken: content.commit,
         };
         let origin = Origin::Source(source);
-        let accepted = Rc::clone(&self).taken(&request, origin, requester).await?;
-        self.works(app);
+        let accepted = Rc::clone(&self)
+            .deploy_from_source(&request, origin, requester)
+            .await?;
+        self.clear_failure(app);
         Ok(accepted)
     }
 
@@ -281,8 +283,8 @@ impl Apps {
     /// What runs stays.
     async fn unfollow(&self, app: &str, requester: &Requester) -> Result<Value> {
         self.wait_for_writes(app).await?;
-        let mut read = self.existing(app).await?;
-        self.left_folder(&read.app).await?;
+        let mut read = self.require_record(app).await?;
+        self.refuse_if_in_folder(&read.app).await?;
         let write = async {
             read.app.source = None;
             read.app.owner = requester.owner;
@@ -291,8 +293,10 @@ impl Apps {
         let what = format!("forget the source of app {app}");
         self.audited((requester, &what), write).await?;
         self.remember(&read.app);
-        self.works(app);
-        Ok(json!({"app": app, "state": "unchanged", "revision": read.app.next().saturating_sub(1)}))
+        self.clear_failure(app);
+        Ok(
+            json!({"app": app, "state": "unchanged", "revision": read.app.next_number().saturating_sub(1)}),
+        )
     }
 
     /// Asks the source of an app at once. A version that failed is tried again.
@@ -305,7 +309,7 @@ impl Apps {
         request: &PullRequest,
         requester: &Requester,
     ) -> Result<Value> {
-        self.in_charge().await?;
+        self.require_leadership().await?;
         let known = self.record(app).await?.map(|read| {
             let owns = requester.owns(&read);
             owns.map(|()| read.app)
@@ -336,9 +340,9 @@ impl Apps {
         };
         match done {
             Ok(accepted) => {
-                self.works(app);
+                self.clear_failure(app);
                 let mut answer = accepted.unwrap_or_else(|| {
-                    let last = known.map_or(0, |app| app.next().saturating_sub(1));
+                    let last = known.map_or(0, |app| app.next_number().saturating_sub(1));
                     let sentence = format!("nothing is new: revision {last} stays");
                     json!({"app": app, "state": "unchanged", "revision": last, "sentence": sentence})
                 });
@@ -350,7 +354,7 @@ impl Apps {
             }
             Err(refusal) => {
                 let error = refusal.error.clone();
-                self.fails(app, refusal);
+                self.record_failure(app, refusal);
                 Err(error)
             }
         }
@@ -365,7 +369,7 @@ impl Apps {
         let mut is_first = true;
         loop {
             Timer::after(self.sources.pause(is_first)).await;
-            if !self.is_in_charge() {
+            if !self.is_leader() {
                 // The records are those of another agent meanwhile.
                 is_known = false;
                 continue;
@@ -408,13 +412,13 @@ impl Apps {
                 if accepted.is_some() {
                     log::info!("app {}: there is a new commit", app.name);
                 }
-                self.works(&app.name);
+                self.clear_failure(&app.name);
             }
             // It is only busy: the next time will do.
             Err(refusal) if refusal.error.retry == Retry::Soon => {
                 log::debug!("{}", refusal.error.sentence());
             }
-            Err(refusal) => self.fails(&app.name, refusal),
+            Err(refusal) => self.record_failure(&app.name, refusal),
         }
     }
 
@@ -432,7 +436,7 @@ impl Apps {
             error,
         })?;
         let tip = self.sources.tip(repository, app.owner).await?;
-        if tip.commit == taken && !reason.is_again(app) {
+        if tip.commit == taken && !reason.retries(app) {
             return Ok(None);
         }
         if let (Trigger::ByTime, Some(failed)) = (reason, self.refused_before(&app.name, &tip)) {
@@ -460,7 +464,7 @@ impl Apps {
         let by = format!("{by} at {commit:.COMMIT_CHARS$}");
         let requester = Requester::repository(&by, app.owner);
         let origin = Origin::Update(source, reason);
-        let taken = self.taken(&request, origin, &requester).await;
+        let taken = self.deploy_from_source(&request, origin, &requester).await;
         let what = format!("commit {commit:.COMMIT_CHARS$} is not deployed");
         let refused = |error: Error| SourceError::refused(what, error).with_commit(&commit);
         taken.map(Some).map_err(refused)
@@ -481,7 +485,7 @@ impl Apps {
             still_follows(&read.app, source, Trigger::ByTime)?;
             let (manifests, _, _) = Box::pin(self.read(request, None)).await?;
             let kept = self.ledger().manifests(app, last.number).await;
-            if kept.map_err(of_api)?.as_deref() != Some(manifests.as_slice()) {
+            if kept.map_err(api_error)?.as_deref() != Some(manifests.as_slice()) {
                 return Ok(false);
             }
             if read.app.under_way().is_none() {
@@ -496,7 +500,7 @@ impl Apps {
     }
 
     /// Deploys what came from a source.
-    pub(super) async fn taken(
+    pub(super) async fn deploy_from_source(
         self: Rc<Self>,
         request: &ApplyRequest,
         origin: Origin,
@@ -517,7 +521,7 @@ impl Apps {
         })
     }
 
-    pub(super) fn works(&self, app: &str) {
+    pub(super) fn clear_failure(&self, app: &str) {
         let ended = self.sources.failed.borrow_mut().remove(app);
         if ended.is_some() {
             self.report_sources();
@@ -530,8 +534,8 @@ impl Apps {
         self.report_sources();
     }
 
-    pub(super) fn fails(&self, app: &str, refusal: SourceError) {
-        if !self.is_in_charge() {
+    pub(super) fn record_failure(&self, app: &str, refusal: SourceError) {
+        if !self.is_leader() {
             return;
         }
         let since = {
@@ -606,7 +610,7 @@ impl Apps {
     }
 
     /// Refuses by hand what a source would undo.
-    pub(super) fn by_hand(read: &Read) -> Result<()> {
+    pub(super) fn refuse_if_sourced(read: &AppRecord) -> Result<()> {
         let Some(source) = &read.app.source else {
             return Ok(());
         };

@@ -10,7 +10,7 @@ use super::{
     Apps,
     cluster::{CallError, Cluster},
     custom::{possible, resources},
-    of_problem,
+    problem_error,
     requester::Requester,
 };
 use crate::{
@@ -43,16 +43,16 @@ impl Apps {
         if requester.is_some_and(|requester| requester.owner != Owner::Machine) {
             return Ok(Vec::new());
         }
-        let staged = staged(objects).map_err(of_problem)?;
+        let staged = staged(objects).map_err(problem_error)?;
         let Some(requester) = requester.filter(|_| !staged.is_empty()) else {
             return Ok(Vec::new());
         };
-        let namespace = common_namespace(objects, namespace).map_err(of_problem)?;
+        let namespace = common_namespace(objects, namespace).map_err(problem_error)?;
         self.allowed(&namespace)?;
         let cluster = self.cluster(Owner::Machine);
         let (mut entries, mut missing) = (Vec::new(), Vec::new());
         for one in &staged {
-            one.may_come(&namespace, objects).map_err(of_problem)?;
+            one.may_come(&namespace, objects).map_err(problem_error)?;
             match cluster.staged(one).await? {
                 Some(uid) => entries.push(one.entry(&uid)),
                 None => missing.push(one),
@@ -79,7 +79,7 @@ impl Apps {
         }
         let rest = self.remainder(objects, &namespace)?;
         if !missing.iter().any(|one| one.is_namespace()) {
-            let known = self.kept(app, &namespace).await?.app;
+            let known = self.record_or_new(app, &namespace).await?.app;
             cluster.dry_run(&known, &rest).await?;
         }
         for one in &missing {
@@ -110,7 +110,7 @@ impl Apps {
             }
         }
         let all = judged(objects.to_vec(), Some(namespace), &customs);
-        let mut all = all.map_err(of_problem)?;
+        let mut all = all.map_err(problem_error)?;
         all.retain(|manifest| !manifest.kind.is_custom());
         Ok(all)
     }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
-use super::{Apps, cluster::Cluster, ledger::of_api, requester::Requester, verdict::kinds};
+use super::{Apps, cluster::Cluster, ledger::api_error, requester::Requester, verdict::kinds};
 use crate::{
     core::{
         apps::{
@@ -72,7 +72,7 @@ impl Judged {
 struct Version {
     /// As it was deployed, without overlay.
     manifests: Vec<Manifest>,
-    laid: Vec<Manifest>,
+    applied: Vec<Manifest>,
     /// Other revisions with their times.
     others: Vec<([Wall; 2], Vec<Manifest>)>,
     /// Times of the revision that runs.
@@ -86,7 +86,7 @@ impl Apps {
     /// # Errors
     /// There is no such app, nothing of it runs, or the cluster or the usage cannot be seen.
     pub async fn suggestion(&self, app: &str, samples: &Handle) -> Result<Value> {
-        let read = self.existing(app).await?;
+        let read = self.require_record(app).await?;
         let judged = self.judge_sizes(&read.app, samples).await?;
         Ok(Value::Object(answer(&read.app, &judged)))
     }
@@ -102,8 +102,8 @@ impl Apps {
         samples: &Handle,
         requester: &Requester,
     ) -> Result<Value> {
-        self.in_charge().await?;
-        let read = self.existing(app).await?;
+        self.require_leadership().await?;
+        let read = self.require_record(app).await?;
         requester.owns(&read)?;
         let judged = self.judge_sizes(&read.app, samples).await?;
         let mut answer = answer(&read.app, &judged);
@@ -140,8 +140,8 @@ impl Apps {
         let cluster = self.cluster(app.owner);
         let version = self.version(app, &cluster).await?;
         let mut judged = Vec::new();
-        for (manifest, laid) in version.manifests.iter().zip(&version.laid) {
-            let all = containers(manifest).zip(containers(laid));
+        for (manifest, applied) in version.manifests.iter().zip(&version.applied) {
+            let all = containers(manifest).zip(containers(applied));
             let rest = CONTAINERS_MAX.saturating_sub(judged.len());
             let all: Vec<_> = all.take(rest).collect();
             if all.is_empty() {
@@ -149,7 +149,7 @@ impl Apps {
             }
             let uid = app.uid(&InventoryEntry::of(manifest)).unwrap_or_default();
             let pods = owned("Pod", uid, &version.seen);
-            let usage = self.usage(&version, (laid, uid), &pods, samples).await?;
+            let usage = self.usage(&version, (applied, uid), &pods, samples).await?;
             let autoscaler = match &*manifest.kind.name {
                 "Deployment" | "StatefulSet" => {
                     let target = (&*manifest.kind.name, &*manifest.name);
@@ -188,17 +188,17 @@ impl Apps {
         for revision in &app.revisions {
             let times = [revision.at, revision.outcome.since];
             let kept = self.ledger().manifests(&app.name, revision.number).await;
-            let manifests = kept.map_err(of_api)?;
-            let mut laid = manifests.clone().unwrap_or_default();
-            revision.overlay.apply(&mut laid);
+            let manifests = kept.map_err(api_error)?;
+            let mut applied = manifests.clone().unwrap_or_default();
+            revision.overlay.apply(&mut applied);
             match manifests {
                 Some(manifests) if revision.number == app.running => {
-                    running = Some((times, manifests, laid));
+                    running = Some((times, manifests, applied));
                 }
-                Some(_) | None => others.push((times, laid)),
+                Some(_) | None => others.push((times, applied)),
             }
         }
-        let Some((times, manifests, laid)) = running else {
+        let Some((times, manifests, applied)) = running else {
             return Err(Error::new(format!("nothing of {} runs yet", app.name))
                 .fix(format!("pipeops-agent apps why {}", app.name)));
         };
@@ -209,7 +209,7 @@ impl Apps {
         let seen = cluster.observe(&app.namespace, &kinds(&workloads)).await?;
         Ok(Version {
             manifests,
-            laid,
+            applied,
             others,
             times,
             seen,
@@ -221,20 +221,20 @@ impl Apps {
     async fn usage(
         &self,
         version: &Version,
-        (laid, uid): (&Manifest, &str),
+        (applied, uid): (&Manifest, &str),
         pods: &[&Object],
         samples: &Handle,
     ) -> Result<std::result::Result<[Vec<Line>; 2], String>> {
         let count = pods.iter().map(|pod| running_at_once(pod.value())).max();
-        let count = count.unwrap_or_else(|| containers(laid).count());
+        let count = count.unwrap_or_else(|| containers(applied).count());
         if count > 1 {
             return Ok(Err(format!(
                 "its Pods run {count} containers, and usage is stored for whole Pods"
             )));
         }
         let same = |manifests: &[Manifest]| {
-            let is_it = |one: &&Manifest| workload(one) == workload(laid);
-            manifests.iter().find(is_it).map(spec) == Some(spec(laid))
+            let is_it = |one: &&Manifest| workload(one) == workload(applied);
+            manifests.iter().find(is_it).map(spec) == Some(spec(applied))
         };
         let others = version.others.iter();
         let mut revisions: Vec<_> = others.map(|(times, of)| (*times, same(of))).collect();
@@ -248,11 +248,11 @@ impl Apps {
         let sets = owned("ReplicaSet", uid, &version.seen);
         let sets: Vec<_> = sets.iter().map(|set| set.name()).collect();
         let usage = async {
-            let names = names(samples, laid, &sets).await?;
+            let names = names(samples, applied, &sets).await?;
             let mut all = [Vec::new(), Vec::new()];
             for (metric, lines) in [CPU, MEMORY].iter().zip(&mut all) {
                 for names in names.chunks(SERIES_MAX) {
-                    let key = |name: &String| series(metric, &laid.namespace, name);
+                    let key = |name: &String| series(metric, &applied.namespace, name);
                     let query = Query {
                         select: Select::Keys(names.iter().map(key).collect()),
                         from: since,
@@ -352,10 +352,10 @@ fn series(metric: &str, namespace: &str, pod: &str) -> String {
 /// Names of the Pods of a workload whose usage is stored.
 async fn names(
     samples: &Handle,
-    laid: &Manifest,
+    applied: &Manifest,
     sets: &[&str],
 ) -> std::result::Result<Vec<String>, Failure> {
-    let whole = series(MEMORY, &laid.namespace, &format!("{}-", laid.name));
+    let whole = series(MEMORY, &applied.namespace, &format!("{}-", applied.name));
     let mut search = Search {
         contains: whole.trim_end_matches("\"}").to_owned(),
         limit: PAGE,
@@ -368,7 +368,7 @@ async fn names(
         for Listed { has_ended, key } in page.series {
             let pod = Key::parse(&key).ok();
             let pod = pod.as_ref().and_then(|key| key.label("pod"));
-            let of = (&*laid.kind.name, &*laid.name);
+            let of = (&*applied.kind.name, &*applied.name);
             if let Some(pod) = pod.filter(|pod| is_pod_of(of, sets, pod)) {
                 if has_ended { &mut ended } else { &mut live }.push(pod.to_owned());
             }

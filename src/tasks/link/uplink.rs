@@ -546,12 +546,12 @@ impl Uplink {
                 }
                 Input::Heard
             }
-            Inbound::EdgeAck(said) => {
-                self.parts.delivery.acknowledged(said);
+            Inbound::EdgeAck(ack) => {
+                self.parts.delivery.acknowledged(ack);
                 Input::Heard
             }
-            Inbound::EdgeCommand(said) => {
-                if self.parts.edge_commands.take(said) {
+            Inbound::EdgeCommand(command) => {
+                if self.parts.edge_commands.take(command) {
                     Input::Heard
                 } else {
                     Input::Unknown {

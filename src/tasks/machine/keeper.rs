@@ -102,14 +102,14 @@ impl<'a> Keeper<'a> {
         line.push(b'\n');
         // One that is not served is told so before it has said anything: its answer is there to be
         // read all the same.
-        let said = stream.write_all(&line).await;
+        let sent = stream.write_all(&line).await;
         let mut answer = Vec::new();
         let limit = u64::try_from(LINE_BYTES_MAX)
             .unwrap_or(u64::MAX)
             .saturating_add(1);
         let read = stream.take(limit).read_to_end(&mut answer).await;
         if answer.is_empty() {
-            said?;
+            sent?;
             read?;
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -99,9 +99,9 @@ impl Events {
     }
 
     /// Takes back the events of [`Events::take_changed`] that could not be stored.
-    pub fn again(&self) {
+    pub fn mark_unpublished(&self) {
         self.gathered(|tally| {
-            tally.again();
+            tally.mark_unpublished();
             Vec::new()
         });
     }

@@ -44,7 +44,7 @@ impl Publisher {
         let _one = self.one_at_a_time.lock().await;
         let changed = self.events.take_changed();
         if !self.note(changed).await {
-            self.events.again();
+            self.events.mark_unpublished();
         }
     }
 

@@ -154,7 +154,7 @@ pub fn digests(manifests: &[Manifest], seen: &Observation) -> LiteMap<String, St
 /// to.
 pub fn images_to_keep(apps: &[App], max: usize) -> Vec<ImageDigest> {
     let mut found = Vec::new();
-    let ranks: [fn(&App) -> u64; 3] = [|app| app.running, |app| app.good, App::before_running];
+    let ranks: [fn(&App) -> u64; 3] = [|app| app.running, |app| app.good, App::rollback_target];
     let ranked = ranks
         .iter()
         .flat_map(|rank| apps.iter().map(|app| app.revision(rank(app))));

@@ -80,7 +80,7 @@ impl<'a> Judging<'a> {
         };
         let scope = scope_within(&judged, app.patience(DEADLINE));
         let mut rollout = Rollout::new(scope.clone(), now);
-        rollout.mark_done(version.jobs(|job| app.has_succeeded(job, version.number)));
+        rollout.mark_done(version.jobs(|job| app.has_job_succeeded(job, version.number)));
         Self {
             version,
             part,
@@ -201,7 +201,8 @@ impl Work {
         let mut read = self.record().await?;
         for job in &version.manifests {
             if done.contains(&key(job)) {
-                read.app.succeed(&InventoryEntry::of(job), version.number);
+                read.app
+                    .record_job_success(&InventoryEntry::of(job), version.number);
             }
         }
         self.keep(&mut read).await?;

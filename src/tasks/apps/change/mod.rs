@@ -20,7 +20,7 @@ use super::{
     Apps,
     cluster::Cluster,
     fail_points,
-    ledger::{Read, of_api},
+    ledger::{AppRecord, api_error},
     slots::Direction,
     verdict::{concluded, refusal},
 };
@@ -179,7 +179,7 @@ impl Work {
         let mut read = self.record().await?;
         let is_open = |last: &LastChange| last.id == self.lock.id();
         if read.app.under_way().is_some_and(is_open) {
-            read.app.reach(self.lock.id(), Stage::Over);
+            read.app.set_stage(self.lock.id(), Stage::Over);
             self.keep(&mut read).await?;
         }
         Ok(())
@@ -249,7 +249,7 @@ impl Work {
             ));
         }
         let app = self.record().await?.app;
-        if let Some(reason) = app.stays_bad() {
+        if let Some(reason) = app.no_rollback_reason() {
             return Ok((
                 Outcome::Failed,
                 format!(
@@ -328,7 +328,7 @@ impl Work {
         let mut stage = Stage::Back;
         let mut inputs = Vec::new();
         if good_with.is_some() {
-            read.app.prove(number);
+            read.app.mark_good(number);
             stage = Stage::Prune;
         } else {
             inputs = self.apps.inputs(&self.plan.app).unwrap_or_default();
@@ -344,11 +344,11 @@ impl Work {
             revision.took_s = proof.took_s;
             revision.overlay.keep_digests(proof.digests);
         }
-        read.app.reach(self.lock.id(), stage);
+        read.app.set_stage(self.lock.id(), stage);
         self.keep(&mut read).await
     }
 
-    async fn record(&self) -> Result<Read> {
+    async fn record(&self) -> Result<AppRecord> {
         let read = self.known_record().await?;
         read.ok_or_else(|| {
             Error::new(format!("the record of the app {} is gone", self.plan.app))
@@ -357,13 +357,13 @@ impl Work {
     }
 
     /// The record of the app; `None`: it is gone.
-    async fn known_record(&self) -> Result<Option<Read>> {
+    async fn known_record(&self) -> Result<Option<AppRecord>> {
         let (ledger, app) = (self.apps.ledger(), &self.plan.app);
-        self.with_retries(async || ledger.read(app).await.map_err(of_api))
+        self.with_retries(async || ledger.read(app).await.map_err(api_error))
             .await
     }
 
-    async fn keep(&self, read: &mut Read) -> Result<()> {
+    async fn keep(&self, read: &mut AppRecord) -> Result<()> {
         let ledger = self.apps.ledger();
         self.with_retries(async || ledger.write_for(self.lock.id(), read).await)
             .await?;

@@ -128,7 +128,7 @@ impl Work {
             self.with_retries(async || ledger.drop_revision(app, number).await)
                 .await?;
         }
-        read.app.reach(self.lock.id(), Stage::Over);
+        read.app.set_stage(self.lock.id(), Stage::Over);
         self.keep(&mut read).await
     }
 }

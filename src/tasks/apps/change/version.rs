@@ -1,7 +1,7 @@
 //! Version: the manifests of a revision, with what of them is written.
 
 use super::{
-    super::{cluster::key, ledger::of_api, slots::Direction, verdict::kinds},
+    super::{cluster::key, ledger::api_error, slots::Direction, verdict::kinds},
     Work,
 };
 use crate::{
@@ -159,7 +159,7 @@ impl Work {
     /// Manifests of a revision; `None`: they are not kept.
     async fn manifests(&self, number: u64) -> Result<Option<Vec<Manifest>>> {
         let (ledger, app) = (self.apps.ledger(), &self.plan.app);
-        self.with_retries(async || ledger.manifests(app, number).await.map_err(of_api))
+        self.with_retries(async || ledger.manifests(app, number).await.map_err(api_error))
             .await
     }
 
@@ -268,7 +268,7 @@ fn may_stay(manifest: &Manifest, is_same: bool, owner: Owner) -> bool {
 /// TTL.
 fn open_jobs<'a>(app: &App, number: u64, manifests: &'a [Manifest]) -> Vec<&'a Manifest> {
     let is_open = |manifest: &&Manifest| {
-        manifest.kind.name == "Job" && !app.has_succeeded(&InventoryEntry::of(manifest), number)
+        manifest.kind.name == "Job" && !app.has_job_succeeded(&InventoryEntry::of(manifest), number)
     };
     manifests.iter().filter(is_open).collect()
 }
@@ -284,9 +284,9 @@ mod tests {
         let job = InventoryEntry::of(&all[1]);
         let mut app = App::default();
         app.plan(&all, std::iter::repeat(String::new()));
-        app.run(&job, 1);
+        app.record_job_run(&job, 1);
         assert_eq!(open_jobs(&app, 1, &all), [&all[1]]);
-        app.succeed(&job, 1);
+        app.record_job_success(&job, 1);
         assert_eq!(open_jobs(&app, 1, &all), Vec::<&Manifest>::new());
         // The next version has the same one.
         let next = version(all.clone(), all.clone(), false);
@@ -329,7 +329,7 @@ mod tests {
             version(plain(), Vec::new(), false),
         );
         let mut app = App::default();
-        app.prove(1);
+        app.mark_good(1);
         assert_eq!(third.stays_before(&first, &app), None);
         app.unproven_job = "Job shop/once".to_owned();
         assert_eq!(
@@ -337,7 +337,7 @@ mod tests {
             Some("Job shop/once may have changed data")
         );
         // A person went back, and it works.
-        app.prove(1);
+        app.mark_good(1);
         assert_eq!(third.stays_before(&first, &app), None);
     }
 

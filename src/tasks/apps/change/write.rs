@@ -5,7 +5,7 @@ use std::time::Duration;
 use smol::Timer;
 
 use super::{
-    super::{cluster::Cluster, ledger::Read},
+    super::{cluster::Cluster, ledger::AppRecord},
     Work,
     judge::Part,
     retry::{RETRY_FIRST, RETRY_LONGEST},
@@ -83,7 +83,8 @@ impl Work {
         read.app
             .plan(&version.manifests, nonces.collect::<Result<Vec<_>>>()?);
         for job in version.succeeded() {
-            read.app.succeed(&InventoryEntry::of(job), number);
+            read.app
+                .record_job_success(&InventoryEntry::of(job), number);
         }
         read.app.running = number;
         if let Some(revision) = read.app.revision_mut(number) {
@@ -122,9 +123,9 @@ impl Work {
             .cloned()
             .collect();
         read.app.forget(&unwritten);
-        read.app.settle();
+        read.app.clear_nonces();
         if written.is_ok() && part == Part::Whole && number == self.plan.revision {
-            read.app.reach(self.lock.id(), Stage::Judge);
+            read.app.set_stage(self.lock.id(), Stage::Judge);
         }
         self.keep(&mut read).await?;
         written
@@ -144,7 +145,7 @@ impl Work {
         }
         match cluster.uid(app, &entry).await {
             Ok(uid) => {
-                app.own(&entry, &uid.unwrap_or_default());
+                app.record_uid(&entry, &uid.unwrap_or_default());
                 None
             }
             Err(error) => {
@@ -157,12 +158,12 @@ impl Work {
     async fn write_one(
         &self,
         cluster: &Cluster<'_>,
-        read: &mut Read,
+        read: &mut AppRecord,
         (manifest, all): (&Manifest, &[Manifest]),
     ) -> Result<()> {
         let entry = InventoryEntry::of(manifest);
         let is_job = manifest.kind.name == "Job";
-        if is_job && read.app.has_run(&entry, self.plan.revision) {
+        if is_job && read.app.has_job_run(&entry, self.plan.revision) {
             // A later object could not be written, and all of them are written again.
             return Ok(());
         }
@@ -184,16 +185,21 @@ impl Work {
                 written => break written?,
             }
         };
-        read.app.own(&entry, &uid);
+        read.app.record_uid(&entry, &uid);
         if is_job {
-            read.app.run(&entry, self.plan.revision);
+            read.app.record_job_run(&entry, self.plan.revision);
         }
         Ok(())
     }
 
     /// Waits before a write is repeated. Another change may take the place of this one meanwhile:
     /// what was written is kept.
-    async fn pauses(&self, read: &mut Read, error: &Error, backoff: &mut Backoff) -> Result<()> {
+    async fn pauses(
+        &self,
+        read: &mut AppRecord,
+        error: &Error,
+        backoff: &mut Backoff,
+    ) -> Result<()> {
         self.keep(read).await?;
         self.apps.set_stoppable(&self.plan.app, true);
         self.waits(error, backoff).await;
@@ -224,7 +230,7 @@ impl Work {
             }
             Timer::after(POLL_INTERVAL).await;
         }
-        app.own(entry, "");
+        app.record_uid(entry, "");
         Ok(())
     }
 }
