@@ -14,9 +14,8 @@ pub(super) struct Command {
     pub(super) about: &'static str,
     /// Its options; commands below it accept them, too.
     pub(super) options: &'static [Opt],
-    /// Its positional arguments.
     pub(super) arguments: &'static [Argument],
-    /// Its subcommands.
+    /// Subcommands.
     pub(super) below: &'static [&'static Self],
     /// Further notes: sentences, one a line.
     pub(super) notes: &'static str,

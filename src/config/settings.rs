@@ -118,7 +118,6 @@ impl ServiceEnvironment {
 /// A control plane to link to.
 #[derive(Clone, Debug)]
 pub struct ControlPlane {
-    /// Its address.
     pub api_url: Url,
     /// Source of the token.
     pub token: TokenSource,
@@ -382,7 +381,6 @@ pub enum Roots {
 pub struct CertificateFiles {
     /// The certificate, with those between it and its authority.
     pub cert_file: PathBuf,
-    /// Its private key.
     pub key_file: PathBuf,
 }
 

@@ -233,7 +233,7 @@ pub struct ChangeLock {
 /// Another change is under way.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Occupied {
-    /// Its id.
+    /// Id of that change.
     pub by: String,
 }
 

@@ -12,11 +12,10 @@ use crate::core::authorization::Role;
 /// The process that connected, as it was at that moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Peer {
-    /// Its effective user.
+    /// Effective user.
     pub uid: u32,
-    /// Its effective group.
+    /// Effective group.
     pub gid: u32,
-    /// Its id.
     pub pid: i32,
 }
 

@@ -129,7 +129,6 @@ impl Reply {
         self
     }
 
-    /// Its status code.
     #[cfg(feature = "internals")]
     pub const fn code(&self) -> StatusCode {
         self.code

@@ -214,8 +214,7 @@ impl Updater {
     }
 }
 
-/// Looks at the files and makes everything anew where one has changed; `None` where none has.
-/// Blocking.
+/// Rereads the files and rebuilds the access if one has changed; `None` where none has. Blocking.
 fn look(
     source: &Source,
     proxies: &Proxies,

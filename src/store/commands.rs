@@ -23,7 +23,7 @@ pub enum CommandHistory {
     Never,
     /// It was accepted before.
     Before,
-    /// It was issued so long ago that it may have been forgotten.
+    /// Issued before the oldest command that is still known.
     Forgotten,
 }
 

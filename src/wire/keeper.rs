@@ -164,7 +164,7 @@ pub enum Act {
         path: String,
         /// The whole new content.
         content: String,
-        /// Its permissions.
+        /// Permissions, as in chmod.
         mode: u32,
         /// Previous content; `None`: there was none.
         before: Option<Before>,
@@ -193,7 +193,7 @@ pub enum Act {
         path: String,
         /// SHA-256 of it, in hexadecimal.
         sha256: String,
-        /// Its permissions.
+        /// Permissions, as in chmod.
         mode: u32,
         /// Previous file; `None`: there was none.
         before: Option<Earlier>,
@@ -204,7 +204,6 @@ pub enum Act {
     Made { path: String },
     /// The node of k3s is waited for.
     Ready {
-        /// Its name.
         node: String,
         /// Version that it must have; `None`: whichever.
         version: Option<String>,
@@ -227,13 +226,9 @@ pub enum Act {
         copy: String,
     },
     /// A node takes no new Pods.
-    Cordon {
-        /// Its name.
-        node: String,
-    },
+    Cordon { node: String },
     /// The Pods of a node are evicted. There is no way back for a Pod.
     Drain {
-        /// Its name.
         node: String,
         /// Seconds that it may take.
         within_s: u64,
@@ -255,7 +250,7 @@ pub struct Earlier {
     pub copy: String,
     /// SHA-256 of it, in hexadecimal.
     pub sha256: String,
-    /// Its permissions.
+    /// Permissions, as in chmod.
     pub mode: u32,
 }
 
@@ -266,7 +261,7 @@ pub struct Before {
     pub copy: String,
     /// SHA-256 of its content, in hexadecimal.
     pub sha256: String,
-    /// Its permissions.
+    /// Permissions, as in chmod.
     pub mode: u32,
     /// Its group; `None` in records of earlier versions.
     #[serde(default)]
@@ -525,9 +520,8 @@ pub struct Update {
 pub struct ServiceFile {
     /// Path on the machine.
     pub path: String,
-    /// Its permissions.
+    /// Permissions, as in chmod.
     pub mode: u32,
-    /// Its content.
     pub text: String,
 }
 

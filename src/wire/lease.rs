@@ -23,7 +23,7 @@ pub const NAME: &str = "pipeops-agent";
 const HOLDER: &str = "pipeops.io/link-holder";
 /// Those that stand by.
 const STANDBY: &str = "pipeops.io/link-standby";
-/// Names of agents and hosts are at most so long.
+/// Maximum characters of the name of an agent or host.
 const NAME_CHARS_MAX: usize = 100;
 
 /// The object, as far as it is read.

@@ -140,7 +140,6 @@ pub enum Upstream {
 /// Source of an app.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Source {
-    /// Its place.
     pub upstream: Upstream,
     /// Commit, or digest of the manifests, that was deployed last, whatever came of it.
     pub taken: String,

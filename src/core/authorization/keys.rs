@@ -256,7 +256,7 @@ impl Credentials {
     }
 }
 
-/// A moment as it is kept: by the wall clock, since the other one begins anew with each boot.
+/// A moment as it is kept: by the wall clock, since the other one restarts with each boot.
 pub fn kept(until: Mono, now: Now) -> Wall {
     let left = until.since(now.mono).as_millis();
     let left = i64::try_from(left).unwrap_or(i64::MAX);

@@ -107,7 +107,7 @@ pub enum Loader {
     Grub,
     /// U-Boot or syslinux by `extlinux.conf`.
     Extlinux,
-    /// Alpine's extlinux, which is written anew by a program.
+    /// Alpine's extlinux, which is rewritten by a program.
     AlpineExtlinux,
     /// Armbian's U-Boot script.
     Armbian,

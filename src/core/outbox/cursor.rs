@@ -26,12 +26,12 @@ impl Range {
         Some(Self { from, to })
     }
 
-    /// Its first record.
+    /// Number of the first record.
     pub const fn from(self) -> u64 {
         self.from
     }
 
-    /// Its last record.
+    /// Number of the last record.
     pub const fn to(self) -> u64 {
         self.to
     }

@@ -61,7 +61,7 @@ pub struct Address {
 /// A file to download.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Its address.
+    /// Address to download from.
     pub from: Address,
     /// Private file that gets it. What an earlier attempt left there is used.
     pub to: PathBuf,

@@ -88,7 +88,7 @@ pub(super) fn next(
         .map(Cut::Minutes))
 }
 
-/// As many of these chunks as take so many bytes: no more goes than has to.
+/// Oldest chunks that together take at least this many bytes: no more goes than has to.
 fn enough(
     connection: &Connection,
     mut chunks: Vec<Chunk>,

@@ -230,7 +230,7 @@ impl Cluster<'_> {
     }
 
     /// Has the API server try everything without keeping it. No object is bound to its UID: one
-    /// that is made anew meanwhile is no mistake of the manifest, and each write looks at it again.
+    /// that is recreated meanwhile is no mistake of the manifest, and each write looks at it again.
     pub async fn dry_run(&self, app: &App, manifests: &[Manifest]) -> Result<(), Error> {
         for manifest in manifests {
             self.account.may_have(&manifest.kind)?;

@@ -54,8 +54,8 @@ const RETRY_LONGEST: Duration = Duration::from_secs(60);
 const TAKEN_BACK_MAX: u32 = 3;
 /// Time after which what was put back counts as settled.
 const FORGET: Duration = Duration::from_secs(600);
-/// Number of tries after which an object that cannot be put back is told, where the next one may
-/// do: the API server may only be busy.
+/// Number of tries after which an object that cannot be put back is reported although another try
+/// may succeed: the API server may only be busy.
 const REPORT_AFTER: u32 = 3;
 /// Field of what is gone as a whole.
 const DELETED: &str = "";

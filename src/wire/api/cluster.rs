@@ -56,7 +56,7 @@ pub struct NodeReport {
 pub struct NodeCondition {
     /// Kubernetes' word for it: `DiskPressure`.
     pub kind: String,
-    /// Its own words.
+    /// Message of the condition.
     pub text: String,
 }
 

@@ -62,9 +62,7 @@ pub struct Column {
     pub unit: String,
     /// The mean of each step.
     pub mean: Vec<Option<f64>>,
-    /// Its smallest value.
     pub min: Vec<Option<f64>>,
-    /// Its largest value.
     pub max: Vec<Option<f64>>,
 }
 

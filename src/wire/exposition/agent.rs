@@ -32,7 +32,6 @@ pub struct Agent<'a> {
 /// The link to the control plane.
 #[derive(Clone, Debug, Default)]
 pub struct Link {
-    /// Its state.
     pub state: LinkState,
     /// Times that it was lost.
     pub outages: u64,

@@ -32,7 +32,7 @@ pub fn page(agent: &Agent<'_>, reading: &Reading) -> String {
 /// Type of a metric family.
 #[derive(Clone, Copy, Debug)]
 enum MetricType {
-    /// It only grows, until its machine or program starts anew.
+    /// It only grows, until its machine or program restarts.
     Counter,
     /// It goes up and down.
     Gauge,

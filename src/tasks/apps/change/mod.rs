@@ -42,7 +42,6 @@ const STEPS: [(u32, &str); 3] = [(WRITE, "write"), (JUDGE, "judge"), (PRUNE, "pr
 
 /// Point from which a change is carried out.
 pub(super) enum Start {
-    /// Its beginning.
     New,
     /// The one in our journal, and its progress in the record.
     Known(Box<Change>, Stage),

@@ -57,7 +57,6 @@ impl std::fmt::Debug for ProberDependencies {
 
 /// The control plane to test.
 pub struct Server {
-    /// Its address.
     pub target: DialTarget,
     /// Reads the files that are shown to it.
     pub read: Box<dyn Fn() -> Reading>,

@@ -311,7 +311,7 @@ impl<B: RecordStore> Session<B> {
         Ok(true)
     }
 
-    /// As many of these records as fit into one message, from the first on. A single one may take
+    /// Longest prefix of these records that fits into one message; a single record may take
     /// several.
     async fn records(
         &mut self,
