@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{
     dashboard_tls::origin,
-    parts::{self, Network, wall},
+    wiring::{self, Network, wall},
 };
 use crate::{
     config::{self, ServiceEnvironment, Settings},
@@ -41,7 +41,7 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
             state_dir.clone_from(&settings.agent.state_dir);
             named.clone_from(&settings.agent.kubeconfig);
             around.clone_from(&settings.surroundings);
-            proxies = parts::proxies(settings);
+            proxies = wiring::proxies(settings);
             if let Some(server) = &settings.pipeops.control_plane {
                 match control_plane_of(settings, server) {
                     Ok(found) => control_plane = Some(found),
@@ -51,7 +51,7 @@ pub fn subject(settings: std::result::Result<&Settings, &[Error]>, keeper: &Path
         }
         Err(problems) => validity = problems.first().cloned().map_or(validity, Err),
     }
-    let source = parts::source(named.as_deref(), &around);
+    let source = wiring::source(named.as_deref(), &around);
     let cluster = source.map(|source| kube::Settings {
         source,
         proxies,

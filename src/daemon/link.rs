@@ -12,7 +12,7 @@ use smol::{
     future::{self, FutureExt as _},
 };
 
-use super::{Agent, TEND_EVERY, parts, wait};
+use super::{Agent, TEND_EVERY, wait, wiring};
 use crate::{
     config::ControlPlane,
     core::{
@@ -21,7 +21,7 @@ use crate::{
             self, Decision, Evidence, Identity, IdentityEvent, Installed, Linking, Registration,
         },
         lease::{self as election, Candidate, Election},
-        link::{self, Command, Link, Membership},
+        link::{self, Link, LinkCommand, Membership},
         stall::Job,
         time::Wall,
     },
@@ -49,8 +49,8 @@ impl Agent {
     pub(super) async fn link(
         self: Rc<Self>,
         loaded: store::Loaded,
-        commands: Sender<Command>,
-        received: Receiver<Command>,
+        commands: Sender<LinkCommand>,
+        received: Receiver<LinkCommand>,
     ) {
         if let Some(server) = self.settings.pipeops.control_plane.clone() {
             return self.link_to(server, loaded, (commands, received)).await;
@@ -67,7 +67,7 @@ impl Agent {
         self: Rc<Self>,
         server: ControlPlane,
         loaded: store::Loaded,
-        (commands, received): (Sender<Command>, Receiver<Command>),
+        (commands, received): (Sender<LinkCommand>, Receiver<LinkCommand>),
     ) {
         let notes = loaded.notes.clone();
         let certified = self.certified(loaded.clock);
@@ -94,7 +94,7 @@ impl Agent {
             ))
         });
         let lease = self.take_part(&identity, &notes, commands).await;
-        let membership = parts::membership(&identity);
+        let membership = wiring::membership(&identity);
         let mut settings = link::Settings::new(identity.agent_id.clone());
         settings.registers_first = self
             .delegate
@@ -104,14 +104,14 @@ impl Agent {
         let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
         let machine = Link::new(settings, membership, seed, self.shared_state.now());
         let (token, jobs) = (server.token.clone(), self.jobs.clone());
-        let read = move || -> uplink::Reading {
+        let read = move || -> uplink::TokenRead {
             let (token, jobs) = (token.clone(), jobs.clone());
             Box::pin(async move {
                 let read = jobs.run(Job::Secret, move || token.read()).await;
                 read.flatten().map(|secret| secret.reveal().to_owned())
             })
         };
-        let parts = uplink::UplinkDependencies {
+        let dependencies = uplink::UplinkDependencies {
             api_url: server.api_url.clone(),
             caller: self.fresh_caller(server.clone(), caller),
             token: Rc::new(read),
@@ -126,7 +126,7 @@ impl Agent {
             commands: received,
             executor: Rc::clone(&self.executor),
         };
-        uplink::run(parts, machine).await;
+        uplink::run(dependencies, machine).await;
         drop((guard, supply));
         // After the link was closed, never before.
         if let Some((task, stop)) = lease {
@@ -141,10 +141,10 @@ impl Agent {
         &self,
         identity: &Identity,
         notes: &store::Notes,
-        commands: Sender<Command>,
+        commands: Sender<LinkCommand>,
     ) -> Option<(Task<()>, Sender<()>)> {
         let client = self.cluster.clone()?;
-        let name = parts::lease_name(&self.store, notes).await;
+        let name = wiring::lease_name(&self.store, notes).await;
         let settings = election::ElectionSettings {
             me: Candidate {
                 id: format!("{}_{name}", identity.agent_id),
@@ -157,10 +157,10 @@ impl Agent {
         let seed = random::bytes::<8>().map_or(0, u64::from_ne_bytes);
         let election = Election::new(settings, seed, self.shared_state.now().mono);
         let left = identity.left_behind.as_ref();
-        let parts = lease::ElectionDependencies {
+        let dependencies = lease::ElectionDependencies {
             client,
             namespace: self.settings.agent.namespace.to_string(),
-            fix: parts::manifest(&self.settings).command(),
+            fix: wiring::manifest(&self.settings).command(),
             lease_gate: Rc::clone(&self.lease_gate),
             commands,
             shared_state: Rc::clone(&self.shared_state),
@@ -168,7 +168,7 @@ impl Agent {
             copied_from: left.and_then(|left| left.cluster_id.clone()),
         };
         let (stop, stopped) = bounded(1);
-        let task = self.spawn(lease::run(parts, election, stopped));
+        let task = self.spawn(lease::run(dependencies, election, stopped));
         Some((task, stop))
     }
 
@@ -186,14 +186,14 @@ impl Agent {
 
     /// Keeps the control plane supplied with what it shows in place of a Kubernetes credential;
     /// with the first one already there, where it could be had.
-    async fn supply(self: &Rc<Self>, commands: &Sender<Command>) -> Option<Task<()>> {
+    async fn supply(self: &Rc<Self>, commands: &Sender<LinkCommand>) -> Option<Task<()>> {
         let delegate = Rc::clone(self.delegate.as_ref()?);
         let revocation = Rc::clone(self.revocation.as_ref()?);
         let credential = delegate.credential();
         credential.prepare(&delegate, &revocation).await;
         let (agent, commands) = (Rc::clone(self), commands.clone());
         Some(self.spawn(async move {
-            let parts = supply::SupplyDependencies {
+            let dependencies = supply::SupplyDependencies {
                 delegate: &delegate,
                 revocation: &revocation,
                 store: agent.store.clone(),
@@ -201,7 +201,7 @@ impl Agent {
                 commands,
             };
             let is_idle = || agent.proxy.load().exchanges == 0;
-            delegate.credential().supply(parts, is_idle).await;
+            delegate.credential().supply(dependencies, is_idle).await;
         }))
     }
 
@@ -238,7 +238,7 @@ impl Agent {
                 (Linking::Free | Linking::AfterCluster | Linking::Held, _) => {
                     self.report(&decision);
                     if decision.is_changed {
-                        parts::keep(&self.store, decision.identity.clone()).await;
+                        wiring::keep(&self.store, decision.identity.clone()).await;
                     }
                     return decision.identity;
                 }
@@ -314,7 +314,7 @@ impl Agent {
 
     /// Keeps on disk what the certificates of sessions prove about the time: that their first
     /// moment has been.
-    fn certified(&self, recorded: Option<Wall>) -> uplink::Certified {
+    fn certified(&self, recorded: Option<Wall>) -> uplink::SaveCertificateTime {
         let (store, clock) = (self.store.clone(), self.network.clock());
         let recorded = Rc::new(Cell::new(recorded));
         Box::new(move |not_before| {
@@ -334,7 +334,7 @@ impl Agent {
     }
 
     /// Keeps on disk what a registration brought.
-    fn keeper(&self, identity: Identity) -> uplink::Keep {
+    fn keeper(&self, identity: Identity) -> uplink::SaveMembership {
         let (store, identity) = (self.store.clone(), Rc::new(RefCell::new(identity)));
         Box::new(move |membership: Membership| {
             let registration = Registration {
@@ -349,7 +349,7 @@ impl Agent {
             }
             Box::pin(async move {
                 if let Some(changed) = changed {
-                    parts::keep(&store, changed).await;
+                    wiring::keep(&store, changed).await;
                 }
             })
         })
@@ -357,6 +357,6 @@ impl Agent {
 }
 
 /// Waits for the command to stop, or for the end of all who could give it.
-async fn until_stopped(commands: &Receiver<Command>) {
-    while !matches!(commands.recv().await, Ok(Command::Stop) | Err(_)) {}
+async fn until_stopped(commands: &Receiver<LinkCommand>) {
+    while !matches!(commands.recv().await, Ok(LinkCommand::Stop) | Err(_)) {}
 }

@@ -20,7 +20,7 @@ use smol::{
 
 use crate::{
     config::{self, LogFormat, Provisional, ServiceEnvironment, Settings, Sources},
-    core::{VERSION, link::Command, safe_mode::Mode, series::Tick, stall::Job, verdict::Stage},
+    core::{VERSION, link::LinkCommand, safe_mode::Mode, series::Tick, stall::Job, verdict::Stage},
     dashboard::Topic,
     error::{Error, Exit, Result},
     executor::Executor,
@@ -60,9 +60,9 @@ use crate::{
     },
 };
 
-use parts::{FoundCluster, Network};
 use safe_mode::Start;
 use starting::{Addresses, Listeners, Starting};
+use wiring::{FoundCluster, Network};
 
 mod copies;
 mod dashboard_tls;
@@ -71,12 +71,12 @@ pub mod keeper;
 mod link;
 mod notify;
 pub mod oneshot;
-mod parts;
 mod reload;
 mod safe_mode;
 mod starting;
 mod unusable;
 mod viewers;
+mod wiring;
 
 /// Time for the link to close, and for the Lease to be released after it.
 const GOOD_BYE: Duration = Duration::from_secs(6);
@@ -202,7 +202,7 @@ async fn open(settings: &Settings, mode: Mode, starting: &Starting) -> Result<Op
     Ok(Opened {
         store,
         // Not before the store: it has the lock of the directory.
-        telemetry: parts::telemetry(settings, shared_state, (jobs.clone(), mode)).await?,
+        telemetry: wiring::telemetry(settings, shared_state, (jobs.clone(), mode)).await?,
         loaded,
         machine: Machine { host, cluster },
     })
@@ -327,10 +327,10 @@ async fn keep_alive(surroundings: ServiceEnvironment) {
     }
 }
 
-async fn stop_link(link: Task<()>, commands: &Sender<Command>) {
+async fn stop_link(link: Task<()>, commands: &Sender<LinkCommand>) {
     let good_bye = async {
         // The uplink has ended where nobody takes the command any more.
-        if commands.send(Command::Stop).await.is_ok() {
+        if commands.send(LinkCommand::Stop).await.is_ok() {
             link.await;
         }
     };
@@ -382,36 +382,36 @@ impl Agent {
     ) -> Self {
         let notes = &loaded.notes;
         let network = Network::new(&settings, loaded.clock.unwrap_or_default());
-        let cluster = parts::cluster(machine.cluster, &network, &shared_state, (&executor, &jobs));
+        let cluster = wiring::cluster(machine.cluster, &network, &shared_state, (&executor, &jobs));
         // In safe mode nobody looks at the cluster beside the link.
         let watched = cluster.as_ref().filter(|_| mode.is_normal());
-        let liveness = parts::liveness(watched, &shared_state);
-        let delegate = parts::delegate(&settings, cluster.as_ref(), notes);
+        let liveness = wiring::liveness(watched, &shared_state);
+        let delegate = wiring::delegate(&settings, cluster.as_ref(), notes);
         let shared = (&store, notes, &shared_state);
-        let revocation = parts::revocation(&settings, delegate.as_ref(), shared);
+        let revocation = wiring::revocation(&settings, delegate.as_ref(), shared);
         let registrar =
-            parts::registrar(&settings, machine.host, &shared_state, delegate.as_deref());
+            wiring::registrar(&settings, machine.host, &shared_state, delegate.as_deref());
         let stream = Rc::new(Stream::new(shared_state.started().wall));
         let audit_writer = AuditWriter::streamed(store.clone(), Rc::clone(&stream));
-        let configured = parts::configured(&settings, mode);
-        let proxy = Rc::new(parts::proxy(
+        let configured = wiring::configured(&settings, mode);
+        let proxy = Rc::new(wiring::proxy(
             (&settings, &configured),
             (cluster.clone(), delegate.clone()),
             &executor,
             (audit_writer.clone(), jobs.clone()),
         ));
         let rights = delegate.as_ref().filter(|_| mode.is_normal());
-        let rights = parts::rights(rights, &shared_state, &proxy);
-        let lease_gate = parts::lease_gate(&settings, cluster.as_ref());
+        let rights = wiring::rights(rights, &shared_state, &proxy);
+        let lease_gate = wiring::lease_gate(&settings, cluster.as_ref());
         let records = deliver::Databases {
             has_control_plane: settings.pipeops.control_plane.is_some(),
             telemetry: telemetry.clone(),
             state: store.clone(),
         };
-        let delivery = parts::delivery(records, &registrar, &shared_state, &executor);
+        let delivery = wiring::delivery(records, &registrar, &shared_state, &executor);
         let kept = (&store, &audit_writer, &shared_state);
         let flows = (&proxy, &delivery, &executor);
-        let apps = parts::apps(&settings, watched, (kept, &lease_gate), flows);
+        let apps = wiring::apps(&settings, watched, (kept, &lease_gate), flows);
         let access = level::AccessDependencies {
             configured,
             proxy: Rc::clone(&proxy),
@@ -422,7 +422,7 @@ impl Agent {
         let login = Logins::new(audit_writer.clone(), Rc::clone(&shared_state), notes);
         let sampler = Rc::new(network.sampler(&settings, &shared_state));
         Self {
-            publisher: parts::publisher(&shared_state, &telemetry, &stream),
+            publisher: wiring::publisher(&shared_state, &telemetry, &stream),
             notifier: Notifier::new(settings.surroundings.notify_socket.as_deref()),
             settings,
             jobs,
@@ -519,7 +519,7 @@ impl Agent {
     /// Watches the cluster, where there is one.
     async fn observe(self: Rc<Self>) {
         if let Some(client) = self.cluster.clone() {
-            let fix = parts::manifest(&self.settings).command();
+            let fix = wiring::manifest(&self.settings).command();
             let known = Rc::clone(&self.known);
             let (tell, failures) = last_words::channel();
             let counted = observe::run(
@@ -528,14 +528,14 @@ impl Agent {
                 Rc::clone(&known),
                 tell,
             );
-            let parts = cluster::Collector {
+            let collector = cluster::Collector {
                 client: client.clone(),
                 known,
                 shared_state: Rc::clone(&self.shared_state),
                 is_believed: self.network.believer(),
-                fix: parts::manifest(&self.settings).node_stats_command(),
+                fix: wiring::manifest(&self.settings).node_stats_command(),
             };
-            let sampled = cluster::run(&parts, cluster::EVERY, async |tick| {
+            let sampled = cluster::run(&collector, cluster::EVERY, async |tick| {
                 self.keep(Topic::ClusterTicks, tick).await
             });
             let sinks = (&self.telemetry, &self.shared_state);
@@ -603,17 +603,17 @@ impl Agent {
             return;
         };
         let authorization = self.authorization(settings.credentials.as_ref());
-        let parts = remote_write::DeliveryDependencies {
+        let dependencies = remote_write::DeliveryDependencies {
             samples: self.telemetry.clone(),
             receiver: outside::remote_write::RemoteWriteClient(
                 self.client(&settings.url, remote_write::UNREACHED).await,
             ),
             authorization: &authorization,
-            labels: &|| parts::external_labels(settings, &self.registrar),
+            labels: &|| wiring::external_labels(settings, &self.registrar),
             flushed,
             shared_state: &self.shared_state,
         };
-        remote_write::run(parts).await;
+        remote_write::run(dependencies).await;
     }
 
     async fn flush_samples(&self) {

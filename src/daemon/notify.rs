@@ -15,7 +15,7 @@ impl Agent {
         let Some(settings) = &self.settings.notify else {
             return;
         };
-        let parts = NotifyDependencies {
+        let dependencies = NotifyDependencies {
             receiver: NotifyClient(self.client(&settings.url, notify::UNREACHED).await),
             reader: match settings.kind.as_str() {
                 "ntfy" => ReceiverKind::Ntfy,
@@ -30,6 +30,6 @@ impl Agent {
             shared_state: &self.shared_state,
             poll_interval: POLL_INTERVAL,
         };
-        notify::run(parts).await;
+        notify::run(dependencies).await;
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{rc::Rc, time::Duration};
 
-use super::parts::{self, FoundCluster, Network};
+use super::wiring::{self, FoundCluster, Network};
 use crate::{
     config::Settings,
     core::{link::DialFailure, namespace::OwnNamespace, secret::Secret, time::Wall},
@@ -35,7 +35,7 @@ pub enum TrialResult {
 
 /// The agent's objects in the cluster, and the namespace of its accounts.
 pub fn manifest(settings: &Settings) -> (OwnNamespace, Manifest) {
-    (settings.agent.namespace.clone(), parts::manifest(settings))
+    (settings.agent.namespace.clone(), wiring::manifest(settings))
 }
 
 /// Transport to servers that a setting names.
@@ -74,7 +74,7 @@ pub fn with_cluster<T>(
     let network = Network::new(settings, Wall::default());
     let executor = Rc::new(Executor::new());
     let named = settings.agent.kubeconfig.as_deref();
-    let Some(client) = parts::cluster(
+    let Some(client) = wiring::cluster(
         FoundCluster::read(named, &settings.surroundings),
         &network,
         &shared_state,

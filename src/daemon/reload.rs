@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use smol::future;
 
-use super::{Agent, TEND_EVERY, parts, safe_mode::Start};
+use super::{Agent, TEND_EVERY, safe_mode::Start, wiring};
 use crate::{
     config::{ControlPlane, Credentials},
     core::{health::Severity, stall::Job, url::Url},
@@ -40,7 +40,7 @@ impl Agent {
         loop {
             clock::tick(TEND_EVERY).await;
             let (named, around) = (self.settings.agent.kubeconfig.clone(), around.clone());
-            let look = move || parts::source(named.as_deref(), &around).is_some();
+            let look = move || wiring::source(named.as_deref(), &around).is_some();
             if self.jobs.run(Job::Kubeconfig, look).await == Ok(true) {
                 ::log::info!("a cluster appeared: starting again to connect to it");
                 start.forget();

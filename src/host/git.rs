@@ -171,15 +171,15 @@ pub struct Content {
 
 impl Git {
     /// Starts nothing yet.
-    pub fn new(parts: GitOptions) -> Self {
+    pub fn new(options: GitOptions) -> Self {
         Self {
-            scratch: parts.scratch,
-            known_hosts: parts.known_hosts,
-            ca_file: parts.ca_file,
-            proxy: parts.proxy,
-            no_proxy: parts.no_proxy,
-            credentials: parts.credentials,
-            bytes_max: parts.bytes_max,
+            scratch: options.scratch,
+            known_hosts: options.known_hosts,
+            ca_file: options.ca_file,
+            proxy: options.proxy,
+            no_proxy: options.no_proxy,
+            credentials: options.credentials,
+            bytes_max: options.bytes_max,
         }
     }
 

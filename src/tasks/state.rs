@@ -32,7 +32,7 @@ pub struct LinkView {
     /// True if no control plane is configured.
     pub is_off: bool,
     /// The machine's own words; `None` before its first turn.
-    pub standing: Option<LinkStatus>,
+    pub status: Option<LinkStatus>,
     /// Times that the link was lost since the start.
     pub outages: u64,
     /// Reason why it was lost the last time.
@@ -66,8 +66,8 @@ pub struct LinkView {
 impl LinkView {
     /// State of the link, also before its machine's first turn.
     pub fn state(&self) -> LinkState {
-        match &self.standing {
-            Some(standing) => standing.state,
+        match &self.status {
+            Some(status) => status.state,
             None if self.is_off => LinkState::Off,
             None => LinkState::Starting,
         }

@@ -29,7 +29,7 @@ impl Link {
         }
         self.end_socket("standing by");
         self.down(why.clone(), now);
-        self.become_state(State::Held, &why);
+        self.transition(State::Held, &why);
     }
 
     pub(super) fn release(&mut self, holder: Holder, now: Now) {
@@ -38,7 +38,7 @@ impl Link {
             return;
         }
         if self.holds.is_empty() {
-            self.become_state(State::Waiting { until: now.mono }, "the link is ours");
+            self.transition(State::Waiting { until: now.mono }, "the link is ours");
         } else {
             self.why = self.held_why();
         }
@@ -51,7 +51,7 @@ impl Link {
 
     /// A cluster that registered before registers as itself, whichever of its agents does. Only the
     /// id is believed: where the gateway is, the token's way, is said by the controller alone.
-    pub(super) fn belongs(&mut self, cluster_id: String) {
+    pub(super) fn adopt_cluster_id(&mut self, cluster_id: String) {
         if self.membership.is_some() || cluster_id.is_empty() {
             return;
         }

@@ -57,7 +57,7 @@ const OUTPUTS_MAX: usize = 512;
 
 /// Request to the link from another part of the agent.
 #[derive(Debug)]
-pub enum Command {
+pub enum LinkCommand {
     /// Keep the link down while the Go agent runs; the text says why.
     Hold(String),
     /// The Go agent is gone.
@@ -65,9 +65,9 @@ pub enum Command {
     /// Register again: the content of the registration has changed.
     Register,
     /// Adopt the cluster id under which another agent of this cluster is registered.
-    Belongs(String),
-    /// Look at the lease gate again.
-    Look,
+    AdoptClusterId(String),
+    /// Check the lease gate again.
+    CheckLeaseGate,
     /// Close the session and end the task.
     Stop,
 }
@@ -191,7 +191,7 @@ pub enum Input {
     /// The reason of [`Input::Hold`] is gone.
     Release(Holder),
     /// Another agent of this cluster says what the control plane calls it.
-    Belongs(String),
+    AdoptClusterId(String),
     /// The end: say good-bye and stay closed.
     Stop,
 }
@@ -392,7 +392,7 @@ pub struct Link {
     is_refused: bool,
     why: String,
     /// True if `why` is the failed dial of a gateway.
-    why_is_gateway: bool,
+    is_about_gateway: bool,
     /// Empty in every state but [`State::Held`].
     holds: LiteMap<Holder, String>,
     unknown_types: BTreeSet<String>,
@@ -437,7 +437,7 @@ impl Link {
             failures: 0,
             is_refused: false,
             why: outage.why.clone(),
-            why_is_gateway: false,
+            is_about_gateway: false,
             holds: LiteMap::new(),
             unknown_types: BTreeSet::new(),
             outages: VecDeque::from([outage]),
@@ -493,7 +493,7 @@ impl Link {
     }
 
     /// State of the link, for people.
-    pub fn standing(&self, now: Now) -> LinkStatus {
+    pub fn status(&self, now: Now) -> LinkStatus {
         let (endpoint, until) = match &self.state {
             State::Waiting { until } | State::Refused { until } => ("", Some(*until)),
             State::Dialing { endpoint, .. } => (endpoint.as_str(), None),
@@ -518,7 +518,7 @@ impl Link {
             failures: self.failures,
             is_refused: self.is_refused,
             held_by: self.holds.first().map(|(holder, _)| *holder),
-            is_about_gateway: self.why_is_gateway,
+            is_about_gateway: self.is_about_gateway,
         }
     }
 
@@ -552,7 +552,7 @@ impl Link {
             Input::RegisterAgain => self.register_again(now),
             Input::Hold(holder, why) => self.suspend(holder, why, now),
             Input::Release(holder) => self.release(holder, now),
-            Input::Belongs(cluster_id) => self.belongs(cluster_id),
+            Input::AdoptClusterId(cluster_id) => self.adopt_cluster_id(cluster_id),
             Input::Stop => self.stop(),
         }
     }
@@ -656,7 +656,7 @@ impl Link {
             Some(_) | None => Endpoint::Controller,
         };
         self.push(Output::Dial(endpoint.clone()));
-        self.become_state(
+        self.transition(
             State::Dialing {
                 endpoint,
                 until: now.mono.after(DIAL_DEADLINE),
@@ -678,7 +678,7 @@ impl Link {
         }
     }
 
-    fn register(&mut self, now: Now, freshness: RegistrationKind) {
+    fn register(&mut self, now: Now, kind: RegistrationKind) {
         if self.is_ready() {
             self.paused_at = now.mono;
         }
@@ -690,7 +690,7 @@ impl Link {
             now.wall.millis(),
             self.settings.agent_id
         );
-        let cluster_id = match freshness {
+        let cluster_id = match kind {
             RegistrationKind::Known => self
                 .membership
                 .as_ref()
@@ -703,7 +703,7 @@ impl Link {
             cluster_id,
         });
         let until = now.mono.after(REGISTER_WAIT);
-        self.become_state(
+        self.transition(
             State::Registering {
                 request_id,
                 is_fresh,
@@ -925,7 +925,7 @@ impl Link {
             next_ping: now.mono.after(self.settings.ping_every),
             next_heartbeat: now.mono.after(self.settings.heartbeat_every),
         };
-        self.become_state(
+        self.transition(
             State::Ready(ready),
             &format!("on the {word}, after {}", in_words(length)),
         );
@@ -939,7 +939,7 @@ impl Link {
         let was_gateway = matches!(endpoint, Endpoint::Gateway(_));
         self.failures = self.failures.saturating_add(1);
         self.begin_outage(why, now);
-        self.why_is_gateway = was_gateway;
+        self.is_about_gateway = was_gateway;
         self.is_refused = failure == DialFailure::Refused && !was_gateway;
         if was_gateway {
             self.gateway_failures = self.gateway_failures.saturating_add(1);
@@ -964,13 +964,13 @@ impl Link {
                 self.wait_refused(wait, now);
             }
             DialFailure::Status(_, retry_after) => {
-                self.turn_to_other_endpoint(was_gateway);
+                self.switch_endpoint(was_gateway);
                 let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
                 let wait = self.retry_wait().max(asked);
                 self.wait(wait, now);
             }
             DialFailure::Network => {
-                self.turn_to_other_endpoint(was_gateway);
+                self.switch_endpoint(was_gateway);
                 let wait = self.retry_wait();
                 self.wait(wait, now);
             }
@@ -979,7 +979,7 @@ impl Link {
 
     /// A gateway that fails again and again may have moved; a controller that fails says nothing
     /// about the gateway.
-    fn turn_to_other_endpoint(&mut self, was_gateway: bool) {
+    fn switch_endpoint(&mut self, was_gateway: bool) {
         if was_gateway && self.gateway_failures >= GATEWAY_FAILURES_MAX {
             self.prefers_gateway = false;
             self.gateway_failures = 0;
@@ -1015,7 +1015,7 @@ impl Link {
             self.failures = self.failures.saturating_add(1);
         }
         self.begin_outage(why, now);
-        self.why_is_gateway = false;
+        self.is_about_gateway = false;
         self.is_refused = false;
     }
 
@@ -1045,7 +1045,7 @@ impl Link {
 
     fn wait(&mut self, wait: Duration, now: Now) {
         let why = format!("{}; next attempt in {}", self.why, in_words(wait));
-        self.become_state(
+        self.transition(
             State::Waiting {
                 until: now.mono.after(wait),
             },
@@ -1055,7 +1055,7 @@ impl Link {
 
     fn wait_refused(&mut self, wait: Duration, now: Now) {
         let why = format!("{}; next attempt in {}", self.why, in_words(wait));
-        self.become_state(
+        self.transition(
             State::Refused {
                 until: now.mono.after(wait),
             },
@@ -1082,7 +1082,7 @@ impl Link {
     fn stop(&mut self) {
         self.end_socket("agent stops");
         self.holds.clear();
-        self.become_state(State::Closed, "stopped");
+        self.transition(State::Closed, "stopped");
     }
 
     fn end_socket(&mut self, reason: &'static str) {
@@ -1109,7 +1109,7 @@ impl Link {
         }
     }
 
-    fn become_state(&mut self, state: State, why: &str) {
+    fn transition(&mut self, state: State, why: &str) {
         let from = self.state();
         self.state = state;
         let to = self.state();

@@ -356,7 +356,7 @@ impl World {
                 self.handle(Input::Release(holder));
             }
             10 if self.random.u8(0..4) == 0 => self.handle(Input::RegisterAgain),
-            11 => self.handle(Input::Belongs("c-told".to_owned())),
+            11 => self.handle(Input::AdoptClusterId("c-told".to_owned())),
             9 if self.mood == Mood::Dropping && is_open => {
                 self.closed();
                 self.handle(Input::Lost("dropped".to_owned()));
@@ -425,7 +425,7 @@ impl World {
     fn invariants(&self) {
         self.require(
             (self.link.state() == LinkState::StandingBy)
-                == self.link.standing(self.now).held_by.is_some(),
+                == self.link.status(self.now).held_by.is_some(),
             "a link stands by while somebody holds it, and only then",
         );
         let knows = self

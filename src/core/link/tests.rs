@@ -225,7 +225,7 @@ fn a_refused_token_is_tried_again_for_ever_with_long_waits_and_erases_nothing() 
             "HTTP 401".to_owned(),
         ));
         assert_eq!(bench.link.state(), LinkState::Refused);
-        assert!(bench.link.standing(bench.now).is_refused);
+        assert!(bench.link.status(bench.now).is_refused);
         waits.push(bench.pass_to_next().as_secs());
     }
     assert!(
@@ -325,13 +325,7 @@ fn a_refused_registration_does_not_wait_for_the_deadline() {
             reason: "registration refused"
         }]
     );
-    assert!(
-        bench
-            .link
-            .standing(bench.now)
-            .why
-            .contains("quota exceeded")
-    );
+    assert!(bench.link.status(bench.now).why.contains("quota exceeded"));
 }
 
 #[test]
@@ -563,22 +557,22 @@ fn a_held_link_closes_and_comes_back_when_all_have_released_it() {
         []
     );
     assert_eq!(bench.pass(Duration::from_secs(7200)), []);
-    let standing = bench.link.standing(bench.now);
+    let status = bench.link.status(bench.now);
     assert_eq!(
-        (standing.held_by, standing.why.as_str()),
+        (status.held_by, status.why.as_str()),
         (Some(Holder::GoAgent), "a Go agent runs")
     );
     assert_eq!(bench.give(Input::Release(Holder::GoAgent)), []);
-    let standing = bench.link.standing(bench.now);
+    let status = bench.link.status(bench.now);
     assert_eq!(
-        (standing.held_by, standing.why.as_str()),
+        (status.held_by, status.why.as_str()),
         (Some(Holder::Lease), "agent b has it")
     );
     assert_eq!(
         bench.give(Input::Release(Holder::Lease)),
         [Output::Dial(Endpoint::Controller)]
     );
-    assert_eq!(bench.link.standing(bench.now).held_by, None);
+    assert_eq!(bench.link.status(bench.now).held_by, None);
 }
 
 #[test]
@@ -595,7 +589,7 @@ fn a_box_that_never_registered_registers_under_the_id_that_its_cluster_has() {
         gateway_url: None,
     };
     assert_eq!(
-        bench.give(Input::Belongs("c-7".to_owned())),
+        bench.give(Input::AdoptClusterId("c-7".to_owned())),
         [Output::Persist(membership)]
     );
     assert_eq!(
@@ -610,7 +604,7 @@ fn a_box_that_never_registered_registers_under_the_id_that_its_cluster_has() {
 fn a_box_that_registered_keeps_its_own_id() {
     let mut bench = Bench::new(Some(known(None)));
     bench.outputs();
-    assert_eq!(bench.give(Input::Belongs("c-7".to_owned())), []);
+    assert_eq!(bench.give(Input::AdoptClusterId("c-7".to_owned())), []);
     assert_eq!(bench.link.membership(), Some(&known(None)));
 }
 
@@ -656,12 +650,12 @@ fn an_outage_while_a_registration_is_repeated_is_one() {
         bench.pass(STABLE_AFTER / 2);
         bench.give(Input::Heard);
     }
-    let up = bench.link.standing(bench.now).since;
+    let up = bench.link.status(bench.now).since;
     bench.now.wall = Wall::from_millis(bench.now.wall.millis() + 60_000);
     let (id, _) = registration(&bench.give(forgot())).unwrap();
     bench.give(success(&id, None));
-    let standing = bench.link.standing(bench.now);
-    assert_eq!((standing.since, bench.link.losses()), (up, 0), "it was up");
+    let status = bench.link.status(bench.now);
+    assert_eq!((status.since, bench.link.losses()), (up, 0), "it was up");
     for _ in 0..2 {
         bench.pass(STABLE_AFTER / 2);
         bench.give(Input::Heard);
@@ -669,8 +663,8 @@ fn an_outage_while_a_registration_is_repeated_is_one() {
     bench.give(forgot());
     bench.give(Input::Lost("connection reset".to_owned()));
     assert_eq!(bench.link.losses(), 1);
-    let standing = bench.link.standing(bench.now);
-    assert_eq!(standing.since, bench.now.wall, "it is down since now");
+    let status = bench.link.status(bench.now);
+    assert_eq!(status.since, bench.now.wall, "it is down since now");
     bench.pass_to_next();
     bench.ready();
     assert_eq!((bench.link.losses(), bench.link.recoveries()), (1, 2));
@@ -716,7 +710,7 @@ fn a_token_that_was_refused_is_no_reason_of_later_failures() {
     for (failure, is_refused) in [(DialFailure::Refused, true), (DialFailure::Network, false)] {
         bench.outputs();
         bench.give(Input::DialFailed(failure, "no".to_owned()));
-        assert_eq!(bench.link.standing(bench.now).is_refused, is_refused);
+        assert_eq!(bench.link.status(bench.now).is_refused, is_refused);
         bench.pass_to_next();
     }
 }

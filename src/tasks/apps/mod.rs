@@ -161,27 +161,31 @@ pub struct AppsDependencies {
 
 impl Apps {
     /// The apps of a cluster. Asks nothing yet.
-    pub fn new(parts: AppsDependencies) -> Self {
+    pub fn new(dependencies: AppsDependencies) -> Self {
         let ledger = Ledger::new(
-            parts.client.clone(),
-            Rc::clone(&parts.lease_gate),
-            parts.accounts.machine.own_namespace(),
+            dependencies.client.clone(),
+            Rc::clone(&dependencies.lease_gate),
+            dependencies.accounts.machine.own_namespace(),
         );
         Self {
-            client: parts.client,
-            accounts: parts.accounts,
+            client: dependencies.client,
+            accounts: dependencies.accounts,
             ledger,
-            store: parts.store,
-            audit: parts.audit,
-            executor: parts.executor,
-            shared_state: parts.shared_state,
-            lease_gate: parts.lease_gate,
+            store: dependencies.store,
+            audit: dependencies.audit,
+            executor: dependencies.executor,
+            shared_state: dependencies.shared_state,
+            lease_gate: dependencies.lease_gate,
             is_ready: Cell::new(false),
-            sources: Sources::new(parts.git, (parts.interval, parts.git_hosts), parts.folder),
+            sources: Sources::new(
+                dependencies.git,
+                (dependencies.interval, dependencies.git_hosts),
+                dependencies.folder,
+            ),
             drift: Drift::default(),
-            pins: Pins::new(parts.pin),
-            now: parts.now,
-            has_ended: parts.ended,
+            pins: Pins::new(dependencies.pin),
+            now: dependencies.now,
+            has_ended: dependencies.ended,
             active_changes: RefCell::default(),
             app_locks: RefCell::default(),
             known: RefCell::default(),

@@ -189,11 +189,11 @@ fn part(id: &str) -> PartStatus {
 
 /// Returns whether the link is there, or held by another agent of the same cluster.
 fn session(link: &LinkView) -> Session {
-    match &link.standing {
+    match &link.status {
         _ if link.is_off => Session::Off,
-        Some(standing) if standing.state == LinkState::Ready => Session::Ready,
-        Some(standing) if standing.held_by == Some(Holder::Lease) => {
-            Session::StandingBy(standing.why.clone())
+        Some(status) if status.state == LinkState::Ready => Session::Ready,
+        Some(status) if status.held_by == Some(Holder::Lease) => {
+            Session::StandingBy(status.why.clone())
         }
         Some(_) | None => Session::Away,
     }
@@ -215,11 +215,11 @@ fn shape_of_link(view: &LinkView) -> Link {
     if view.is_off {
         shape.why = Some(NOT_CONFIGURED.to_owned());
     }
-    if let Some(standing) = &view.standing {
-        shape.since = Some(api::stamp(standing.since));
-        shape.why = Some(standing.why.clone()).filter(|why| !why.is_empty());
+    if let Some(status) = &view.status {
+        shape.since = Some(api::stamp(status.since));
+        shape.why = Some(status.why.clone()).filter(|why| !why.is_empty());
         shape.endpoint.clone_from(&view.address);
-        shape.next_attempt_s = standing
+        shape.next_attempt_s = status
             .next_attempt
             .map(|wait| (wait.as_secs_f64() * 10.0).round() / 10.0);
     }

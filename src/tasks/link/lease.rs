@@ -13,7 +13,7 @@ use crate::{
     core::{
         health::Severity,
         lease::{CALL_WITHIN, Change, Election, Input, LeaseState, Output, Record},
-        link::Command,
+        link::LinkCommand,
         time::Wall,
     },
     host::clock,
@@ -43,7 +43,7 @@ pub struct ElectionDependencies {
     /// Permission for the uplink.
     pub lease_gate: Rc<LeaseGate>,
     /// Wakes the uplink.
-    pub commands: Sender<Command>,
+    pub commands: Sender<LinkCommand>,
     /// State with the link's cluster id, and for conditions.
     pub shared_state: Rc<SharedState>,
     /// Keeps whether rivals are known.
@@ -58,14 +58,14 @@ pub fn not_asked_yet() -> Permission {
 }
 
 /// Takes part until `stop` is closed; then leaves the Lease to the others.
-pub async fn run(parts: ElectionDependencies, mut election: Election, stop: Receiver<()>) {
+pub async fn run(dependencies: ElectionDependencies, mut election: Election, stop: Receiver<()>) {
     let mut is_stopping = false;
     let mut registrations = 0;
-    let heard = parts.client.heard();
+    let heard = dependencies.client.heard();
     let mut chances = heard.chances();
     loop {
-        let now = parts.shared_state.now();
-        let view = parts.shared_state.link.borrow().clone();
+        let now = dependencies.shared_state.now();
+        let view = dependencies.shared_state.link.borrow().clone();
         if let Some(id) = view.cluster_id {
             election.handle(Input::ClusterId(id), now.mono);
         }
@@ -75,11 +75,11 @@ pub async fn run(parts: ElectionDependencies, mut election: Election, stop: Rece
         }
         let output = election.poll(now.mono);
         // A poll may bring the fence nearer: before what it asks for is done.
-        parts.show(&election).await;
+        dependencies.show(&election).await;
         let work = async {
             match output {
                 Output::Log(line) => log::info!("{line}"),
-                Output::KeepRivals(knows) => parts.keep(knows).await,
+                Output::KeepRivals(knows) => dependencies.keep(knows).await,
                 Output::Wait(until) => {
                     let time = clock::until(until);
                     time.or(heard.chance(chances)).await;
@@ -88,13 +88,13 @@ pub async fn run(parts: ElectionDependencies, mut election: Election, stop: Rece
                     }
                 }
                 Output::Done => return Event::Done,
-                Output::Get => return Event::Answer(parts.get().await),
+                Output::Get => return Event::Answer(dependencies.get().await),
                 Output::Create(record) => {
                     let change = Change::Acquired;
-                    return Event::Answer(parts.write(&record, change, now.wall).await);
+                    return Event::Answer(dependencies.write(&record, change, now.wall).await);
                 }
                 Output::Update(record, change) => {
-                    return Event::Answer(parts.write(&record, change, now.wall).await);
+                    return Event::Answer(dependencies.write(&record, change, now.wall).await);
                 }
             }
             Event::Nothing
@@ -111,17 +111,17 @@ pub async fn run(parts: ElectionDependencies, mut election: Election, stop: Rece
             Event::Nothing => {}
             Event::Again => {
                 chances = heard.chances();
-                election.handle(Input::LookAgain, parts.shared_state.now().mono);
+                election.handle(Input::LookAgain, dependencies.shared_state.now().mono);
             }
             Event::Answer(input) => {
                 if let Input::Unanswered(why) | Input::ClockBehind(why) = &input {
                     log::debug!("lease: no answer: {why}");
                 }
-                election.handle(input, parts.shared_state.now().mono);
+                election.handle(input, dependencies.shared_state.now().mono);
             }
             Event::Stop => {
                 is_stopping = true;
-                election.handle(Input::Stop, parts.shared_state.now().mono);
+                election.handle(Input::Stop, dependencies.shared_state.now().mono);
             }
             Event::Done => return,
         }
@@ -166,7 +166,7 @@ impl ElectionDependencies {
         let before = self.lease_gate.set(permission.clone());
         if is_open != was_open || (!is_open && permission != before) {
             // Where the queue is full the uplink is about to look anyway.
-            drop(self.commands.try_send(Command::Look));
+            drop(self.commands.try_send(LinkCommand::CheckLeaseGate));
         }
     }
 
@@ -175,9 +175,9 @@ impl ElectionDependencies {
         let id = election
             .cluster_id()
             .filter(|id| self.copied_from.as_deref() != Some(*id));
-        let belongs = id.map(|id| Command::Belongs(id.to_owned()));
-        let register = election.must_register().then_some(Command::Register);
-        for command in [belongs, register].into_iter().flatten() {
+        let adopt = id.map(|id| LinkCommand::AdoptClusterId(id.to_owned()));
+        let register = election.must_register().then_some(LinkCommand::Register);
+        for command in [adopt, register].into_iter().flatten() {
             // The uplink is gone only where the agent stops.
             drop(self.commands.send(command).await);
         }

@@ -11,7 +11,7 @@ use crate::{
     core::{
         health::Severity,
         identity::{ClusterState, IdentityEvent, Installed},
-        link::Command,
+        link::LinkCommand,
     },
     kube::{self, Client},
     tasks::state::SharedState,
@@ -88,7 +88,7 @@ pub async fn guard(
     client: Client,
     namespace: String,
     shared_state: Rc<SharedState>,
-    commands: Sender<Command>,
+    commands: Sender<LinkCommand>,
 ) {
     let remark = IdentityEvent::GoAgentRuns;
     let mut holds = false;
@@ -113,10 +113,10 @@ pub async fn guard(
                 remark.sentence(""),
                 remark.fix().map(str::to_owned),
             );
-            Command::Hold(remark.sentence(""))
+            LinkCommand::Hold(remark.sentence(""))
         } else {
             shared_state.clear("identity.go-agent-runs");
-            Command::Release
+            LinkCommand::Release
         };
         if commands.send(command).await.is_err() {
             return;

@@ -21,8 +21,8 @@ use crate::{
     core::{
         health::Severity,
         link::{
-            Command, DIAL_DEADLINE, DialFailure, Endpoint, Holder, Input, Link, LinkState,
-            Membership, Message, Output,
+            DIAL_DEADLINE, DialFailure, Endpoint, Holder, Input, Link, LinkCommand, LinkState,
+            LinkStatus, Membership, Message, Output,
         },
         time::{Mono, Now, Wall},
         url::Url,
@@ -57,17 +57,17 @@ const GATEWAY_FIX: &str = "pipeops-agent link shows the step that fails";
 const EDGE_VERSION: u32 = 1;
 
 /// Reads the token; called before each dial, so that a replaced file is picked up.
-pub type TokenSource = Rc<dyn Fn() -> Reading>;
+pub type TokenSource = Rc<dyn Fn() -> TokenRead>;
 /// A token that is being read.
-pub type Reading = Pin<Box<dyn Future<Output = Result<String>>>>;
+pub type TokenRead = Pin<Box<dyn Future<Output = Result<String>>>>;
 /// Reads what opens a session.
 pub type CallerSource = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Rc<Caller>>>>>;
 /// Keeps a membership on disk; reports its own failures.
-pub type Keep = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()>>>>;
+pub type SaveMembership = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 /// Keeps the first moment of a verified certificate on disk. `None` where there is nothing to
 /// write.
-pub type Certified = Box<dyn Fn(Wall) -> Option<Pin<Box<dyn Future<Output = ()>>>>>;
+pub type SaveCertificateTime = Box<dyn Fn(Wall) -> Option<Pin<Box<dyn Future<Output = ()>>>>>;
 
 /// Components that the uplink needs.
 #[expect(missing_debug_implementations, reason = "it holds functions")]
@@ -79,9 +79,9 @@ pub struct UplinkDependencies {
     /// Reads the token.
     pub token: TokenSource,
     /// Keeps what a registration brought.
-    pub keep: Keep,
+    pub keep: SaveMembership,
     /// Keeps what the certificate of a session proves about the time.
-    pub certified: Certified,
+    pub certified: SaveCertificateTime,
     /// Makes registrations and heartbeats.
     pub registrar: Rc<Registrar>,
     /// Answers proxied requests.
@@ -95,7 +95,7 @@ pub struct UplinkDependencies {
     /// Permission to link.
     pub lease_gate: Rc<LeaseGate>,
     /// Commands from other tasks.
-    pub commands: Receiver<Command>,
+    pub commands: Receiver<LinkCommand>,
     /// Runs what must not hold the loop up.
     pub executor: Rc<Executor>,
 }
@@ -103,7 +103,7 @@ pub struct UplinkDependencies {
 type Dial = Pin<Box<dyn Future<Output = std::result::Result<Session, Failure>>>>;
 
 struct Uplink {
-    parts: UplinkDependencies,
+    dependencies: UplinkDependencies,
     link: Link,
     dial: Option<Dial>,
     session: Option<Session>,
@@ -113,7 +113,7 @@ struct Uplink {
     /// Recoveries that were told.
     recoveries: u64,
     /// Looks whether the token was replaced.
-    token_look: Option<Reading>,
+    token_read: Option<TokenRead>,
     pinged: Option<Mono>,
     counted: (u64, u64),
     decode_failures: u64,
@@ -125,41 +125,41 @@ struct Uplink {
 enum Wakeup {
     Dialed(Box<std::result::Result<Session, Failure>>),
     Session(Event),
-    Command(Command),
+    Command(LinkCommand),
     Token(Result<String>),
     Time,
 }
 
 /// Holds the link until it is told to stop.
-pub async fn run(parts: UplinkDependencies, link: Link) {
+pub async fn run(dependencies: UplinkDependencies, link: Link) {
     let mut uplink = Uplink {
-        parts,
+        dependencies,
         link,
         dial: None,
         session: None,
         background: VecDeque::new(),
         last_token: Rc::default(),
         recoveries: 0,
-        token_look: None,
+        token_read: None,
         pinged: None,
         counted: (0, 0),
         decode_failures: 0,
         is_gateway_refused: false,
     };
-    uplink.turn().await;
+    uplink.run_loop().await;
     for task in uplink.background {
         task.await;
     }
 }
 
 impl Uplink {
-    async fn turn(&mut self) {
+    async fn run_loop(&mut self) {
         let mut timer = Timer::never();
         let mut timer_at = None;
         let mut in_a_row = 0;
         loop {
             let until = self.carry_out_all();
-            self.show();
+            self.publish_status();
             if self.link.state() == LinkState::Closed {
                 return;
             }
@@ -171,7 +171,7 @@ impl Uplink {
             if matches!(wakeup, Wakeup::Time) {
                 timer_at = None;
             }
-            self.take(wakeup);
+            self.handle_wakeup(wakeup);
             in_a_row += 1;
             if in_a_row >= MESSAGES_A_TURN {
                 in_a_row = 0;
@@ -181,7 +181,7 @@ impl Uplink {
     }
 
     fn now(&self) -> Now {
-        self.parts.shared_state.now()
+        self.dependencies.shared_state.now()
     }
 
     /// Waits for the first thing that happens. Time and commands first: a busy socket must not
@@ -193,10 +193,10 @@ impl Uplink {
             Wakeup::Time
         };
         let command = async {
-            match self.parts.commands.recv().await {
+            match self.dependencies.commands.recv().await {
                 Ok(command) => Wakeup::Command(command),
                 // Whoever could ask for something is gone: the agent stops.
-                Err(_) => Wakeup::Command(Command::Stop),
+                Err(_) => Wakeup::Command(LinkCommand::Stop),
             }
         };
         let dialed = async {
@@ -206,7 +206,7 @@ impl Uplink {
             }
         };
         let token = async {
-            match self.token_look.as_mut() {
+            match self.token_read.as_mut() {
                 Some(look) => Wakeup::Token(look.await),
                 None => future::pending().await,
             }
@@ -222,7 +222,10 @@ impl Uplink {
             future::or(command, future::or(future::or(dialed, token), session))
         ));
         let is_held = self.link.is_held_by(Holder::Lease);
-        let (lease_gate, shared_state) = (&self.parts.lease_gate, &self.parts.shared_state);
+        let (lease_gate, shared_state) = (
+            &self.dependencies.lease_gate,
+            &self.dependencies.shared_state,
+        );
         poll_fn(|context| {
             if !is_held && !lease_gate.is_open(shared_state.now().mono) {
                 return Poll::Ready(Wakeup::Time);
@@ -235,7 +238,7 @@ impl Uplink {
     /// Applies the state of the lease gate to the link.
     fn apply_lease_gate(&mut self, now: Now) {
         let is_held = self.link.is_held_by(Holder::Lease);
-        if self.parts.lease_gate.is_open(now.mono) {
+        if self.dependencies.lease_gate.is_open(now.mono) {
             if is_held {
                 self.link.handle(Input::Release(Holder::Lease), now);
             }
@@ -246,28 +249,30 @@ impl Uplink {
             self.dial = None;
             self.drop_session();
         }
-        let why = self.parts.lease_gate.why();
+        let why = self.dependencies.lease_gate.why();
         self.link.handle(Input::Hold(Holder::Lease, why), now);
     }
 
-    fn take(&mut self, wakeup: Wakeup) {
+    fn handle_wakeup(&mut self, wakeup: Wakeup) {
         let now = self.now();
         match wakeup {
-            Wakeup::Time => self.look_at_token(),
+            Wakeup::Time => self.start_token_read(),
             Wakeup::Token(token) => {
-                self.token_look = None;
+                self.token_read = None;
                 self.compare_token(token, now);
             }
-            Wakeup::Command(Command::Register) => self.link.handle(Input::RegisterAgain, now),
-            Wakeup::Command(Command::Look) => {}
-            Wakeup::Command(Command::Belongs(id)) => self.link.handle(Input::Belongs(id), now),
-            Wakeup::Command(Command::Hold(why)) => {
+            Wakeup::Command(LinkCommand::Register) => self.link.handle(Input::RegisterAgain, now),
+            Wakeup::Command(LinkCommand::CheckLeaseGate) => {}
+            Wakeup::Command(LinkCommand::AdoptClusterId(id)) => {
+                self.link.handle(Input::AdoptClusterId(id), now)
+            }
+            Wakeup::Command(LinkCommand::Hold(why)) => {
                 self.link.handle(Input::Hold(Holder::GoAgent, why), now);
             }
-            Wakeup::Command(Command::Release) => {
+            Wakeup::Command(LinkCommand::Release) => {
                 self.link.handle(Input::Release(Holder::GoAgent), now);
             }
-            Wakeup::Command(Command::Stop) => self.link.handle(Input::Stop, now),
+            Wakeup::Command(LinkCommand::Stop) => self.link.handle(Input::Stop, now),
             Wakeup::Dialed(answer) => {
                 self.dial = None;
                 match *answer {
@@ -276,16 +281,16 @@ impl Uplink {
                 }
             }
             Wakeup::Session(Event::Message(data, kind)) => {
-                self.parts.shared_state.link.borrow_mut().heard = Some(now.mono);
+                self.dependencies.shared_state.link.borrow_mut().heard = Some(now.mono);
                 self.message(&data, kind, now);
             }
             Wakeup::Session(Event::Ping) => {
-                self.parts.shared_state.link.borrow_mut().heard = Some(now.mono);
+                self.dependencies.shared_state.link.borrow_mut().heard = Some(now.mono);
                 self.link.handle(Input::Heard, now);
             }
             Wakeup::Session(Event::Pong) => {
                 let round_trip = self.pinged.take().map(|pinged| now.mono.since(pinged));
-                let mut view = self.parts.shared_state.link.borrow_mut();
+                let mut view = self.dependencies.shared_state.link.borrow_mut();
                 view.round_trip = round_trip;
                 view.heard = Some(now.mono);
                 drop(view);
@@ -302,23 +307,23 @@ impl Uplink {
     }
 
     fn opened(&mut self, session: Session, now: Now) {
-        let mut view = self.parts.shared_state.link.borrow_mut();
+        let mut view = self.dependencies.shared_state.link.borrow_mut();
         view.local_ip = session.local_ip();
         view.heard = Some(now.mono);
         drop(view);
         let since = session.certified_since();
-        if let Some(written) = since.and_then(|since| (self.parts.certified)(since)) {
+        if let Some(written) = since.and_then(|since| (self.dependencies.certified)(since)) {
             self.spawn(written);
         }
         self.session = Some(session);
         self.counted = (0, 0);
-        self.parts.registrar.link_fix(None);
+        self.dependencies.registrar.link_fix(None);
         self.link.handle(Input::Connected, now);
     }
 
     fn failed(&mut self, failure: Failure, now: Now) {
         let Failure { kind, error } = failure;
-        self.parts.registrar.link_fix(error.fix.clone());
+        self.dependencies.registrar.link_fix(error.fix.clone());
         self.is_gateway_refused = kind == DialFailure::NotAdmitted;
         self.link
             .handle(Input::DialFailed(kind, error.sentence()), now);
@@ -330,12 +335,17 @@ impl Uplink {
             let now = self.now();
             self.apply_lease_gate(now);
             if self.session.as_mut().is_some_and(Session::takes_part) {
-                self.parts.shared_state.link.borrow_mut().heard = Some(now.mono);
+                self.dependencies.shared_state.link.borrow_mut().heard = Some(now.mono);
                 self.link.handle(Input::Heard, now);
             }
             match self.link.poll(now) {
                 Output::Wait(until, _) => {
-                    let until = until.min(self.parts.lease_gate.until(now.mono).unwrap_or(until));
+                    let until = until.min(
+                        self.dependencies
+                            .lease_gate
+                            .until(now.mono)
+                            .unwrap_or(until),
+                    );
                     return if self.watches_token() {
                         until.min(now.mono.after(TOKEN_POLL_INTERVAL))
                     } else {
@@ -351,12 +361,16 @@ impl Uplink {
                     }
                 }
                 Output::Persist(membership) => {
-                    let kept = (self.parts.keep)(membership);
+                    let kept = (self.dependencies.keep)(membership);
                     self.spawn(kept);
                 }
                 Output::Registered => {
-                    self.parts.shared_state.link.borrow_mut().registrations += 1;
-                    self.parts.registrar.registered();
+                    self.dependencies
+                        .shared_state
+                        .link
+                        .borrow_mut()
+                        .registrations += 1;
+                    self.dependencies.registrar.registered();
                 }
                 Output::Close { code, reason } => self.close(code, reason),
                 Output::Log(line) => log::info!("{line}"),
@@ -365,9 +379,9 @@ impl Uplink {
     }
 
     fn start_dial(&mut self, endpoint: &Endpoint, now: Now) {
-        let version = self.parts.registrar.version();
+        let version = self.dependencies.registrar.version();
         let target = match endpoint {
-            Endpoint::Controller => Ok(DialTarget::controller(&self.parts.api_url)),
+            Endpoint::Controller => Ok(DialTarget::controller(&self.dependencies.api_url)),
             Endpoint::Gateway(known) => {
                 let url = known.gateway_url.as_deref().unwrap_or_default();
                 DialTarget::gateway(url, &known.cluster_uuid, version)
@@ -386,13 +400,13 @@ impl Uplink {
                     .why(why)
                     .fix("if this lasts, tell the support of the control plane: the agent asks for another one by itself")
             })
-            .and_then(|target| self.parts.registrar.allows(&target).map(|()| target))
+            .and_then(|target| self.dependencies.registrar.allows(&target).map(|()| target))
             .map_err(unusable);
         match prepared {
             Ok(target) => {
-                self.parts.shared_state.link.borrow_mut().address = Some(target.origin());
-                let caller = (self.parts.caller)();
-                let (read, last) = ((self.parts.token)(), Rc::clone(&self.last_token));
+                self.dependencies.shared_state.link.borrow_mut().address = Some(target.origin());
+                let caller = (self.dependencies.caller)();
+                let (read, last) = ((self.dependencies.token)(), Rc::clone(&self.last_token));
                 self.dial = Some(Box::pin(async move {
                     let token = read.await;
                     *last.borrow_mut() = token.as_ref().ok().cloned();
@@ -412,9 +426,9 @@ impl Uplink {
         matches!(self.link.state(), LinkState::Refused | LinkState::Waiting)
     }
 
-    fn look_at_token(&mut self) {
-        if self.watches_token() && self.token_look.is_none() {
-            self.token_look = Some((self.parts.token)());
+    fn start_token_read(&mut self) {
+        if self.watches_token() && self.token_read.is_none() {
+            self.token_read = Some((self.dependencies.token)());
         }
     }
 
@@ -439,18 +453,19 @@ impl Uplink {
                 request_id,
                 cluster_id,
             } => {
-                let registrar =
-                    self.parts
-                        .registrar
-                        .registration(cluster_id, session.local_ip(), now.wall);
+                let registrar = self.dependencies.registrar.registration(
+                    cluster_id,
+                    session.local_ip(),
+                    now.wall,
+                );
                 control::register(&request_id, &registrar, now.wall)
             }
             Message::Heartbeat { cluster_id } => {
                 let beat = self
-                    .parts
+                    .dependencies
                     .registrar
                     .heartbeat(cluster_id, session.local_ip());
-                let mut view = self.parts.shared_state.link.borrow_mut();
+                let mut view = self.dependencies.shared_state.link.borrow_mut();
                 view.last_heartbeat = Some(now.wall);
                 view.heartbeats += 1;
                 control::heartbeat(&beat, now.wall)
@@ -471,13 +486,13 @@ impl Uplink {
 
     fn message(&mut self, data: &Bytes, kind: MessageKind, now: Now) {
         if kind == MessageKind::Binary
-            && self.parts.proxy.awaits_binary()
-            && self.parts.proxy.binary_body(data)
+            && self.dependencies.proxy.awaits_binary()
+            && self.dependencies.proxy.binary_body(data)
         {
             self.link.handle(Input::Heard, now);
             return;
         }
-        if kind == MessageKind::Binary && self.parts.proxy.stream_bytes(data) {
+        if kind == MessageKind::Binary && self.dependencies.proxy.stream_bytes(data) {
             self.link.handle(Input::Heard, now);
             return;
         }
@@ -502,7 +517,7 @@ impl Uplink {
         let input = match inbound {
             Inbound::Proxy(message) => {
                 if let Some(session) = &self.session {
-                    self.parts.proxy.deliver(message, session.outlet());
+                    self.dependencies.proxy.deliver(message, session.outlet());
                 }
                 Input::Heard
             }
@@ -529,7 +544,7 @@ impl Uplink {
                     && hello.use_yamux
                 {
                     // The streams first: their first bytes may follow the acknowledgement at once.
-                    self.parts.proxy.open_streams(session.outlet());
+                    self.dependencies.proxy.open_streams(session.outlet());
                     let text = control::gateway_hello_ack(now.wall);
                     session.outlet().control(text);
                 }
@@ -541,17 +556,17 @@ impl Uplink {
                 {
                     let text = control::edge_hello_ack(hello.version.min(EDGE_VERSION), now.wall);
                     session.outlet().control(text);
-                    self.parts.delivery.begin(&hello, session.outlet());
-                    self.parts.edge_commands.begin(session.outlet());
+                    self.dependencies.delivery.begin(&hello, session.outlet());
+                    self.dependencies.edge_commands.begin(session.outlet());
                 }
                 Input::Heard
             }
             Inbound::EdgeAck(ack) => {
-                self.parts.delivery.acknowledged(ack);
+                self.dependencies.delivery.acknowledged(ack);
                 Input::Heard
             }
             Inbound::EdgeCommand(command) => {
-                if self.parts.edge_commands.take(command) {
+                if self.dependencies.edge_commands.take(command) {
                     Input::Heard
                 } else {
                     Input::Unknown {
@@ -581,9 +596,9 @@ impl Uplink {
     }
 
     fn session_lost(&mut self) {
-        self.parts.proxy.session_lost();
-        self.parts.delivery.session_lost();
-        self.parts.edge_commands.session_lost();
+        self.dependencies.proxy.session_lost();
+        self.dependencies.delivery.session_lost();
+        self.dependencies.edge_commands.session_lost();
         self.pinged = None;
     }
 
@@ -594,16 +609,16 @@ impl Uplink {
         if self.background.len() >= 16 {
             self.background.pop_front();
         }
-        let task = self.parts.executor.spawn(work);
+        let task = self.dependencies.executor.spawn(work);
         self.background.push_back(task);
     }
 
     /// Shows the state on the shared state, and says what is wrong.
-    fn show(&mut self) {
+    fn publish_status(&mut self) {
         let now = self.now();
-        let standing = self.link.standing(now);
+        let status = self.link.status(now);
         let outages = self.link.outages();
-        let mut view = self.parts.shared_state.link.borrow_mut();
+        let mut view = self.dependencies.shared_state.link.borrow_mut();
         if let Some(session) = &self.session {
             let traffic = session.traffic();
             view.received_bytes += traffic.bytes_in.saturating_sub(self.counted.0);
@@ -614,9 +629,9 @@ impl Uplink {
             (view.lanes, view.queued_bytes) = (0, 0);
         }
         let is_news = view
-            .standing
+            .status
             .as_ref()
-            .is_none_or(|old| old.state != standing.state || old.why != standing.why);
+            .is_none_or(|old| old.state != status.state || old.why != status.why);
         let is_lost_again = self.link.losses() > view.outages;
         let is_back = self.link.recoveries() > self.recoveries;
         self.recoveries = self.link.recoveries();
@@ -626,15 +641,15 @@ impl Uplink {
             .filter(|_| view.outages > 0)
             .map(|outage| outage.why.clone());
         view.cluster_id = self.link.membership().map(|known| known.cluster_id.clone());
-        view.standing = Some(standing.clone());
+        view.status = Some(status.clone());
         // An event is delivered: of an address that the control plane chose it has nothing.
-        let why = if standing.is_about_gateway {
+        let why = if status.is_about_gateway {
             sentences::GATEWAY_FAILED.to_owned()
         } else {
             view.last_outage_why.clone().unwrap_or_default()
         };
         drop(view);
-        let shared_state = &self.parts.shared_state;
+        let shared_state = &self.dependencies.shared_state;
         if is_lost_again {
             shared_state.happened(
                 LINK_LOST,
@@ -650,14 +665,14 @@ impl Uplink {
             );
         }
         if is_news {
-            self.judge(&standing);
+            self.report_conditions(&status);
         }
     }
 
-    fn judge(&self, standing: &crate::core::link::LinkStatus) {
-        let shared_state = &self.parts.shared_state;
-        let fix = self.parts.registrar.known_link_fix();
-        if matches!(standing.state, LinkState::Ready | LinkState::Closed) {
+    fn report_conditions(&self, status: &LinkStatus) {
+        let shared_state = &self.dependencies.shared_state;
+        let fix = self.dependencies.registrar.known_link_fix();
+        if matches!(status.state, LinkState::Ready | LinkState::Closed) {
             shared_state.clear("link.down");
             shared_state.clear("link.refused");
             shared_state.clear("link.held");
@@ -665,7 +680,7 @@ impl Uplink {
             shared_state.clear("link.settings");
             return;
         }
-        if let Some(holder) = standing.held_by {
+        if let Some(holder) = status.held_by {
             shared_state.clear("link.down");
             shared_state.clear("link.refused");
             if holder == Holder::Lease {
@@ -675,30 +690,30 @@ impl Uplink {
             shared_state.report(
                 "link.held",
                 Severity::Warning,
-                sentences::link_held(&standing.why),
+                sentences::link_held(&status.why),
                 None,
             );
             return;
         }
         shared_state.clear("link.held");
-        if standing.is_refused {
+        if status.is_refused {
             shared_state.clear("link.down");
-            let sentence = sentences::link_refused(&standing.why);
+            let sentence = sentences::link_refused(&status.why);
             return shared_state.report("link.refused", Severity::Critical, sentence, fix);
         }
         shared_state.clear("link.refused");
-        if standing.is_about_gateway {
+        if status.is_about_gateway {
             // Nothing of the failure itself: a condition becomes an event that is delivered, and
             // the control plane chose the address. Status and log have it, and so has a fix, which
             // is not part of an event.
-            if standing.failures > QUIET_FAILURES {
+            if status.failures > QUIET_FAILURES {
                 let fix = fix.filter(|_| self.is_gateway_refused);
                 let fix = fix.unwrap_or_else(|| GATEWAY_FIX.to_owned());
                 let sentence = sentences::GATEWAY_FAILED;
                 shared_state.report("link.down", Severity::Warning, sentence, Some(fix));
             }
-        } else if standing.failures > QUIET_FAILURES {
-            let sentence = sentences::link_down(&standing.why);
+        } else if status.failures > QUIET_FAILURES {
+            let sentence = sentences::link_down(&status.why);
             shared_state.report("link.down", Severity::Warning, sentence, fix);
         }
     }

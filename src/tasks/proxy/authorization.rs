@@ -74,7 +74,7 @@ impl Shared {
     /// Routes a request and judges what it says itself.
     pub(super) fn admit(&self, request: &RawRequest, route: Route) -> Result<Admitted, Denied> {
         self.requests.set(self.requests.get().saturating_add(1));
-        let cluster = match self.parts.client {
+        let cluster = match self.dependencies.client {
             Some(_) => Cluster::Known,
             None => Cluster::None,
         };
@@ -118,7 +118,7 @@ impl Shared {
 
     /// Returns whether the control plane has this bearer from us.
     fn is_ours(&self, bearer: &str) -> bool {
-        let delegate = self.parts.delegate.as_ref();
+        let delegate = self.dependencies.delegate.as_ref();
         delegate.is_some_and(|delegate| delegate.is_handle(bearer))
     }
 
@@ -181,7 +181,7 @@ impl Shared {
 
     /// A token of the control plane's account.
     pub(super) async fn delegated_token(&self) -> Result<Secret, Denial> {
-        let Some(delegate) = &self.parts.delegate else {
+        let Some(delegate) = &self.dependencies.delegate else {
             return Err(no_cluster());
         };
         delegate.token().await.map_err(Denial::backend)
@@ -194,7 +194,7 @@ impl Shared {
         call: &Call,
         namespace: &str,
     ) -> Result<(Observed, Mono), Denial> {
-        let Some(delegate) = &self.parts.delegate else {
+        let Some(delegate) = &self.dependencies.delegate else {
             return Err(no_cluster());
         };
         let found = delegate.observed(namespace).await;
@@ -219,7 +219,7 @@ impl Shared {
 
     /// Lets the control plane's account into a managed namespace, where that was not done before.
     async fn bind(&self, call: &Call, namespace: &str, found: &Observed) -> Result<(), Denial> {
-        let Some(delegate) = &self.parts.delegate else {
+        let Some(delegate) = &self.dependencies.delegate else {
             return Err(no_cluster());
         };
         let bound = delegate.bind(namespace, found).await;
@@ -248,7 +248,7 @@ impl Shared {
             Policies::One(name) => format!("{list}/{}", query_escaped(name)),
             Policies::All => format!("{list}?limit=1&labelSelector={PROTECTED}%3Dtrue"),
         };
-        let Some(client) = &self.parts.client else {
+        let Some(client) = &self.dependencies.client else {
             return Err(no_cluster());
         };
         let account = Identity::Bearer(self.delegated_token().await?);

@@ -90,7 +90,7 @@ async fn locked(
     limits: &Limits,
 ) -> Result<(), Refusal> {
     let call = &authorization.call;
-    let Some(delegate) = &shared.parts.delegate else {
+    let Some(delegate) = &shared.dependencies.delegate else {
         return Err(policy::unlocked(call, "there is no cluster", "start it"));
     };
     if !authorization.is_delegated {

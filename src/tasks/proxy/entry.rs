@@ -40,7 +40,9 @@ impl Shared {
             Ok(Some(entered)) => entered,
             Err(refusal) => return Err(self.refuse(call, refusal).await),
         };
-        let (Some(delegate), Some(client)) = (&self.parts.delegate, &self.parts.client) else {
+        let (Some(delegate), Some(client)) =
+            (&self.dependencies.delegate, &self.dependencies.client)
+        else {
             return Err(no_cluster());
         };
         let names = match entered {
@@ -72,7 +74,7 @@ impl Shared {
         if !asks(rules) {
             return Ok(pods);
         }
-        let Some(delegate) = &self.parts.delegate else {
+        let Some(delegate) = &self.dependencies.delegate else {
             return Err(no_cluster());
         };
         let mut kept = Vec::new();

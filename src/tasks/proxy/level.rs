@@ -84,7 +84,7 @@ impl From<Refused> for Reply {
 /// The owner's switch.
 #[derive(Debug)]
 pub struct Access {
-    parts: AccessDependencies,
+    dependencies: AccessDependencies,
     standing: RefCell<EffectiveLevel>,
     /// True if what holds is not on disk yet.
     is_unkept: Cell<bool>,
@@ -96,20 +96,20 @@ pub struct Access {
 
 impl Access {
     /// Takes up what was set by hand before the restart. The proxy holds it when this returns.
-    pub fn new(parts: AccessDependencies, notes: &Notes) -> Self {
+    pub fn new(dependencies: AccessDependencies, notes: &Notes) -> Self {
         let by_hand = if notes.is_unreadable {
             Override::Unknown
         } else {
             Override::from_note(notes.get(NOTE))
         };
         let standing = EffectiveLevel {
-            configured: parts.configured.rules.level,
+            configured: dependencies.configured.rules.level,
             by_hand,
         };
         let access = Self {
             // The next note that anybody keeps would make a readable file without this one.
             is_unkept: Cell::new(notes.is_unreadable),
-            parts,
+            dependencies,
             standing: RefCell::new(standing),
             changing: Mutex::new(()),
             counting: Mutex::new(()),
@@ -133,7 +133,7 @@ impl Access {
             proxy,
             shared_state,
             ..
-        } = &self.parts;
+        } = &self.dependencies;
         let standing = self.standing.borrow();
         let cut = proxy.set_rules(standing.rules(configured.rules));
         if standing.by_hand == Override::Unknown {
@@ -174,13 +174,13 @@ impl Access {
             Ok(last_day) => (Some(last_day), None),
             Err(why) => (None, Some(why)),
         };
-        let load = self.parts.proxy.load();
+        let load = self.dependencies.proxy.load();
         let standing = self.standing.borrow();
         AccessReport {
             level: standing.level().as_str().to_owned(),
             configured: api::Configured {
                 level: standing.configured.as_str().to_owned(),
-                from: self.parts.configured.from.clone(),
+                from: self.dependencies.configured.from.clone(),
             },
             by_hand: shape_of_override(&standing),
             last_day,
@@ -194,11 +194,11 @@ impl Access {
     }
 
     async fn last_day(&self) -> Result<LastDay, String> {
-        let now = self.parts.shared_state.now().wall;
+        let now = self.dependencies.shared_state.now().wall;
         let since = Wall::from_millis(now.millis().saturating_sub(DAY_MS));
         let counted = async {
             let _one_at_a_time = self.counting.lock().await;
-            self.parts.proxy.asked_since(since).await
+            self.dependencies.proxy.asked_since(since).await
         };
         match within(COUNT_WITHIN, counted).await {
             Some(Some(Ok(summary))) => Ok((&summary).into()),
@@ -210,10 +210,10 @@ impl Access {
 
     /// Dry run of a request.
     pub async fn decision(&self, inquiry: &Inquiry) -> Decision {
-        let explanation = self.parts.proxy.explain(inquiry).await;
-        let account = self.parts.proxy.account();
+        let explanation = self.dependencies.proxy.explain(inquiry).await;
+        let account = self.dependencies.proxy.account();
         Decision {
-            level: self.parts.proxy.rules().level.as_str().to_owned(),
+            level: self.dependencies.proxy.rules().level.as_str().to_owned(),
             identity: account.filter(|_| explanation.is_delegated()),
             ..(&explanation).into()
         }
@@ -225,7 +225,7 @@ impl Access {
         let by = caller.in_words();
         let request = Tightened {
             level,
-            since: Some(self.parts.shared_state.now().wall),
+            since: Some(self.dependencies.shared_state.now().wall),
             by: Some(by.clone()),
         };
         let before = self.standing.borrow().clone();
@@ -270,7 +270,7 @@ impl Access {
         match ticket {
             Ok(ticket) => {
                 let ended = self
-                    .parts
+                    .dependencies
                     .audit_writer
                     .end(ticket, "done", Effect::default());
                 drop(within(DISK_WITHIN, ended).await);
@@ -287,8 +287,12 @@ impl Access {
     async fn write_down(&self, by: &str, what: &str, configured: Level) -> Result<Begun, String> {
         let why = format!("set by hand; access.level = {}", configured.as_str());
         let entry = AuditEntry::new(by, what, AuditDecision::Permitted, &why);
-        let now = self.parts.shared_state.now().wall;
-        let begun = within(DISK_WITHIN, self.parts.audit_writer.begin(entry, now)).await;
+        let now = self.dependencies.shared_state.now().wall;
+        let begun = within(
+            DISK_WITHIN,
+            self.dependencies.audit_writer.begin(entry, now),
+        )
+        .await;
         in_time(begun)
     }
 
@@ -297,11 +301,11 @@ impl Access {
         let note = self.standing.borrow().by_hand.note();
         let kept = within(
             DISK_WITHIN,
-            self.parts.audit_writer.store().keep_note(NOTE, note),
+            self.dependencies.audit_writer.store().keep_note(NOTE, note),
         )
         .await;
         let kept = in_time(kept);
-        let shared_state = &self.parts.shared_state;
+        let shared_state = &self.dependencies.shared_state;
         match &kept {
             Ok(()) => {
                 self.is_unkept.set(false);
@@ -331,7 +335,7 @@ impl Access {
 
     fn refused(&self, denied: Denied, wanted: Level) -> Refused {
         let standing = self.standing.borrow();
-        let Configured { from, edit, .. } = &self.parts.configured;
+        let Configured { from, edit, .. } = &self.dependencies.configured;
         let (held, wanted) = (standing.level().as_str(), wanted.as_str());
         match denied {
             Denied::OwnerOnly => Refused::Forbidden(api::ErrorBody {

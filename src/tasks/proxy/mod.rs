@@ -93,7 +93,7 @@ pub struct Proxy {
 /// State that all exchanges share.
 #[derive(Debug)]
 struct Shared {
-    parts: ProxyDependencies,
+    dependencies: ProxyDependencies,
     rules: Rc<Cell<Rules>>,
     audit: Rc<Audit>,
     admission: Rc<AdmissionQueue>,
@@ -145,26 +145,26 @@ enum Work {
 impl Proxy {
     /// A proxy without exchanges.
     #[cfg(feature = "internals")]
-    pub fn new(parts: ProxyDependencies) -> Self {
-        Self::with_audit(parts, None)
+    pub fn new(dependencies: ProxyDependencies) -> Self {
+        Self::with_audit(dependencies, None)
     }
 
     /// A proxy that writes down what it does: writes and exec before they have an effect, and not
     /// at all where that fails.
-    pub fn audited(parts: ProxyDependencies, audit_writer: AuditWriter) -> Self {
-        Self::with_audit(parts, Some(audit_writer))
+    pub fn audited(dependencies: ProxyDependencies, audit_writer: AuditWriter) -> Self {
+        Self::with_audit(dependencies, Some(audit_writer))
     }
 
-    fn with_audit(parts: ProxyDependencies, audit_writer: Option<AuditWriter>) -> Self {
-        let rules = Rc::new(Cell::new(parts.rules));
+    fn with_audit(dependencies: ProxyDependencies, audit_writer: Option<AuditWriter>) -> Self {
+        let rules = Rc::new(Cell::new(dependencies.rules));
         let audit = Audit::new(audit_writer, Rc::clone(&rules));
-        let executor = Rc::clone(&parts.executor);
-        if let Some(delegate) = &parts.delegate {
-            delegate.set_level(parts.rules.level);
+        let executor = Rc::clone(&dependencies.executor);
+        if let Some(delegate) = &dependencies.delegate {
+            delegate.set_level(dependencies.rules.level);
         }
         let keeping = executor.spawn(Rc::clone(&audit).keep());
         let shared = Rc::new(Shared {
-            parts,
+            dependencies,
             rules,
             audit,
             admission: Rc::default(),
@@ -269,7 +269,7 @@ impl Proxy {
             short_waiting,
             long_running,
             held_body_bytes: self.shared.budget.held_bytes(),
-            spooled_bytes: self.shared.parts.spool.used_bytes(),
+            spooled_bytes: self.shared.dependencies.spool.used_bytes(),
             dropped_messages: table.dropped_messages,
         }
     }
@@ -360,7 +360,7 @@ impl Proxy {
         let slot = self.shared.slot(&id, number);
         let limits = admitted.call.limits(clock::now());
         let outlet = outlet.clone();
-        let executor = &self.shared.parts.executor;
+        let executor = &self.shared.dependencies.executor;
         let (inlet, task) = match work {
             Work::Plain(source) => {
                 let inlet = source.pipe().map_or(Inlet::None, Inlet::Body);
@@ -546,7 +546,7 @@ impl Proxy {
         let (queue, waiting) = bounded::<(Option<AuditEntry>, String)>(REFUSALS_MAX);
         let mut lane = outlet.open();
         let audit = Rc::clone(&self.shared.audit);
-        let task = self.shared.parts.executor.spawn(async move {
+        let task = self.shared.dependencies.executor.spawn(async move {
             while let Ok((row, message)) = waiting.recv().await {
                 if let Some(row) = row {
                     audit.refused(row).await;

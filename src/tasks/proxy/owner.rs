@@ -28,7 +28,7 @@ impl Proxy {
     pub fn set_rules(&self, rules: Rules) -> usize {
         self.shared.rules.set(rules);
         let shared = &self.shared;
-        if let Some(delegate) = &shared.parts.delegate {
+        if let Some(delegate) = &shared.dependencies.delegate {
             delegate.set_level(rules.level);
         }
         shared.admission.review(|call| shared.review(call))
@@ -45,7 +45,7 @@ impl Proxy {
     }
 
     async fn look(&self, namespace: &str) -> NamespaceLookup {
-        let Some(delegate) = &self.shared.parts.delegate else {
+        let Some(delegate) = &self.shared.dependencies.delegate else {
             return NamespaceLookup::Unknown("no cluster is configured".to_owned());
         };
         let moment = clock::now().mono.after(LOOK_WITHIN);
@@ -62,7 +62,7 @@ impl Proxy {
 
     /// The account that calls of the control plane run under; `None`: there is no cluster.
     pub fn account(&self) -> Option<String> {
-        let delegate = self.shared.parts.delegate.as_ref()?;
+        let delegate = self.shared.dependencies.delegate.as_ref()?;
         Some(delegate.account())
     }
 

@@ -60,10 +60,10 @@ pub(super) async fn keep(shared: Rc<Shared>) {
         shared.admission.expire(now);
         let relied_on = shared.admission.relied_on();
         looks.retain(|look| !look.is_finished());
-        if let Some(delegate) = &shared.parts.delegate {
+        if let Some(delegate) = &shared.dependencies.delegate {
             for subject in rounds.begin(&relied_on, now) {
                 let look = look(Rc::clone(delegate), subject, answers.clone());
-                looks.push(shared.parts.executor.spawn(look));
+                looks.push(shared.dependencies.executor.spawn(look));
             }
         }
         let next = rounds.next(&relied_on).into_iter();
@@ -100,7 +100,7 @@ fn record_answer(shared: &Shared, answer: &Answer) {
             admission.observed(rules, name, found.as_ref(), answer.began)
         }
         (Dependency::Grant(grant), LookupResult::Grant(is_granted)) => {
-            let delegate = shared.parts.delegate.as_ref();
+            let delegate = shared.dependencies.delegate.as_ref();
             let account = delegate.map_or_else(String::new, |delegate| delegate.account());
             shared.admission.granted(grant, *is_granted, &account)
         }

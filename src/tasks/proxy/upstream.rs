@@ -38,7 +38,7 @@ pub(super) async fn send(
     limits: &Limits,
     body: Body,
 ) -> Result<Response<Body>, Denial> {
-    let Some(client) = &shared.parts.client else {
+    let Some(client) = &shared.dependencies.client else {
         return Err(no_cluster());
     };
     let call = &authorization.call;
@@ -79,7 +79,7 @@ pub(super) async fn send(
         return Ok(response);
     };
     if !authorization.is_delegated || response.status() != StatusCode::UNAUTHORIZED {
-        if let Some(delegate) = &shared.parts.delegate
+        if let Some(delegate) = &shared.dependencies.delegate
             && authorization.is_delegated
             && response.status().is_success()
         {
@@ -88,7 +88,7 @@ pub(super) async fn send(
         return Ok(response);
     }
     // The cluster was made anew, or the token has ended before its time.
-    if let Some(delegate) = &shared.parts.delegate {
+    if let Some(delegate) = &shared.dependencies.delegate {
         delegate.refused(token);
     }
     if has_body {
@@ -134,7 +134,7 @@ async fn make_namespace(
 
 /// Returns whether no binding waits for a namespace of this name.
 async fn is_free(shared: &Shared, name: &str, limits: &Limits) -> Result<(), Refusal> {
-    let Some(delegate) = &shared.parts.delegate else {
+    let Some(delegate) = &shared.dependencies.delegate else {
         return Err(policy::unknown_bindings(
             name,
             "there is no cluster",
@@ -159,7 +159,7 @@ pub(super) async fn upgrade(
     limits: &Limits,
     protocol: &str,
 ) -> Result<Upgraded, Denial> {
-    let Some(client) = &shared.parts.client else {
+    let Some(client) = &shared.dependencies.client else {
         return Err(no_cluster());
     };
     let call = &authorization.call;

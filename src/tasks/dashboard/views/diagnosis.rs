@@ -81,7 +81,7 @@ struct Grounds {
 
 /// The way to the control plane, and what was last seen of it.
 pub struct Prober {
-    parts: ProberDependencies,
+    dependencies: ProberDependencies,
     last: Cached<Diagnosis>,
     /// State in which that was seen.
     grounds: Cell<Grounds>,
@@ -95,10 +95,10 @@ impl std::fmt::Debug for Prober {
 
 impl Prober {
     /// Nothing was seen yet. What cannot be used of the settings is said when somebody asks.
-    pub fn new(parts: ProberDependencies) -> Self {
-        let last = Cached::new(parts.clock, KEPT_FOR);
+    pub fn new(dependencies: ProberDependencies) -> Self {
+        let last = Cached::new(dependencies.clock, KEPT_FOR);
         Self {
-            parts,
+            dependencies,
             last,
             grounds: Cell::default(),
         }
@@ -114,12 +114,12 @@ impl Prober {
     }
 
     fn grounds(&self) -> Grounds {
-        let shared_state = &self.parts.shared_state;
+        let shared_state = &self.dependencies.shared_state;
         let link = shared_state.link.borrow();
-        let standing = link.standing.as_ref();
+        let status = link.status.as_ref();
         Grounds {
             link: link.state(),
-            is_refused: standing.is_some_and(|standing| standing.is_refused),
+            is_refused: status.is_some_and(|status| status.is_refused),
             is_silent: shared_state.with_conditions(|list| list.get(UNREACHABLE).is_some()),
             is_unreachable: shared_state.cluster.borrow().why.is_some(),
         }
@@ -129,7 +129,7 @@ impl Prober {
         let mut probes = executor::unblock(|| network::probes(Path::new("/")))
             .await
             .to_vec();
-        let (side, sentence) = match &self.parts.server {
+        let (side, sentence) = match &self.dependencies.server {
             None => {
                 probes.push(self.cluster());
                 (Side::None, sentences::NOT_CONFIGURED.to_owned())
@@ -146,7 +146,7 @@ impl Prober {
         Diagnosis {
             side: side.as_str().to_owned(),
             sentence,
-            at: (self.parts.clock)().wall.rfc3339(),
+            at: (self.dependencies.clock)().wall.rfc3339(),
             steps: probes.into_iter().map(shape).collect(),
         }
     }
@@ -157,7 +157,9 @@ impl Prober {
         let read = (server.read)().await;
         let Read { caller, token } = read?;
         let token = token.as_ref().map(Secret::reveal);
-        probes.extend(probe::test_steps(&caller, &server.target, token, self.parts.clock).await);
+        probes.extend(
+            probe::test_steps(&caller, &server.target, token, self.dependencies.clock).await,
+        );
         Ok(())
     }
 
@@ -183,32 +185,32 @@ impl Prober {
     }
 
     fn session(&self) -> Probe {
-        let shared_state = &self.parts.shared_state;
+        let shared_state = &self.dependencies.shared_state;
         let link = shared_state.link.borrow();
         let probe = |outcome, seen: String| Probe::new(PathStep::Session, outcome, seen);
-        let Some(standing) = &link.standing else {
+        let Some(status) = &link.status else {
             return probe(
                 StepResult::Unknown,
                 "no session has been started yet".to_owned(),
             );
         };
-        let why = &standing.why;
-        if standing.state == LinkState::Ready {
+        let why = &status.why;
+        if status.state == LinkState::Ready {
             return probe(
                 StepResult::Ok,
                 "the control plane holds a session".to_owned(),
             );
         }
-        match standing.held_by {
+        match status.held_by {
             Some(Holder::Lease) => return probe(StepResult::Skipped, why.clone()),
             Some(_) => return probe(StepResult::Failed(Side::Node), why.clone()),
             None => {}
         }
-        if standing.is_refused {
+        if status.is_refused {
             let seen = format!("the token was rejected: {why}");
             return probe(StepResult::Failed(Side::Node), seen).fix(TOKEN_FIX);
         }
-        let next = standing.next_attempt.map(in_words);
+        let next = status.next_attempt.map(in_words);
         let next = next.map_or_else(String::new, |wait| format!("; next attempt in {wait}"));
         let seen = match why.as_str() {
             "" => "connecting".to_owned(),
@@ -218,7 +220,7 @@ impl Prober {
     }
 
     fn cluster(&self) -> Probe {
-        let shared_state = &self.parts.shared_state;
+        let shared_state = &self.dependencies.shared_state;
         let view = shared_state.cluster.borrow();
         let probe = |outcome, seen: String| Probe::new(PathStep::Cluster, outcome, seen);
         if view.server.is_none() {

@@ -196,7 +196,7 @@ impl Conversation<'_> {
                 Ok(None)
             }
             AnswerForm::Buffered | AnswerForm::Socket => {
-                let spool = &self.shared.parts.spool;
+                let spool = &self.shared.dependencies.spool;
                 let whole = collect((status, headers), body, spool, target, idle).await?;
                 sent(whole.body_bytes());
                 Ok(Some(whole))

@@ -155,7 +155,7 @@ impl SocketExchange {
             StreamKind::Application => "failed to connect to service WebSocket",
             StreamKind::Kubernetes => "failed to connect to K8s API",
         };
-        let Some(client) = &self.slot.shared.parts.client else {
+        let Some(client) = &self.slot.shared.dependencies.client else {
             return Err("kubernetes client not initialized".to_owned().into());
         };
         let left = self.limits.head.since(clock::now().mono);

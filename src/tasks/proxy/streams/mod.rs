@@ -54,7 +54,7 @@ impl Proxy {
     pub fn open_streams(&self, outlet: &Outlet) {
         outlet.carry_streams();
         let mux = Mux::new(MuxLimits::default(), outlet.clone());
-        let executor = &self.shared.parts.executor;
+        let executor = &self.shared.dependencies.executor;
         let driver = executor.spawn({
             let mux = mux.clone();
             async move {
@@ -95,7 +95,7 @@ async fn accept(shared: Rc<Shared>, mux: Mux) {
         serving.retain(|task| !task.is_finished());
         serving.push(
             shared
-                .parts
+                .dependencies
                 .executor
                 .spawn(serve(Rc::clone(&shared), stream)),
         );

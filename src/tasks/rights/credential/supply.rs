@@ -13,7 +13,7 @@ use super::{
     Credential, CredentialKind, IssuedToken, NOTE,
 };
 use crate::{
-    core::{access::permits_sharing, health::Severity, link::Command, secret::Secret},
+    core::{access::permits_sharing, health::Severity, link::LinkCommand, secret::Secret},
     host::clock,
     store,
     tasks::state::SharedState,
@@ -39,7 +39,7 @@ pub struct SupplyDependencies<'a> {
     /// State for the condition that a token is shared.
     pub shared_state: &'a SharedState,
     /// The way to the link.
-    pub commands: Sender<Command>,
+    pub commands: Sender<LinkCommand>,
 }
 
 impl Credential {
@@ -81,20 +81,20 @@ impl Credential {
 
     /// Keeps the control plane supplied, for ever. `is_idle` says whether a registration would end
     /// nothing.
-    pub async fn supply(&self, parts: SupplyDependencies<'_>, is_idle: impl Fn() -> bool) {
+    pub async fn supply(&self, dependencies: SupplyDependencies<'_>, is_idle: impl Fn() -> bool) {
         match self.kind {
-            CredentialKind::Handle => self.keep_handle(&parts).await,
-            CredentialKind::Token => self.share(&parts, &is_idle).await,
+            CredentialKind::Handle => self.keep_handle(&dependencies).await,
+            CredentialKind::Token => self.share(&dependencies, &is_idle).await,
         }
     }
 
-    async fn keep_handle(&self, parts: &SupplyDependencies<'_>) {
+    async fn keep_handle(&self, dependencies: &SupplyDependencies<'_>) {
         while self.taken.1.recv().await.is_ok() {
             let offered = self.offered.borrow().clone();
             let Some(handle) = offered.filter(|_| !self.is_on_disk.get()) else {
                 continue;
             };
-            self.write_note(&parts.store, Some(&handle)).await;
+            self.write_note(&dependencies.store, Some(&handle)).await;
         }
     }
 
@@ -108,9 +108,9 @@ impl Credential {
     }
 
     #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-    async fn share(&self, parts: &SupplyDependencies<'_>, is_idle: &impl Fn() -> bool) {
+    async fn share(&self, dependencies: &SupplyDependencies<'_>, is_idle: &impl Fn() -> bool) {
         // A handle of former days is no longer what the control plane holds.
-        self.write_note(&parts.store, None).await;
+        self.write_note(&dependencies.store, None).await;
         loop {
             let changed = async {
                 if self.levels.1.recv().await.is_err() {
@@ -119,28 +119,28 @@ impl Credential {
             };
             let reporting = async {
                 while self.taken.1.recv().await.is_ok() {
-                    self.report_shared(parts.shared_state);
+                    self.report_shared(dependencies.shared_state);
                 }
                 future::pending().await
             };
-            let shared = self.share_one(parts, is_idle);
+            let shared = self.share_one(dependencies, is_idle);
             Box::pin(shared).or(changed).or(reporting).await;
         }
     }
 
     /// Sees to it that the control plane holds the one token that it may hold, and waits until that
     /// needs another one. A change of the level begins again.
-    async fn share_one(&self, parts: &SupplyDependencies<'_>, is_idle: &impl Fn() -> bool) {
+    async fn share_one(&self, dependencies: &SupplyDependencies<'_>, is_idle: &impl Fn() -> bool) {
         let Some(given) = self.current() else {
-            parts.shared_state.clear(SHARED);
+            dependencies.shared_state.clear(SHARED);
             // The control plane hears at once that it has no token any more.
-            self.register(parts).await;
+            self.register(dependencies).await;
             if !permits_sharing(self.level.get()) {
                 future::pending::<()>().await;
             }
-            return self.next_token(parts).await;
+            return self.next_token(dependencies).await;
         };
-        self.register(parts).await;
+        self.register(dependencies).await;
         let now = clock::now().mono;
         let left = given.ends.map_or(Duration::ZERO, |ends| ends.since(now));
         let life = self.life.get().max(left);
@@ -153,17 +153,22 @@ impl Credential {
         while !is_idle() && clock::now().mono < overdue {
             Timer::after(POLL_INTERVAL).await;
         }
-        self.next_token(parts).await;
+        self.next_token(dependencies).await;
     }
 
     /// Registers where the last registration said something else than the next one will. The first
     /// registration needs no reason.
-    async fn register(&self, parts: &SupplyDependencies<'_>) {
+    async fn register(&self, dependencies: &SupplyDependencies<'_>) {
         let next = self.current().map(|given| given.secret);
         if !self.has_offered.get() || *self.offered.borrow() == next {
             return;
         }
-        if parts.commands.send(Command::Register).await.is_err() {
+        if dependencies
+            .commands
+            .send(LinkCommand::Register)
+            .await
+            .is_err()
+        {
             future::pending().await
         }
         // Until that registration is made, another one has no other reason.
@@ -171,8 +176,11 @@ impl Credential {
     }
 
     /// Gets the next token, however long that takes.
-    async fn next_token(&self, parts: &SupplyDependencies<'_>) {
-        while let Err(error) = self.get_token(parts.delegate, parts.revocation).await {
+    async fn next_token(&self, dependencies: &SupplyDependencies<'_>) {
+        while let Err(error) = self
+            .get_token(dependencies.delegate, dependencies.revocation)
+            .await
+        {
             log::warn!("cannot get a token to share: {error}");
             Timer::after(ASK_AGAIN).await;
         }

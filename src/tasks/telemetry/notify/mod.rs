@@ -65,10 +65,14 @@ impl std::fmt::Debug for NotifyDependencies<'_> {
 
 /// Tells for as long as the agent runs.
 #[expect(clippy::infinite_loop, reason = "it ends when its task is dropped")]
-pub async fn run(parts: NotifyDependencies<'_>) {
-    let earlier = parts.notified.as_deref().map(read_kept).unwrap_or_default();
-    let shared_state = parts.shared_state;
-    let mut notifier = Notifier::new(parts.wanted, earlier, shared_state.now().mono);
+pub async fn run(dependencies: NotifyDependencies<'_>) {
+    let earlier = dependencies
+        .notified
+        .as_deref()
+        .map(read_kept)
+        .unwrap_or_default();
+    let shared_state = dependencies.shared_state;
+    let mut notifier = Notifier::new(dependencies.wanted, earlier, shared_state.now().mono);
     let mut offset = Offset::default();
     loop {
         let now = shared_state.now();
@@ -77,21 +81,26 @@ pub async fn run(parts: NotifyDependencies<'_>) {
             all.retain(|condition| condition.id != UNREACHED);
             notifier.see(&all, now.mono);
         });
-        let minute = match parts.wanted.quiet {
+        let minute = match dependencies.wanted.quiet {
             Some(_) => offset.minute(now).await,
             None => 0,
         };
         if let Next::Send(message) = notifier.next(now.mono, minute) {
-            let request = request(parts.reader, &message, &parts.host, now.wall);
-            let sent = match (parts.authorization)().await {
-                Ok(authorization) => parts.receiver.send(&request, authorization.as_ref()).await,
+            let request = request(dependencies.reader, &message, &dependencies.host, now.wall);
+            let sent = match (dependencies.authorization)().await {
+                Ok(authorization) => {
+                    dependencies
+                        .receiver
+                        .send(&request, authorization.as_ref())
+                        .await
+                }
                 Err(error) => Ok(NotifyResponse::Wrong(error)),
             };
             let (error, wait) = match sent {
                 Ok(NotifyResponse::Taken) => {
                     shared_state.clear(UNREACHED);
                     let word = kept(notifier.sent(&message, shared_state.now().mono));
-                    if let Err(failure) = parts.store.keep_note(NOTE, Some(word)).await {
+                    if let Err(failure) = dependencies.store.keep_note(NOTE, Some(word)).await {
                         log::debug!("notify: the state of notifications is not saved: {failure}");
                     }
                     continue;
@@ -108,7 +117,7 @@ pub async fn run(parts: NotifyDependencies<'_>) {
                 report(shared_state, &error);
             }
         }
-        clock::tick(parts.poll_interval).await;
+        clock::tick(dependencies.poll_interval).await;
     }
 }
 

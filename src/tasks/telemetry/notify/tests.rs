@@ -81,7 +81,7 @@ fn beside(port: u16, reader: ReceiverKind, work: &impl AsyncFn(&SharedState, &st
         let (store, _) = Store::open(&path, Wall::default()).await.unwrap();
         let handle = store.handle();
         let shared_state = SharedState::new(clock::now);
-        let parts = NotifyDependencies {
+        let dependencies = NotifyDependencies {
             receiver: NotifyClient(HttpClient {
                 address: Address {
                     target: Target::new("127.0.0.1", port),
@@ -115,7 +115,7 @@ fn beside(port: u16, reader: ReceiverKind, work: &impl AsyncFn(&SharedState, &st
             poll_interval: Duration::from_millis(10),
         };
         let reporting = async {
-            run(parts).await;
+            run(dependencies).await;
         };
         or(work(&shared_state, &handle), reporting).await;
         store.close().await.unwrap();

@@ -71,15 +71,15 @@ impl std::fmt::Debug for DeliveryDependencies<'_> {
 }
 
 /// Delivers for as long as the agent runs.
-pub async fn run(parts: DeliveryDependencies<'_>) {
-    let mut delivery = Delivery::new(parts);
+pub async fn run(dependencies: DeliveryDependencies<'_>) {
+    let mut delivery = Delivery::new(dependencies);
     loop {
         let ended = delivery.drain().await;
-        delivery.parts.receiver.0.hang_up();
+        delivery.dependencies.receiver.0.hang_up();
         delivery.report_refused();
         match ended {
             Ok(()) => {
-                if delivery.parts.flushed.recv().await.is_err() {
+                if delivery.dependencies.flushed.recv().await.is_err() {
                     return;
                 }
             }
@@ -129,7 +129,7 @@ struct Counts {
 }
 
 struct Delivery<'a> {
-    parts: DeliveryDependencies<'a>,
+    dependencies: DeliveryDependencies<'a>,
     outbox: Option<Outbox>,
     failed: Backoff,
     wrong: Backoff,
@@ -140,9 +140,9 @@ struct Delivery<'a> {
 }
 
 impl<'a> Delivery<'a> {
-    const fn new(parts: DeliveryDependencies<'a>) -> Self {
+    const fn new(dependencies: DeliveryDependencies<'a>) -> Self {
         Self {
-            parts,
+            dependencies,
             outbox: None,
             failed: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
             wrong: Backoff::new(WRONG_FIRST, WRONG_LONGEST),
@@ -159,11 +159,11 @@ impl<'a> Delivery<'a> {
 
     /// Sends everything that waits.
     async fn drain(&mut self) -> Result<(), Stop> {
-        let labels = (self.parts.labels)().ok_or(Stop::Nameless)?;
-        let authorization = (self.parts.authorization)().await?;
+        let labels = (self.dependencies.labels)().ok_or(Stop::Nameless)?;
+        let authorization = (self.dependencies.authorization)().await?;
         loop {
-            let holdings = self.parts.samples.stock(Stream::Metrics).await?;
-            let now = self.parts.shared_state.now().mono;
+            let holdings = self.dependencies.samples.stock(Stream::Metrics).await?;
+            let now = self.dependencies.shared_state.now().mono;
             let jitter = jitter();
             let outbox = self.outbox(holdings.epoch).await?;
             let Some(next) = outbox.next(holdings.view(), jitter, now) else {
@@ -171,7 +171,7 @@ impl<'a> Delivery<'a> {
             };
             let Batch { range, body } = match next {
                 Next::Records(range) => {
-                    let samples = &self.parts.samples;
+                    let samples = &self.dependencies.samples;
                     samples
                         .read(Stream::Metrics, range, BATCH_BYTES_MAX)
                         .await?
@@ -196,7 +196,7 @@ impl<'a> Delivery<'a> {
             outbox
         } else {
             let destination = DESTINATION.to_owned();
-            let samples = &self.parts.samples;
+            let samples = &self.dependencies.samples;
             let (epoch, cursor) = samples.position(destination, Stream::Metrics).await?;
             Outbox::new(epoch, Order::OldestFirst, cursor)
         };
@@ -207,7 +207,7 @@ impl<'a> Delivery<'a> {
         let Some(outbox) = &mut self.outbox else {
             return Ok(());
         };
-        outbox.sent(range, self.parts.shared_state.now().mono);
+        outbox.sent(range, self.dependencies.shared_state.now().mono);
         let epoch = outbox.epoch();
         let (from, to) = (range.from(), range.to());
         let said = Acknowledgement { epoch, from, to };
@@ -216,7 +216,7 @@ impl<'a> Delivery<'a> {
         }
         let cursor = outbox.cursor().clone();
         let destination = DESTINATION.to_owned();
-        let samples = &self.parts.samples;
+        let samples = &self.dependencies.samples;
         samples
             .settle(destination, Stream::Metrics, epoch, cursor)
             .await?;
@@ -252,7 +252,7 @@ impl<'a> Delivery<'a> {
         body: Vec<u8>,
         authorization: Option<&Secret>,
     ) -> Result<ReceiverAnswer, Stop> {
-        match self.parts.receiver.send(body, authorization).await? {
+        match self.dependencies.receiver.send(body, authorization).await? {
             WriteResponse::Taken => {
                 self.works();
                 Ok(ReceiverAnswer::Taken)
@@ -273,7 +273,7 @@ impl<'a> Delivery<'a> {
     /// would be sent everything in vain.
     async fn ask_nothing(&mut self, authorization: Option<&Secret>) -> Result<(), Stop> {
         match self
-            .parts
+            .dependencies
             .receiver
             .send(empty_body(), authorization)
             .await?
@@ -283,7 +283,7 @@ impl<'a> Delivery<'a> {
                 Ok(())
             }
             WriteResponse::Refused(why) => {
-                let error = self.parts.receiver.failure().why(why);
+                let error = self.dependencies.receiver.failure().why(why);
                 Err(Stop::Wrong(error.fix(
                     "check telemetry.remote_write.url: the server there does not accept remote write; check scheme (https or http) and path",
                 )))
@@ -297,7 +297,7 @@ impl<'a> Delivery<'a> {
         self.is_receiver = true;
         self.failed.reset();
         self.wrong.reset();
-        self.parts.shared_state.clear(UNREACHED);
+        self.dependencies.shared_state.clear(UNREACHED);
     }
 
     /// Returns the wait before the next try. Samples in flight are sent again.
@@ -326,7 +326,7 @@ impl<'a> Delivery<'a> {
     }
 
     fn report(&self, error: &Error) {
-        let shared_state = self.parts.shared_state;
+        let shared_state = self.dependencies.shared_state;
         shared_state.report(
             UNREACHED,
             Severity::Warning,
@@ -344,13 +344,13 @@ impl<'a> Delivery<'a> {
         );
         if refused == 0 {
             if taken > 0 {
-                self.parts.shared_state.clear(REFUSED);
+                self.dependencies.shared_state.clear(REFUSED);
             }
             return;
         }
         counts.refused = counts.refused.saturating_add(refused);
-        let host = &self.parts.receiver.0.address.host;
-        self.parts.shared_state.report(
+        let host = &self.dependencies.receiver.0.address.host;
+        self.dependencies.shared_state.report(
             REFUSED,
             Severity::Note,
             format!(

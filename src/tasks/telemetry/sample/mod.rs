@@ -44,7 +44,7 @@ const ASKING_MAX: usize = 16;
 /// Reads the machine.
 #[derive(Debug)]
 pub struct Sampler {
-    parts: SamplerOptions,
+    options: SamplerOptions,
     ask: Sender<Sender<Rc<Reading>>>,
     asked: Receiver<Sender<Rc<Reading>>>,
     /// Memory of this program, and when it was read.
@@ -90,10 +90,10 @@ impl fmt::Debug for SamplerOptions {
 
 impl Sampler {
     /// A sampler that reads nothing until it runs.
-    pub fn new(parts: SamplerOptions) -> Self {
+    pub fn new(options: SamplerOptions) -> Self {
         let (ask, asked) = bounded(ASKING_MAX);
         Self {
-            parts,
+            options,
             ask,
             asked,
             own_memory: Cell::default(),
@@ -105,10 +105,10 @@ impl Sampler {
     pub async fn run(&self, mut keep: impl AsyncFnMut(Tick)) {
         let mut before: Option<Rc<Reading>> = None;
         let mut newest = Rc::new(Reading::default());
-        let mut due = self.parts.shared_state.now().mono;
+        let mut due = self.options.shared_state.now().mono;
         loop {
             if let Some(answer) = self.next(due).await {
-                let age = self.parts.shared_state.now().mono.since(newest.at.mono);
+                let age = self.options.shared_state.now().mono.since(newest.at.mono);
                 if age >= FRESH {
                     newest = Rc::new(self.read().await);
                 }
@@ -125,7 +125,11 @@ impl Sampler {
             }
             keep(self.tick(before.as_deref(), &newest)).await;
             before = Some(Rc::clone(&newest));
-            due = following(due, self.parts.every, self.parts.shared_state.now().mono);
+            due = following(
+                due,
+                self.options.every,
+                self.options.shared_state.now().mono,
+            );
         }
     }
 
@@ -154,12 +158,12 @@ impl Sampler {
     }
 
     async fn read(&self) -> Reading {
-        let shared_state = &self.parts.shared_state;
+        let shared_state = &self.options.shared_state;
         let stuck = async {
-            Timer::after(self.parts.timeout).await;
+            Timer::after(self.options.timeout).await;
             let sentence = format!(
                 "no measurements: the kernel has not answered for {}",
-                in_words(self.parts.timeout)
+                in_words(self.options.timeout)
             );
             let fix =
                 "dmesg | tail; a disk or sensor that hangs blocks every program that reads it";
@@ -169,7 +173,7 @@ impl Sampler {
         let now = shared_state.now().mono;
         let known = self.own_memory.get();
         let known = known.filter(|(read, _)| now.since(*read) < OWN_MEMORY_FOR);
-        let (read, pss) = (self.parts.read, known.map(|(_, pss)| pss));
+        let (read, pss) = (self.options.read, known.map(|(_, pss)| pss));
         let reading = executor::unblock(move || read(pss)).or(stuck).await;
         if known.is_none() {
             self.own_memory.set(reading.own.pss.map(|pss| (now, pss)));
@@ -182,7 +186,7 @@ impl Sampler {
     fn tick(&self, before: Option<&Reading>, now: &Reading) -> Tick {
         Tick {
             at: now.at,
-            clock_is_set: (self.parts.is_believed)(now.at.wall),
+            clock_is_set: (self.options.is_believed)(now.at.wall),
             points: points(before, now),
         }
     }
@@ -190,7 +194,7 @@ impl Sampler {
     /// Says what is not measured on this machine, all of it in one condition.
     fn report_unread(&self, unread: &LiteMap<&'static str, String>) {
         if unread.is_empty() {
-            return self.parts.shared_state.clear(UNREAD);
+            return self.options.shared_state.clear(UNREAD);
         }
         let each: Vec<_> = unread
             .iter()
@@ -200,7 +204,7 @@ impl Sampler {
         let fix = unread.contains_key("pressure").then(|| {
             "for pressure: append psi=1 to the kernel command line (on a Raspberry Pi the single line of /boot/firmware/cmdline.txt), then reboot".to_owned()
         });
-        self.parts
+        self.options
             .shared_state
             .report(UNREAD, Severity::Note, sentence, fix);
     }

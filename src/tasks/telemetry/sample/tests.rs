@@ -34,7 +34,7 @@ fn run(sampler: &Sampler, keep: impl AsyncFnMut(Tick), done: impl Future<Output 
 
 fn sentence(sampler: &Sampler, id: &str) -> Option<String> {
     let conditions = |list: &crate::core::health::Conditions| Some(list.get(id)?.sentence.clone());
-    sampler.parts.shared_state.with_conditions(conditions)
+    sampler.options.shared_state.with_conditions(conditions)
 }
 
 /// Waits for a level that the sampler brings about.
@@ -114,9 +114,9 @@ fn each_interval_gives_a_sample_of_what_was_read() {
 #[test]
 fn who_asks_gets_a_fresh_reading_that_is_no_sample() {
     let sampler = Sampler {
-        parts: SamplerOptions {
+        options: SamplerOptions {
             every: Duration::from_secs(3600),
-            ..sampler(sample::read).parts
+            ..sampler(sample::read).options
         },
         ..sampler(sample::read)
     };
@@ -127,7 +127,7 @@ fn who_asks_gets_a_fresh_reading_that_is_no_sample() {
         assert!(one.memory.total.is_some());
         // Within a second it is the same one; on a machine that is slow, another.
         assert!(Rc::ptr_eq(&one, &two) || two.at.mono.since(one.at.mono) >= FRESH);
-        let now = sampler.parts.shared_state.now().mono;
+        let now = sampler.options.shared_state.now().mono;
         clock::until(now.after(FRESH)).await;
         assert!(sampler.reading().await.unwrap().at.mono > two.at.mono);
     };
@@ -172,7 +172,7 @@ fn a_kernel_that_does_not_answer_is_said_and_holds_nobody_else() {
     let (holds, gate) = bounded(1);
     GATE.set(gate).unwrap();
     let mut sampler = sampler(read);
-    sampler.parts.timeout = Duration::from_millis(20);
+    sampler.options.timeout = Duration::from_millis(20);
     let held = async {
         until(|| sentence(&sampler, STUCK)).await;
         // Whoever asks meanwhile is told so, in time.

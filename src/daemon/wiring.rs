@@ -1,4 +1,4 @@
-//! The parts of the agent, made from settings: each adapter gets its own small struct.
+//! Wiring of the agent: its parts, made from settings; each adapter gets its own small struct.
 
 use std::{
     cell::RefCell,
@@ -600,14 +600,14 @@ pub(super) fn proxy(
     executor: &Rc<Executor>,
     (audit_writer, jobs): (AuditWriter, Jobs),
 ) -> Proxy {
-    let parts = tasks::proxy::ProxyDependencies {
+    let dependencies = tasks::proxy::ProxyDependencies {
         executor: Rc::clone(executor),
         client,
         delegate,
         rules: configured.rules,
         spool: Spool::new(&settings.agent.state_dir).listed(jobs),
     };
-    Proxy::audited(parts, audit_writer)
+    Proxy::audited(dependencies, audit_writer)
 }
 
 /// Name of this agent among others that have the same agent id: by their settings, or because
