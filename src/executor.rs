@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use smol::{LocalExecutor, Task, future};
+use smol::{
+    LocalExecutor, Task,
+    future::{self, BoxedLocal},
+};
 
 /// Polls within [`BURST`] that make the executor busy.
 const BUSY_POLLS: u32 = 32;
@@ -34,7 +37,7 @@ impl Executor {
 
     /// Starts a task, which ends when its handle is dropped.
     pub fn spawn<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> Task<T> {
-        let work: Pin<Box<dyn Future<Output = T>>> = Box::pin(work);
+        let work: BoxedLocal<T> = Box::pin(work);
         self.0.spawn(work)
     }
 

@@ -1,8 +1,9 @@
 //! Interface between the server and the agent. The agent's side of it is in `tasks`.
 
-use std::{io, net::IpAddr, pin::Pin, rc::Rc, time::Duration};
+use std::{io, net::IpAddr, rc::Rc, time::Duration};
 
 use hyper::body::Bytes;
+use smol::future::BoxedLocal;
 
 use super::{Peer, Reply, assets::Cache};
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
 };
 
 /// An answer that is being made.
-pub type Answering = Pin<Box<dyn Future<Output = Reply>>>;
+pub type Answering = BoxedLocal<Reply>;
 
 /// Provider of the answers. A view is a line in `core::authorization::ROUTES` and an arm of
 /// [`Answers::answer`].

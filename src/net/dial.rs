@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use smol::Async;
+use smol::future::BoxedLocal;
 use smol::lock::Semaphore;
 
 use super::proxy::{self, Proxy};
@@ -255,7 +256,7 @@ fn alternate(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
     order
 }
 
-type Attempt = Pin<Box<dyn Future<Output = io::Result<Async<TcpStream>>>>>;
+type Attempt = BoxedLocal<io::Result<Async<TcpStream>>>;
 
 enum Step {
     Connected(Async<TcpStream>),

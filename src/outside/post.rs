@@ -1,7 +1,8 @@
 //! POST requests, one after the other, to a server that a setting names, over one connection.
 
-use std::{cell::RefCell, fmt, io::Read, pin::Pin, time::Duration};
+use std::{cell::RefCell, fmt, io::Read, time::Duration};
 
+use smol::future::BoxedLocal;
 use ureq::{
     Body,
     http::{
@@ -30,7 +31,7 @@ const WORDS_SHOWN: usize = 200;
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// Credentials that are being read; `None` where the server wants none.
-pub type Authorization = Pin<Box<dyn Future<Output = Result<Option<Secret>>>>>;
+pub type Authorization = BoxedLocal<Result<Option<Secret>>>;
 
 /// Address of a server.
 #[derive(Clone, Debug)]

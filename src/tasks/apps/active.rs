@@ -5,6 +5,7 @@ use std::{cell::Cell, pin::Pin, rc::Rc, time::Duration};
 use smol::{
     Task, Timer,
     channel::{Receiver, bounded},
+    future::BoxedLocal,
 };
 
 use super::{
@@ -80,11 +81,7 @@ impl Apps {
 
     /// Does something with an app while no change of it begins. What it returns is closed at the
     /// end.
-    pub(super) fn hold_app(
-        self: &Rc<Self>,
-        app: &str,
-        work: Pin<Box<dyn Future<Output = ()>>>,
-    ) -> Receiver<()> {
+    pub(super) fn hold_app(self: &Rc<Self>, app: &str, work: BoxedLocal<()>) -> Receiver<()> {
         let (ends, end) = bounded(1);
         let (apps, name) = (Rc::clone(self), app.to_owned());
         let task = self.executor.spawn(async move {

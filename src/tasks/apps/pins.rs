@@ -7,14 +7,13 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,
-    pin::Pin,
     time::Duration,
 };
 
 use smol::{
     Timer,
     channel::{Receiver, Sender, bounded},
-    future::FutureExt as _,
+    future::{BoxedLocal, FutureExt as _},
 };
 
 use super::{Apps, ledger::api_error};
@@ -32,7 +31,7 @@ use crate::{
 };
 
 /// Pins these images on this node, and no others.
-pub type PinImages = Box<dyn Fn(Vec<String>) -> Pin<Box<dyn Future<Output = Result<Pinned>>>>>;
+pub type PinImages = Box<dyn Fn(Vec<String>) -> BoxedLocal<Result<Pinned>>>;
 
 /// Interval at which the set is repeated: an image that is pulled again has lost its pin.
 const EVERY: Duration = Duration::from_secs(3_600);

@@ -5,14 +5,18 @@ use std::{
     cell::RefCell,
     collections::VecDeque,
     future::{Future, poll_fn},
-    pin::{Pin, pin},
+    pin::pin,
     rc::Rc,
     task::Poll,
     time::Duration,
 };
 
 use hyper::body::Bytes;
-use smol::{Task, Timer, channel::Receiver, future};
+use smol::{
+    Task, Timer,
+    channel::Receiver,
+    future::{self, BoxedLocal},
+};
 
 use super::{
     super::lease_gate::LeaseGate, commands::Commands, deliver::Delivery, registration::Registrar,
@@ -59,15 +63,15 @@ const EDGE_VERSION: u32 = 1;
 /// Reads the token; called before each dial, so that a replaced file is picked up.
 pub type TokenSource = Rc<dyn Fn() -> TokenRead>;
 /// A token that is being read.
-pub type TokenRead = Pin<Box<dyn Future<Output = Result<String>>>>;
+pub type TokenRead = BoxedLocal<Result<String>>;
 /// Reads what opens a session.
-pub type CallerSource = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Rc<Caller>>>>>;
+pub type CallerSource = Box<dyn Fn() -> BoxedLocal<Rc<Caller>>>;
 /// Keeps a membership on disk; reports its own failures.
-pub type SaveMembership = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()>>>>;
+pub type SaveMembership = Box<dyn Fn(Membership) -> BoxedLocal<()>>;
 
 /// Keeps the first moment of a verified certificate on disk. `None` where there is nothing to
 /// write.
-pub type SaveCertificateTime = Box<dyn Fn(Wall) -> Option<Pin<Box<dyn Future<Output = ()>>>>>;
+pub type SaveCertificateTime = Box<dyn Fn(Wall) -> Option<BoxedLocal<()>>>;
 
 /// Components that the uplink needs.
 #[expect(missing_debug_implementations, reason = "it holds functions")]
@@ -100,7 +104,7 @@ pub struct UplinkDependencies {
     pub executor: Rc<Executor>,
 }
 
-type Dial = Pin<Box<dyn Future<Output = std::result::Result<Session, Failure>>>>;
+type Dial = BoxedLocal<std::result::Result<Session, Failure>>;
 
 struct Uplink {
     dependencies: UplinkDependencies,
@@ -602,7 +606,7 @@ impl Uplink {
         self.pinged = None;
     }
 
-    fn spawn(&mut self, work: Pin<Box<dyn Future<Output = ()>>>) {
+    fn spawn(&mut self, work: BoxedLocal<()>) {
         self.background.retain(|task| !task.is_finished());
         // Each ends by its own deadline; so many at once means that the disk hangs, and then the
         // oldest must not wait for ever.

@@ -4,9 +4,9 @@
 //! A copy counts once the bucket lists it with its length; its hash is a part of the signed
 //! request, so the server has compared that.
 
-use std::{path::PathBuf, pin::Pin, rc::Rc, time::Duration};
+use std::{path::PathBuf, rc::Rc, time::Duration};
 
-use smol::Timer;
+use smol::{Timer, future::BoxedLocal};
 
 use crate::{
     core::{
@@ -44,7 +44,7 @@ const LATE: Duration = Duration::from_hours(3);
 const FILES_MAX: usize = 100;
 
 /// The signer as its file says now.
-pub type Signing = Pin<Box<dyn Future<Output = Result<Signer>>>>;
+pub type Signing = BoxedLocal<Result<Signer>>;
 
 /// Uploads backups from root's directory to the bucket.
 pub struct Uploader {

@@ -1,11 +1,11 @@
 //! Findings of the doctor, repairs by the keeper, and the changes so far.
 
-use std::{path::PathBuf, pin::Pin, rc::Rc, time::Duration};
+use std::{path::PathBuf, rc::Rc, time::Duration};
 
 use smol::{
     Timer,
     channel::{Receiver, Sender, bounded},
-    future::FutureExt as _,
+    future::{BoxedLocal, FutureExt as _},
 };
 
 use super::Local;
@@ -51,7 +51,7 @@ const OWN_CHECKS: [&str; 2] = ["clock.wrong", "k3s.api"];
 const CHANGES_MAX: usize = 200;
 
 /// Looks at the machine.
-pub type Look = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Report>>>>;
+pub type Look = Box<dyn Fn() -> BoxedLocal<Report>>;
 
 /// Doctor and keeper.
 pub struct Repairs {

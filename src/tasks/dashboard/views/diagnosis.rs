@@ -1,6 +1,8 @@
 //! "Link or node?": the probe, run on demand, and cached for a while unless something has changed.
 
-use std::{cell::Cell, path::Path, pin::Pin, rc::Rc, time::Duration};
+use std::{cell::Cell, path::Path, rc::Rc, time::Duration};
+
+use smol::future::BoxedLocal;
 
 use super::cached::Cached;
 use crate::{
@@ -37,7 +39,7 @@ pub struct Read {
 }
 
 /// Files that are being read; fails with why they cannot be used.
-pub type Reading = Pin<Box<dyn Future<Output = Result<Read, String>>>>;
+pub type Reading = BoxedLocal<Result<Read, String>>;
 
 /// Dependencies of a [`Prober`].
 pub struct ProberDependencies {
