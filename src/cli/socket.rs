@@ -70,7 +70,10 @@ impl ApiResponse {
 
     /// The fields that this program knows.
     pub(super) fn understood<T: Shape + Default>(&self) -> Result<T> {
-        understood(&self.json()?)
+        if !self.body.trim_ascii_start().starts_with(b"{") {
+            return Err(unexpected("it is not a JSON object"));
+        }
+        json::shape(&self.body).map_err(|error| unexpected(error.to_string()))
     }
 
     /// The JSON of a successful answer; otherwise the refusal, headed `what`.
@@ -110,14 +113,14 @@ pub(super) fn unexpected(why: impl Into<String>) -> Error {
 
 /// Failure to get an answer.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub(super) struct RequestFailure {
     /// For people.
     pub(super) error: Error,
     /// True if apparently no agent runs.
     pub(super) is_down: bool,
 }
 
-impl Silence {
+impl RequestFailure {
     fn of(error: Error) -> Self {
         Self {
             error,
@@ -134,7 +137,7 @@ pub(super) enum Ask<'a> {
     /// GET whose answer takes tests of the network or of the machine.
     Test(&'a str),
     /// GET of an event stream, resumed after the message of this number.
-    Flow(&'a str, Option<u64>),
+    EventStream(&'a str, Option<u64>),
     /// POST of this JSON.
     Post(&'a str, Value),
     /// POST whose answer takes calls to the cluster.
@@ -184,14 +187,17 @@ pub(super) fn candidates_of(of_settings: &Loaded) -> Sockets {
 
 /// Sends `what` to the agent of this command line; a refusal is an error headed `cannot`.
 pub(super) fn request(args: &Args, what: &Ask<'_>, cannot: &str) -> Result<Value> {
-    let answer = ask(&candidates(args, &load(args)), what).map_err(|silence| silence.error)?;
+    let answer = ask(&candidates(args, &load(args)), what).map_err(|failure| failure.error)?;
     answer.fine(cannot)
 }
 
 /// Asks the first of `sockets` behind which an agent listens.
-pub(super) fn ask(sockets: &Sockets, ask: &Ask<'_>) -> std::result::Result<ApiResponse, Silence> {
+pub(super) fn ask(
+    sockets: &Sockets,
+    ask: &Ask<'_>,
+) -> std::result::Result<ApiResponse, RequestFailure> {
     let within = match ask {
-        Ask::Test(_) | Ask::Flow(..) | Ask::Slow(..) | Ask::Delete(_) => TEST_DEADLINE,
+        Ask::Test(_) | Ask::EventStream(..) | Ask::Slow(..) | Ask::Delete(_) => TEST_DEADLINE,
         Ask::Fetch(..) => FETCH_DEADLINE,
         Ask::Get(_) | Ask::Post(..) | Ask::Put(..) => DEADLINE,
     };
@@ -212,7 +218,7 @@ pub(super) fn ask(sockets: &Sockets, ask: &Ask<'_>) -> std::result::Result<ApiRe
         }
         Ok(ApiResponse { code, body: all })
     });
-    answer.map_err(|error| Silence::of(broken(&error, socket, within)))
+    answer.map_err(|error| RequestFailure::of(broken(&error, socket, within)))
 }
 
 /// Event stream of the agent.
@@ -241,13 +247,13 @@ pub(super) fn flow(
     cannot: &str,
 ) -> Result<Flow> {
     let sockets = candidates(args, &load(args));
-    let (stream, socket) = connect(&sockets).map_err(|silence| silence.error.retry(Retry::Soon))?;
+    let (stream, socket) = connect(&sockets).map_err(|failure| failure.error.retry(Retry::Soon))?;
     let wire = Wire {
         stream,
         until: Some(clock::now().mono.after(TEST_DEADLINE)),
         is_flow: false,
     };
-    let (code, mut body) = converse(wire, &Ask::Flow(path, last_id))
+    let (code, mut body) = converse(wire, &Ask::EventStream(path, last_id))
         .map_err(|error| broken(&error, socket, TEST_DEADLINE))?;
     if code != 200 {
         let mut answer = Vec::new();
@@ -317,7 +323,7 @@ fn broken(error: &io::Error, socket: &Path, within: Duration) -> Error {
         .retry(Retry::Soon)
 }
 
-fn connect(sockets: &Sockets) -> std::result::Result<(UnixStream, &PathBuf), Silence> {
+fn connect(sockets: &Sockets) -> std::result::Result<(UnixStream, &PathBuf), RequestFailure> {
     let mut first_failure = None;
     for socket in &sockets.paths {
         match connected(socket) {
@@ -336,7 +342,7 @@ fn connect(sockets: &Sockets) -> std::result::Result<(UnixStream, &PathBuf), Sil
         }
     }
     Err(first_failure.map_or_else(
-        || Silence::of(Error::new("no socket was named")),
+        || RequestFailure::of(Error::new("no socket was named")),
         |(silence, _)| silence,
     ))
 }
@@ -347,8 +353,8 @@ fn connected(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(OwnedFd::from(socket)))
 }
 
-fn unreachable(socket: &Path, error: &io::Error, looked_at: &Sockets) -> Silence {
-    let is_down = |error| Silence {
+fn unreachable(socket: &Path, error: &io::Error, looked_at: &Sockets) -> RequestFailure {
+    let is_down = |error| RequestFailure {
         error,
         is_down: true,
     };
@@ -385,7 +391,7 @@ fn unreachable(socket: &Path, error: &io::Error, looked_at: &Sockets) -> Silence
         return is_down(error.fix(service::start_line()));
     }
     let error = Error::new(format!("cannot connect to the agent at {name}")).because(error);
-    Silence::of(error.fix(if kind == io::ErrorKind::PermissionDenied {
+    RequestFailure::of(error.fix(if kind == io::ErrorKind::PermissionDenied {
         "run as root, or join its group: usermod -aG pipeops-agent USER, then log in again"
     } else {
         service::start_line()
@@ -518,7 +524,7 @@ fn line(reader: &mut BufReader<Wire>) -> io::Result<String> {
 /// Sends the request and reads the head of the answer.
 fn converse(mut wire: Wire, ask: &Ask<'_>) -> io::Result<(u16, Body)> {
     let (method, path, body) = match ask {
-        Ask::Get(path) | Ask::Test(path) | Ask::Flow(path, _) => ("GET", path, None),
+        Ask::Get(path) | Ask::Test(path) | Ask::EventStream(path, _) => ("GET", path, None),
         Ask::Post(path, body) | Ask::Slow(path, body) | Ask::Fetch(path, body) => {
             ("POST", path, Some(body))
         }
@@ -530,7 +536,7 @@ fn converse(mut wire: Wire, ask: &Ask<'_>) -> io::Result<(u16, Body)> {
         0 if method != "POST" => String::new(),
         length => format!("content-type: application/json\r\ncontent-length: {length}\r\n"),
     };
-    let resume = if let Ask::Flow(_, Some(last_id)) = ask {
+    let resume = if let Ask::EventStream(_, Some(last_id)) = ask {
         format!("last-event-id: {last_id}\r\n")
     } else {
         String::new()

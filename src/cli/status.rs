@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     core::{
+        format::joined,
         time::Wall,
         verdict::{UNREACHABLE, roughly},
     },
@@ -265,7 +266,7 @@ fn ages(verdict: View<'_>, now: Wall) -> String {
         since.map(|ago| format!("for {ago}")),
         age.map(|age| format!("checked {} ago", roughly(age))),
     ];
-    match joined(parts) {
+    match joined(parts).unwrap_or_default() {
         parts if parts.is_empty() => parts,
         parts => format!(" ({parts})"),
     }
@@ -299,11 +300,6 @@ pub(super) fn condition_lines(condition: View<'_>, now: Wall, output: &Output) -
     let mut lines = vec![format!("{word} {sentence}{since}")];
     lines.extend(output.fix(condition.maybe("fix")));
     lines
-}
-
-/// The parts that are known, with commas between them.
-fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// A row in a line, without details that are contained in the lines above.

@@ -21,6 +21,7 @@ pub mod event;
 pub mod facts;
 pub mod format;
 pub mod gateway;
+pub mod hash;
 pub mod health;
 pub mod identity;
 pub mod images;

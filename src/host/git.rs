@@ -487,13 +487,13 @@ impl Session<'_> {
                 let fix = "check --path, or push the folder";
                 self.of.failure(Cause::Path, &why, Some(fix))
             })?;
-            self.plain(&place)?;
+            self.check_regular_file(&place)?;
         }
         Ok(place)
     }
 
     /// Refuses what leads elsewhere.
-    fn plain(&self, item: &Item) -> Result<(), Failure> {
+    fn check_regular_file(&self, item: &Item) -> Result<(), Failure> {
         let (what, fix) = match item.kind {
             ItemKind::File | ItemKind::Folder => return Ok(()),
             ItemKind::Link => ("a symbolic link", "put the file itself there"),
@@ -504,7 +504,7 @@ impl Session<'_> {
     }
 
     fn text(&self, file: &Item) -> Result<String, Failure> {
-        self.plain(file)?;
+        self.check_regular_file(file)?;
         let text = self.git(&["cat-file", "blob", &file.id], READ)?;
         // Bytes that are no UTF-8 were replaced by longer ones.
         if text.len() == file.size && !text.starts_with("version https://git-lfs.") {

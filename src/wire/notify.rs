@@ -59,7 +59,7 @@ pub fn request(reader: ReceiverKind, message: &Message, host: &str, at: Wall) ->
             body: text,
         },
         ReceiverKind::Slack => {
-            let text = format!("{}: {text}", plain(host));
+            let text = format!("{}: {text}", sentence_line(host));
             // The three signs that Slack gives a meaning to.
             let text = text
                 .replace('&', "&amp;")
@@ -78,7 +78,7 @@ fn webhook(message: &Message, host: &str, at: Wall, text: &str) -> serde_json::V
     let conditions: Vec<_> = message.notices.iter().map(condition).collect();
     json!({
         "source": "pipeops-agent",
-        "host": plain(host),
+        "host": sentence_line(host),
         "at": at.rfc3339(),
         "severity": worst(message).map(Severity::as_str),
         "text": text,
@@ -93,8 +93,8 @@ fn condition(notice: &Notice) -> serde_json::Value {
         "id": notice.id,
         "change": notice.turn.as_str(),
         "severity": notice.severity.as_str(),
-        "sentence": plain(&notice.sentence),
-        "fix": notice.fix.as_deref().map(plain),
+        "sentence": sentence_line(&notice.sentence),
+        "fix": notice.fix.as_deref().map(sentence_line),
         "since": notice.since.rfc3339(),
     })
 }
@@ -116,7 +116,7 @@ fn ntfy_headers(message: &Message, host: &str) -> Vec<(&'static str, String)> {
         None => ("2", "white_check_mark", "over"),
     };
     // A header has ASCII only.
-    let host: String = plain(host).chars().filter(char::is_ascii).collect();
+    let host: String = sentence_line(host).chars().filter(char::is_ascii).collect();
     vec![
         ("Title", format!("{host}: {word}")),
         ("Priority", priority.to_owned()),
@@ -128,14 +128,14 @@ fn ntfy_headers(message: &Message, host: &str) -> Vec<(&'static str, String)> {
 fn text(message: &Message) -> String {
     let mut lines = Vec::new();
     for notice in message.notices.iter().take(NOTICES_MAX) {
-        let sentence = plain(&notice.sentence);
+        let sentence = sentence_line(&notice.sentence);
         lines.push(match notice.turn {
             Transition::Began => format!("{}: {sentence}", notice.severity.as_str()),
             Transition::Worse => format!("{} now: {sentence}", notice.severity.as_str()),
             Transition::Ended => format!("over: {sentence}"),
         });
         if let Some(fix) = &notice.fix {
-            lines.push(format!("  fix: {}", plain(fix)));
+            lines.push(format!("  fix: {}", sentence_line(fix)));
         }
     }
     let more = message.notices.len().saturating_sub(NOTICES_MAX);
@@ -158,7 +158,7 @@ fn text(message: &Message) -> String {
 
 /// Names and sentences may hold what others chose: no sign in them ends a line or moves a cursor,
 /// and none is endless.
-fn plain(text: &str) -> String {
+fn sentence_line(text: &str) -> String {
     one_line(text, SENTENCE_MAX)
 }
 
@@ -178,7 +178,7 @@ fields!(Stored {
 pub fn kept(notified: &LiteMap<String, Notified>) -> String {
     let kept = |notified: &Notified| Stored {
         severity: notified.severity.as_str().to_owned(),
-        sentence: plain(&notified.sentence),
+        sentence: sentence_line(&notified.sentence),
         since_ms: notified.since.millis(),
     };
     let all: LiteMap<_, _> = notified

@@ -30,12 +30,12 @@ pub fn page(text: &str) -> Option<Page> {
     while let Some((_, after)) = rest.split_once("<Contents>") {
         let (object, after) = after.split_once("</Contents>")?;
         let bytes = element(object, "Size")?.trim().parse().ok()?;
-        objects.push((plain(element(object, "Key")?), bytes));
+        objects.push((unescape_xml(element(object, "Key")?), bytes));
         rest = after;
     }
     let next = match element(whole, "IsTruncated")?.trim() {
         "false" => None,
-        "true" => Some(plain(element(whole, "NextContinuationToken")?)),
+        "true" => Some(unescape_xml(element(whole, "NextContinuationToken")?)),
         _ => return None,
     };
     Some(Page { objects, next })
@@ -43,7 +43,7 @@ pub fn page(text: &str) -> Option<Page> {
 
 /// Reads a refusal, as far as it is one.
 pub fn refusal(text: &str) -> S3Error {
-    let found = |name| element(text, name).map(plain).unwrap_or_default();
+    let found = |name| element(text, name).map(unescape_xml).unwrap_or_default();
     S3Error {
         code: found("Code"),
         message: found("Message"),
@@ -57,7 +57,7 @@ fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Some(content)
 }
 
-fn plain(text: &str) -> String {
+fn unescape_xml(text: &str) -> String {
     let entities = [
         ("&lt;", "<"),
         ("&gt;", ">"),

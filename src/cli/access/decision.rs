@@ -8,7 +8,7 @@ use super::{
         args::Args,
         load,
         output::{Output, Tone},
-        socket::{self, Ask, Silence},
+        socket::{self, Ask, RequestFailure},
     },
     table,
 };
@@ -48,7 +48,7 @@ pub(super) fn test(args: &Args, output: &mut Output) -> Result<Exit> {
     );
     let (value, judge) = match socket::ask(&socket::candidates(args, &loaded), &Ask::Get(&path)) {
         Ok(answer) => (answer.fine("the agent does not explain that")?, None),
-        Err(Silence {
+        Err(RequestFailure {
             is_down: true,
             error,
         }) => {

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::MANAGER;
+use super::{MANAGER, managed_fields::field_text};
 
 /// Managers of `kubectl apply`, and the one that the API server notes for fields from before the
 /// first server-side apply.
@@ -13,22 +13,19 @@ const LAST_APPLIED: &str = "f:kubectl.kubernetes.io/last-applied-configuration";
 /// Fields of one object that are named; the rest is cut.
 const FIELDS_MAX: usize = 100;
 
-fn text<'a>(entry: &'a Value, name: &str) -> &'a str {
-    entry.get(name).and_then(Value::as_str).unwrap_or_default()
-}
-
 /// Returns whether the fields of an entry become ours.
 fn is_taken(entry: &Value) -> bool {
-    let manager = text(entry, "manager");
-    (manager == MANAGER || MANAGERS.contains(&manager)) && text(entry, "subresource").is_empty()
+    let manager = field_text(entry, "manager");
+    (manager == MANAGER || MANAGERS.contains(&manager))
+        && field_text(entry, "subresource").is_empty()
 }
 
 /// Managed fields of an adopted object: what `kubectl` applied counts as applied by us, so that a
 /// field that our manifest does not have goes away; `None`: there is nothing to take over.
 pub fn adopted(managed: &[Value]) -> Option<Vec<Value>> {
-    let is_ours = |entry: &Value| text(entry, "manager") == MANAGER;
+    let is_ours = |entry: &Value| field_text(entry, "manager") == MANAGER;
     let (taken, others): (Vec<_>, Vec<_>) = managed.iter().partition(|entry| is_taken(entry));
-    let is_applied = |entry: &&Value| is_ours(entry) && text(entry, "operation") == "Apply";
+    let is_applied = |entry: &&Value| is_ours(entry) && field_text(entry, "operation") == "Apply";
     if taken.iter().all(is_applied) {
         return None;
     }
@@ -47,7 +44,7 @@ pub fn adopted(managed: &[Value]) -> Option<Vec<Value>> {
 /// them. `tried` are the managed fields after a dry run of our manifest.
 pub fn lost(managed: &[Value], tried: &[Value]) -> Vec<String> {
     let taken: Vec<_> = managed.iter().filter(|entry| is_taken(entry)).collect();
-    let is_kept = |entry: &&Value| !is_taken(entry) || text(entry, "manager") == MANAGER;
+    let is_kept = |entry: &&Value| !is_taken(entry) || field_text(entry, "manager") == MANAGER;
     let kept: Vec<_> = tried.iter().filter(is_kept).collect();
     let mut found = Vec::new();
     missing("", &united(&taken), &united(&kept), &mut found);

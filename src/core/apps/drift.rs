@@ -5,7 +5,10 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use serde_json::Value;
 
-use super::{App, MANAGER, Owner};
+use super::{
+    App, MANAGER, Owner,
+    managed_fields::{field_text, managed_fields},
+};
 
 /// A field that is left to somebody who changes it again and again, or an object that somebody
 /// deletes again and again.
@@ -37,23 +40,14 @@ impl App {
     }
 }
 
-fn text<'a>(entry: &'a Value, name: &str) -> &'a str {
-    entry.get(name).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn managed(object: &Value) -> impl Iterator<Item = &Value> {
-    let fields = object.pointer("/metadata/managedFields");
-    fields.and_then(Value::as_array).into_iter().flatten()
-}
-
 /// Hash of the fields of an object that are ours: another one when somebody takes a field, or gives
 /// one back.
 pub fn our_fields(object: &Value) -> u64 {
-    let is_ours = |entry: &&Value| text(entry, "manager") == MANAGER;
+    let is_ours = |entry: &&Value| field_text(entry, "manager") == MANAGER;
     let mut hasher = DefaultHasher::new();
-    for entry in managed(object).filter(is_ours) {
+    for entry in managed_fields(object).iter().filter(is_ours) {
         let fields = entry.get("fieldsV1").map(Value::to_string);
-        (text(entry, "operation"), fields).hash(&mut hasher);
+        (field_text(entry, "operation"), fields).hash(&mut hasher);
     }
     hasher.finish()
 }
@@ -61,12 +55,13 @@ pub fn our_fields(object: &Value) -> u64 {
 /// The field manager that changed an object last, besides us and those who write its status.
 pub fn last_changed_by(object: &Value) -> &str {
     let is_other = |entry: &&Value| {
-        text(entry, "manager") != MANAGER && text(entry, "subresource") != "status"
+        field_text(entry, "manager") != MANAGER && field_text(entry, "subresource") != "status"
     };
-    let last = managed(object)
+    let last = managed_fields(object)
+        .iter()
         .filter(is_other)
-        .max_by_key(|entry| text(entry, "time"));
-    last.map_or("somebody", |entry| text(entry, "manager"))
+        .max_by_key(|entry| field_text(entry, "time"));
+    last.map_or("somebody", |entry| field_text(entry, "manager"))
 }
 
 /// Gives fields of an object that are left to others the value that they have.

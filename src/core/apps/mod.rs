@@ -13,6 +13,7 @@ mod discovery;
 mod drift;
 mod git_host;
 mod kinds;
+mod managed_fields;
 mod manifests;
 mod overlay;
 mod ownership;
@@ -37,6 +38,7 @@ pub use kinds::{
     CHARTS, GATEWAY, JOB, Kind, NODE, granted_apart, is_custom_group, kind_of, read_for,
 };
 #[cfg(any(test, feature = "internals"))]
+pub use managed_fields::managed_fields;
 pub use manifests::parse;
 pub use manifests::{
     Customs, Manifest, Problem, common_namespace, joined, judged, not_built_in, objects,

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::pods::{Readiness, number};
-use crate::core::{order::OrderExt as _, rates::Points};
+use super::pods::Readiness;
+use crate::core::{hash::id_hash, order::OrderExt as _, rates::Points};
 
 /// The phases of Pods, as Kubernetes calls them.
 pub const PHASES: [&str; 5] = ["Pending", "Running", "Failed", "Succeeded", "Unknown"];
@@ -78,7 +78,7 @@ impl Phases {
     /// A Pod is there, or has changed. `id` is unique for ever. Returns how often containers of it
     /// were started again since it was told of before.
     pub fn tell(&mut self, id: &str, namespace: &str, phase: &str, restarts: u32) -> u32 {
-        let id = number(id);
+        let id = id_hash(id);
         let known = self.pods.remove(&id);
         self.uncount(known);
         let Some(namespace) = self.place(namespace) else {
@@ -113,7 +113,7 @@ impl Phases {
 
     /// Notes whether a Pod is ready. Returns whether that is news.
     pub fn mark(&mut self, id: &str, readiness: Readiness) -> bool {
-        let Some(pod) = self.pods.get_mut(&number(id)) else {
+        let Some(pod) = self.pods.get_mut(&id_hash(id)) else {
             return false;
         };
         let ready = match readiness {
@@ -139,7 +139,7 @@ impl Phases {
 
     /// A Pod is gone.
     pub fn forget(&mut self, id: &str) {
-        let known = self.pods.remove(&number(id));
+        let known = self.pods.remove(&id_hash(id));
         self.uncount(known);
     }
 

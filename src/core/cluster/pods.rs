@@ -4,13 +4,9 @@
 //! Completed Pods and Pods that are being deleted are no problem. At most [`KEPT_MAX`] Pods are
 //! kept.
 
-use std::{
-    collections::BTreeMap,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
-use crate::core::{order::OrderExt as _, time::Mono};
+use crate::core::{hash::id_hash, order::OrderExt as _, time::Mono};
 
 /// Pods that are kept: some 200 bytes each.
 const KEPT_MAX: usize = 500;
@@ -107,7 +103,7 @@ impl Pods {
         readiness: Readiness,
         now: Mono,
     ) -> bool {
-        let id = number(id);
+        let id = id_hash(id);
         let Readiness::Not(trouble, age) = readiness else {
             return self.0.remove(&id).is_some();
         };
@@ -136,7 +132,7 @@ impl Pods {
 
     /// A Pod is gone. Returns whether it was one of these.
     pub fn forget(&mut self, id: &str) -> bool {
-        self.0.remove(&number(id)).is_some()
+        self.0.remove(&id_hash(id)).is_some()
     }
 
     /// Starts a new list: everything will be reported again.
@@ -161,12 +157,6 @@ impl Pods {
         look.broken.order_by_key(|pod| (pod.trouble, pod.since));
         look
     }
-}
-/// A short stand-in for an id.
-pub(super) fn number(id: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    id.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]

@@ -1,12 +1,9 @@
 //! Deduplication of Event objects: Kubernetes counts repetitions in one object, and lists all
 //! objects of the last hour on every new watch.
 
-use std::{
-    collections::BTreeMap,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-};
+use std::collections::BTreeMap;
 
-use crate::core::time::Wall;
+use crate::core::{hash::id_hash, time::Wall};
 
 /// Objects that are remembered, in each of two halves: 2 × 2,048 of 12 bytes take some 100 KB. Of
 /// what is forgotten a change counts once.
@@ -59,7 +56,7 @@ impl Deduplication {
     /// object from the future counts as of now.
     pub fn occurrences(&mut self, seen: Sighting<'_>, origin: Arrival, now: Wall) -> u32 {
         self.newest = self.newest.max(seen.last.min(now));
-        let id = number(seen.id);
+        let id = id_hash(seen.id);
         let before = self.young.remove(&id).or_else(|| self.old.remove(&id));
         self.remember(id, seen.count);
         let occurrences = match before {
@@ -83,7 +80,7 @@ impl Deduplication {
 
     /// The object is gone.
     pub fn forget(&mut self, id: &str) {
-        let id = number(id);
+        let id = id_hash(id);
         self.young.remove(&id);
         self.old.remove(&id);
     }
@@ -94,12 +91,6 @@ impl Deduplication {
         }
         self.young.insert(id, count);
     }
-}
-
-fn number(id: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    id.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]

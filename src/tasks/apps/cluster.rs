@@ -18,8 +18,8 @@ use crate::{
         apps::{
             App, CREATE_FIRST, Difference, HOLDER, Head, InventoryEntry, Kind, MANAGER, Manifest,
             NODE, NONCE, Overlay, Ownership, REPLICAS, adopted, as_applied, differences,
-            handed_over, is_autoscaled, last_changed_by, lost, owns_replicas, place,
-            without_replicas,
+            handed_over, is_autoscaled, last_changed_by, lost, managed_fields, owns_replicas,
+            place, without_replicas,
         },
         order::OrderExt as _,
         rollout::{Key, Observation},
@@ -316,7 +316,7 @@ impl Cluster<'_> {
                 from: json!("(set by kubectl)"),
                 to: Value::Null,
             };
-            let lost = lost(managed(&live), managed(&tried));
+            let lost = lost(managed_fields(&live), managed_fields(&tried));
             found.extend(lost.into_iter().map(gone));
         }
         Ok(found)
@@ -884,15 +884,6 @@ fn applied(manifest: &Manifest) -> String {
 
 fn busy(manifest: &Manifest) -> Error {
     Error::new(format!("{} keeps changing", manifest.in_words())).retry(Retry::Soon)
-}
-
-/// Managed fields of a whole object.
-fn managed(object: &Value) -> &[Value] {
-    let fields = object.pointer("/metadata/managedFields");
-    fields
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default()
 }
 
 /// The object as it is applied: bound to the UID where there is one.

@@ -489,14 +489,8 @@ impl Uplink {
     }
 
     fn message(&mut self, data: &Bytes, kind: MessageKind, now: Now) {
-        if kind == MessageKind::Binary
-            && self.dependencies.proxy.awaits_binary()
-            && self.dependencies.proxy.binary_body(data)
-        {
-            self.link.handle(Input::Heard, now);
-            return;
-        }
-        if kind == MessageKind::Binary && self.dependencies.proxy.stream_bytes(data) {
+        let proxy = &self.dependencies.proxy;
+        if kind == MessageKind::Binary && (proxy.binary_body(data) || proxy.stream_bytes(data)) {
             self.link.handle(Input::Heard, now);
             return;
         }

@@ -214,6 +214,7 @@ impl Proxy {
     }
 
     /// Returns whether a request waits for the binary message that holds its body.
+    #[cfg(feature = "internals")]
     pub fn awaits_binary(&self) -> bool {
         self.shared.table.borrow().awaited.is_some()
     }

@@ -6,7 +6,12 @@ use serde::Serialize;
 
 use super::{Access, Cluster, ClusterState, Dashboard, Host, Link, Load, Readiness, Status};
 use crate::{
-    core::{format::size, link::LinkState, time::in_words, verdict::roughly},
+    core::{
+        format::{joined, size},
+        link::LinkState,
+        time::in_words,
+        verdict::roughly,
+    },
     wire::json::fields,
 };
 
@@ -182,7 +187,7 @@ fn numbers(cluster: &Cluster, broken: Option<u64>) -> Option<String> {
     let age = cluster.age_s.filter(|age| *age >= AGED_S);
     let age = age.map(|age| format!("{} ago", roughly(Duration::from_secs(age))));
     let is_known = nodes.is_some() || pods.is_some();
-    is_known.then(|| joined([nodes, pods, age]))
+    is_known.then(|| joined([nodes, pods, age]).unwrap_or_default())
 }
 
 fn host(host: &Host) -> Option<Row> {
@@ -211,7 +216,7 @@ fn usage(host: &Host) -> Option<Row> {
         Some(bytes) => format!("memory {percent:.0} % of {}", size(bytes)),
         None => format!("memory {percent:.0} %"),
     });
-    let value = joined([cpu, memory]);
+    let value = joined([cpu, memory]).unwrap_or_default();
     let row = Row::new("usage", value, []);
     (!row.value.is_empty()).then(|| row.judged(if is_full { "warning" } else { "ok" }))
 }
@@ -303,11 +308,6 @@ fn not_ready(
         details: parts.collect(),
         ..Row::new("not_ready", first, []).judged("warning")
     })
-}
-
-/// The parts that are known, with commas between them.
-fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
