@@ -8,11 +8,10 @@ use hyper::{Method, Request, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
-use super::client::{Client, Identity};
+use super::client::{Client, Identity, within};
 use super::error::Error;
 use crate::core::format::{is_unprintable, one_line};
 use crate::net::Body;
-use crate::net::{Elapsed, deadline};
 use crate::wire::json::{self, Shape};
 use crate::wire::kube::{List, Status, Version};
 
@@ -93,8 +92,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub async fn read(&self, path: &str, within: Duration) -> Result<Vec<u8>, Error> {
-        self.read_as(&Identity::Agent, path, within).await
+    pub async fn read(&self, path: &str, limit: Duration) -> Result<Vec<u8>, Error> {
+        self.read_as(&Identity::Agent, path, limit).await
     }
 
     /// Reads an answer as it is, as somebody else.
@@ -105,18 +104,15 @@ impl Client {
         &self,
         identity: &Identity,
         path: &str,
-        within: Duration,
+        limit: Duration,
     ) -> Result<Vec<u8>, Error> {
         let name = format!("GET {}", without_query(path));
         let request = request(Method::GET, path, JSON, None)?;
         let work = async {
-            let response = self.send(request, identity, within).await?;
+            let response = self.send(request, identity, limit).await?;
             accepted(&name, response).await
         };
-        match deadline(within, Box::pin(work)).await {
-            Ok(done) => done,
-            Err(Elapsed(limit)) => Err(Error::NoAnswer { call: name, limit }),
-        }
+        within(limit, name.clone(), Box::pin(work)).await
     }
 
     /// Creates an object in the collection `path`.
@@ -370,13 +366,7 @@ impl Client {
             let response = self.send(request, identity, CALL_WITHIN).await?;
             accepted(call, response).await
         };
-        match deadline(CALL_WITHIN, work).await {
-            Ok(done) => done,
-            Err(Elapsed(limit)) => Err(Error::NoAnswer {
-                call: call.to_owned(),
-                limit,
-            }),
-        }
+        within(CALL_WITHIN, call.to_owned(), work).await
     }
 }
 

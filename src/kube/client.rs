@@ -28,7 +28,7 @@ use crate::{core::secret::Secret, executor::Executor};
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Time for which unreachable Pods are taken to be so.
-const CUT_OFF_FOR: Duration = Duration::from_secs(60);
+const UNREACHABLE_FOR: Duration = Duration::from_secs(60);
 
 /// Identity of a call. Only [`Identity::Agent`] uses the credentials of the kubeconfig; the others
 /// use connections of their own, because the API server accepts a client certificate before it
@@ -52,7 +52,7 @@ pub struct Client {
 }
 
 struct Shared {
-    door: Updater,
+    access: Updater,
     dialer: Dialer,
     executor: Rc<Executor>,
     open: Rc<Cell<usize>>,
@@ -61,10 +61,10 @@ struct Shared {
     /// TLS to services inside the cluster, made when first used.
     service_tls: OnceCell<Tls>,
     /// Makes connections that are used once.
-    single: Rc<Pool>,
+    unpooled: Rc<Pool>,
     now: fn() -> Now,
     /// Until when the network of the Pods is taken to be out of reach.
-    cut_off_until: Cell<Mono>,
+    unreachable_until: Cell<Mono>,
     /// True if the last call found no server: the files may name another by now.
     has_failed: Cell<bool>,
 }
@@ -93,16 +93,16 @@ impl Client {
         let heard = Heard::new(settings.now);
         Self {
             shared: Rc::new(Shared {
-                door: Updater::new(settings, Rc::clone(&heard)),
+                access: Updater::new(settings, Rc::clone(&heard)),
                 dialer,
-                single: Pool::new(Rc::clone(&executor), Rc::clone(&open), unheard),
+                unpooled: Pool::new(Rc::clone(&executor), Rc::clone(&open), unheard),
                 executor,
                 open,
                 heard,
                 clock: settings.clock,
                 service_tls: OnceCell::new(),
                 now: settings.now,
-                cut_off_until: Cell::default(),
+                unreachable_until: Cell::default(),
                 has_failed: Cell::default(),
             }),
         }
@@ -207,7 +207,7 @@ impl Client {
             call: call.to_owned(),
             why: causes(error),
         };
-        let begun = self.shared.single.begin(stream).await;
+        let begun = self.shared.unpooled.begin(stream).await;
         let mut pooled = begun.map_err(|error| broken(&error))?;
         let answer = pooled.sender.send_request(request).await;
         let response = answer.map_err(|error| broken(&error))?;
@@ -215,15 +215,15 @@ impl Client {
     }
 
     /// Returns whether Pods are out of reach from here, as far as the last tries tell.
-    pub(super) fn is_cut_off(&self) -> bool {
-        (self.shared.now)().mono < self.shared.cut_off_until.get()
+    pub(super) fn are_pods_unreachable(&self) -> bool {
+        (self.shared.now)().mono < self.shared.unreachable_until.get()
     }
 
     /// Pods were reached by way of the API server only: for a while nobody tries it straight.
-    pub(super) fn cut_off(&self) {
-        if !self.is_cut_off() {
-            let until = (self.shared.now)().mono.after(CUT_OFF_FOR);
-            self.shared.cut_off_until.set(until);
+    pub(super) fn mark_unreachable(&self) {
+        if !self.are_pods_unreachable() {
+            let until = (self.shared.now)().mono.after(UNREACHABLE_FOR);
+            self.shared.unreachable_until.set(until);
         }
     }
 
@@ -382,7 +382,7 @@ impl Client {
                 Rc::clone(&self.shared.heard),
             )
         };
-        self.shared.door.access(freshness, make_pool).await
+        self.shared.access.access(freshness, make_pool).await
     }
 }
 
@@ -399,7 +399,8 @@ impl Call {
     }
 }
 
-async fn within<T>(
+/// Runs a call with a deadline.
+pub(super) async fn within<T>(
     limit: Duration,
     call: String,
     work: impl Future<Output = Result<T, Error>>,

@@ -15,14 +15,14 @@ use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response, Uri};
 
 use super::calls::Detail;
-use super::client::{Client, Identity, strip_hop_by_hop};
+use super::client::{Client, Identity, strip_hop_by_hop, within};
 use super::error::Error;
 use super::forward;
 use super::socket::{self, Ask, Opened};
 use super::upgraded::Upgraded;
 use crate::net::Body;
 use crate::net::target::Target;
-use crate::net::{self, Elapsed, Stream, deadline};
+use crate::net::{self, Stream};
 use crate::wire::kube::{EndpointSlice, Service, ServicePort};
 
 /// The time for a connection to a Pod.
@@ -111,9 +111,7 @@ impl Client {
             answer => answer?,
         };
         let service_port = port_of(&shown, &service, port)?;
-        let path = format!(
-            "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{name}"
-        );
+        let path = slices_path(namespace, name);
         let mut found = Vec::new();
         let mut not_ready = 0_usize;
         self.list(&path, Detail::Whole, |slice: EndpointSlice| {
@@ -149,9 +147,7 @@ impl Client {
     pub async fn pods_behind(&self, namespace: &str, name: &str) -> Result<Vec<String>, Error> {
         checked("namespace", namespace)?;
         let shown = format!("{namespace}/{name}");
-        let path = format!(
-            "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{name}"
-        );
+        let path = slices_path(namespace, name);
         let (mut names, mut strangers) = (BTreeSet::new(), 0_usize);
         self.list(&path, Detail::Whole, |slice: EndpointSlice| {
             for endpoint in slice.endpoints {
@@ -200,13 +196,8 @@ impl Client {
                 }
             }
         };
-        match deadline(CONNECT_WITHIN, Box::pin(work)).await {
-            Ok(done) => done,
-            Err(Elapsed(limit)) => Err(Error::NoAnswer {
-                call: format!("connect to {shown}"),
-                limit,
-            }),
-        }
+        let call = format!("connect to {shown}");
+        within(CONNECT_WITHIN, call, Box::pin(work)).await
     }
 }
 
@@ -220,7 +211,7 @@ impl Client {
             let dialed = self.dialer().dial_any(&pods, &shown, CONNECT_WITHIN).await;
             return dialed.map_err(|error| out_of_reach(&shown, &error));
         };
-        if !self.is_cut_off() {
+        if !self.are_pods_unreachable() {
             match self.dialer().dial_any(&pods, &shown, DIRECT_WITHIN).await {
                 Ok(stream) => return Ok(stream),
                 // Whatever it says: a router between us and the Pods may refuse in their name.
@@ -238,7 +229,7 @@ impl Client {
             pod.address.port(),
         );
         let stream = forward::open(self, identity, to, CONNECT_WITHIN).await?;
-        self.cut_off();
+        self.mark_unreachable();
         Ok(stream)
     }
 }
@@ -271,7 +262,7 @@ pub async fn send(
         let stream = client.connect(address, scheme).await?;
         client.send_once(stream, &call, request).await
     };
-    in_time(head_deadline, &call, work).await
+    within(head_deadline, call.clone(), Box::pin(work)).await
 }
 
 /// Sends a request for an upgrade to a service, and gives the raw stream after 101.
@@ -292,7 +283,7 @@ pub async fn upgrade(
         let stream = client.connect(address, scheme).await?;
         client.upgrade_once(stream, &call, request).await
     };
-    in_time(head_deadline, &call, work).await
+    within(head_deadline, call.clone(), Box::pin(work)).await
 }
 
 /// Opens a WebSocket to a service.
@@ -311,18 +302,11 @@ pub async fn open_socket(
     socket::opened(answer, &ask, &key).await
 }
 
-async fn in_time<T>(
-    limit: Duration,
-    call: &str,
-    work: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    match deadline(limit, Box::pin(work)).await {
-        Ok(done) => done,
-        Err(Elapsed(limit)) => Err(Error::NoAnswer {
-            call: call.to_owned(),
-            limit,
-        }),
-    }
+/// Path of the EndpointSlices of a service.
+fn slices_path(namespace: &str, name: &str) -> String {
+    format!(
+        "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{name}"
+    )
 }
 
 fn named(request: &Request<Body>, address: &Address) -> String {
