@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::Value;
 
 use self::api::Api;
-use crate::agent::{Agent, SOON, put, until};
+use crate::agent::{Agent, SOON, is_root_or_skip, put, until};
 
 /// The disk is looked after every half minute.
 const TENDED: Duration = Duration::from_secs(60);
@@ -149,8 +149,7 @@ fn tightening_cuts_what_runs_and_outlives_reloads_restarts_and_the_configuration
 
 #[test]
 fn root_loosens_as_far_as_the_configuration_goes_and_is_told_where_that_stands() {
-    if !geteuid().is_root() {
-        println!("skipped: loosening takes root");
+    if !is_root_or_skip("loosening takes root") {
         return;
     }
     let mut bench = Bench::linked(Streams::Preferred);
@@ -192,8 +191,7 @@ fn root_loosens_as_far_as_the_configuration_goes_and_is_told_where_that_stands()
 
 #[test]
 fn the_agents_user_tightens_and_its_group_looks() {
-    if !geteuid().is_root() {
-        println!("skipped: becoming other users takes root");
+    if !is_root_or_skip("becoming other users takes root") {
         return;
     }
     let (owner, viewer) = (60_001, 60_002);

@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    agent::{command, program, put, until},
+    agent::{command, output_text, program, put, until},
     cluster::{admin, kubectl, variable},
 };
 
@@ -87,7 +87,7 @@ impl Accounts {
             // A namespace without labels: refused by the policy, or made in thought only.
             GrantScope::Managed => until("the policy is in force", LEARNT_WITHIN, || {
                 let output = self.run(&["create", "namespace", "probe", "--dry-run=server"]);
-                said(&output)
+                output_text(&output)
                     .contains("ValidatingAdmissionPolicy")
                     .then_some(())
             }),
@@ -157,12 +157,6 @@ impl Drop for Accounts {
             .output()
             .ok();
     }
-}
-
-/// Everything that a command said.
-pub(crate) fn said(output: &Output) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    text(&output.stdout) + &text(&output.stderr)
 }
 
 /// A kubeconfig for the shared cluster that holds this token.

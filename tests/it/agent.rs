@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     os::unix::{fs::PermissionsExt, fs::chown, net::UnixStream, process::CommandExt},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -417,6 +417,21 @@ impl Drop for Agent {
             eprintln!("--- log of the agent\n{}", self.log());
         }
     }
+}
+
+/// Returns whether this test runs as root; if not, prints that it is skipped and why.
+pub(crate) fn is_root_or_skip(why: &str) -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        println!("skipped: {why}");
+    }
+    is_root
+}
+
+/// Everything that a command printed.
+pub(crate) fn output_text(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
 }
 
 fn open_to_all(path: &Path) {

@@ -17,8 +17,7 @@ use plane::{ProxyRequest, Service};
 use serde_json::{Value, json};
 
 use crate::{
-    accounts::said,
-    agent::{SOON, put, until, until_every},
+    agent::{SOON, output_text, put, until, until_every},
     cluster::{admin, calm, define, kubectl, leave, variable},
     rights::Bench,
 };
@@ -435,7 +434,11 @@ fn nothing_leads_into_a_pod_that_ran_before_its_namespace_was_labelled() {
         |kind: &str, name: &str| format!("/api/v1/namespaces/{shop}/{kind}/{name}/proxy/healthz");
     for target in [of("pods", "good:8080"), of("services", "good:80")] {
         let output = bench.ask(&["get", "--raw", &target]);
-        assert!(output.status.success(), "{target}: {}", said(&output));
+        assert!(
+            output.status.success(),
+            "{target}: {}",
+            output_text(&output)
+        );
     }
     let (pod, behind) = (of("pods", "bad:8080"), of("services", "bad:80"));
     let lines: [&[&str]; 5] = [
@@ -447,7 +450,7 @@ fn nothing_leads_into_a_pod_that_ran_before_its_namespace_was_labelled() {
     ];
     for line in lines {
         let output = bench.ask(line);
-        let text = said(&output);
+        let text = output_text(&output);
         let names = text.contains(&format!("{shop}/bad")) && text.contains(FORBIDDEN);
         assert!(!output.status.success() && names, "{line:?}: {text}");
     }
@@ -535,7 +538,7 @@ fn a_namespace_inherits_no_rights_that_somebody_left_for_its_name() {
         ),
     ] {
         let output = bench.ask(&["create", "namespace", name]);
-        let text = said(&output);
+        let text = output_text(&output);
         assert!(
             !output.status.success() && text.contains(&why),
             "{name}: {text}"
@@ -543,7 +546,7 @@ fn a_namespace_inherits_no_rights_that_somebody_left_for_its_name() {
     }
     let dry = ["create", "namespace", &free, "--dry-run=server"];
     let output = bench.ask(&dry);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     kubectl(&["delete", "clusterrolebinding", &left]);
 }
 
@@ -567,7 +570,7 @@ fn without_the_right_to_list_bindings_no_namespace_is_made() {
     put(&file, &rules.to_string());
     kubectl(&["replace", "-f", &file.display().to_string()]);
     until("the missing right is named with its fix", SOON, || {
-        let text = said(&bench.ask(&dry));
+        let text = output_text(&bench.ask(&dry));
         let mend = format!("pipeops-agent rbac --namespace {own} | kubectl apply -f -");
         (text.contains("cannot check whether") && text.contains(&mend)).then_some(())
     });

@@ -11,7 +11,7 @@ use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::json;
 
 use crate::{
-    agent::{SOON, command, put, until},
+    agent::{SOON, command, is_root_or_skip, put, until},
     login::House,
 };
 
@@ -106,8 +106,8 @@ fn can_read(user: u32, file: &Path) -> bool {
 
 #[test]
 fn a_browser_gets_its_login_by_a_file_that_nobody_else_can_read() {
-    if !nix::unistd::geteuid().is_root() {
-        return println!("skipped: only root starts the browser of another user");
+    if !is_root_or_skip("only root starts the browser of another user") {
+        return;
     }
     let (house, desktop) = (House::new(&[]), Desktop::new());
     let opening = desktop.opening(&house);
@@ -151,8 +151,8 @@ fn a_browser_gets_its_login_by_a_file_that_nobody_else_can_read() {
 
 #[test]
 fn a_login_does_not_stay_behind_when_the_command_is_interrupted() {
-    if !nix::unistd::geteuid().is_root() {
-        return println!("skipped: only root starts the browser of another user");
+    if !is_root_or_skip("only root starts the browser of another user") {
+        return;
     }
     let (house, desktop) = (House::new(&[]), Desktop::new());
     let mut opening = desktop.opening(&house);

@@ -21,6 +21,7 @@ use pipeops_agent::{
     files,
     host::clock,
     net::{
+        deadline,
         dial::Dialer,
         proxy::Proxies,
         tls::{self, Clock, Roots, Tls},
@@ -37,7 +38,10 @@ use pipeops_agent::{
 use rcgen::{CertifiedKey, KeyPair, generate_simple_self_signed};
 use smol::{Timer, future::or};
 
-use crate::{agent::command, kube::certificates::Authority};
+use crate::{
+    agent::{SOON, command},
+    kube::certificates::Authority,
+};
 
 const SECRET: &str = "not-a-secret/+=";
 const DAY_MS: i64 = 86_400_000;
@@ -168,13 +172,17 @@ fn copied(
         view.as_ref().is_some_and(|view| until(view, &shared_state))
     };
     let watch = async {
-        for _ in 0..3000 {
-            if is_it() {
-                return;
+        let waiting = async {
+            while !is_it() {
+                Timer::after(Duration::from_millis(10)).await;
             }
-            Timer::after(Duration::from_millis(10)).await;
-        }
-        panic!("not within 30 s: {:?}", shared_state.copies.borrow());
+        };
+        let done = deadline(SOON, waiting).await;
+        assert!(
+            done.is_ok(),
+            "not within {SOON:?}: {:?}",
+            shared_state.copies.borrow()
+        );
     };
     smol::block_on(or(copies::run(&parts), watch));
     let view = shared_state.copies.borrow().clone().unwrap();

@@ -12,8 +12,8 @@ use plane::{Behaviour, Options, Plane, Redirect};
 use serde_json::json;
 
 use crate::{
-    accounts::{Accounts, GrantScope, of_token, said},
-    agent::{Agent, SOON, clock, command, put, until},
+    accounts::{Accounts, GrantScope, of_token},
+    agent::{Agent, SOON, clock, command, output_text, put, until},
     by_hand,
     cluster::{admin, calm, kubectl, variable},
 };
@@ -209,7 +209,11 @@ fn a_real_token_is_that_of_the_narrow_account_and_ends_within_the_hour() {
         .output()
         .unwrap();
     let who = format!("system:serviceaccount:{}:pipeops-cp", accounts.namespace());
-    assert!(said(&output).contains(&who), "{}", said(&output));
+    assert!(
+        output_text(&output).contains(&who),
+        "{}",
+        output_text(&output)
+    );
     let claims = tokens[0].split('.').nth(1).unwrap();
     let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD
         .decode(claims)
@@ -250,7 +254,7 @@ impl Worth {
             .args(arguments)
             .output()
             .unwrap();
-        (output.status.success(), said(&output))
+        (output.status.success(), output_text(&output))
     }
 
     fn is_believed(&self) -> bool {

@@ -34,7 +34,7 @@ use ring::{
 };
 use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
 
-use crate::agent::{Agent, SOON, command, put};
+use crate::agent::{Agent, SOON, command, is_root_or_skip, output_text, put};
 
 const VERSION: &str = "v1.34.4+k3s1";
 const NEXT: &str = "v1.34.5+k3s1";
@@ -319,18 +319,6 @@ fn converse(
     }
 }
 
-fn texts(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
-fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
-}
-
 /// The path of the program of a version.
 fn at(version: &str) -> String {
     format!("/mirror/{}/{}", version.replace('+', "%2B"), binary())
@@ -347,7 +335,7 @@ fn refused(
     let mut said = String::new();
     served(index, key, answer, |server| {
         let output = machine.k3s(server, words);
-        said = texts(&output);
+        said = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{said}");
     });
     assert_eq!(machine.installed(), None, "{said}");
@@ -356,7 +344,7 @@ fn refused(
 
 #[test]
 fn k3s_comes_over_the_network_with_a_hash_of_the_signed_index() {
-    if !is_root() {
+    if !is_root_or_skip("it takes root") {
         return;
     }
     let machine = Machine::new();
@@ -368,7 +356,7 @@ fn k3s_comes_over_the_network_with_a_hash_of_the_signed_index() {
     };
     served(&index(HEAD, &program()), 1, good, |server| {
         let plan = machine.k3s(server, &["install", "--dry-run", "--json"]);
-        let said = texts(&plan);
+        let said = output_text(&plan);
         assert_eq!(plan.status.code(), Some(0), "{said}");
         let plan: serde_json::Value = serde_json::from_slice(&plan.stdout).unwrap();
         let download = &plan["plan"]["download"];
@@ -380,21 +368,21 @@ fn k3s_comes_over_the_network_with_a_hash_of_the_signed_index() {
         assert!(!machine.path().join("var/keeper/k3s.index").exists());
 
         let done = machine.k3s(server, &["install"]);
-        let said = texts(&done);
+        let said = output_text(&done);
         assert_eq!(done.status.code(), Some(0), "{said}");
         assert!(said.contains("400.0 KB of 400.0 KB"), "{said}");
         assert_eq!(machine.installed(), Some(program()));
         assert!(!machine.download().exists());
 
         let check = machine.k3s(server, &["upgrade", "--check"]);
-        let said = texts(&check);
+        let said = output_text(&check);
         assert!(
             said.contains(&format!("upgrade k3s from {VERSION} to {NEXT}")),
             "{said}"
         );
         assert!(said.contains(&at(NEXT)), "{said}");
         machine.is(NEXT);
-        let newest = texts(&machine.k3s(server, &["upgrade", "--check"]));
+        let newest = output_text(&machine.k3s(server, &["upgrade", "--check"]));
         assert!(newest.contains("the newest of its channel"), "{newest}");
     });
     // From now on an older index is refused.
@@ -404,7 +392,7 @@ fn k3s_comes_over_the_network_with_a_hash_of_the_signed_index() {
         1,
         |_| None,
         |server| {
-            let said = texts(&machine.k3s(server, &["upgrade", "--check"]));
+            let said = output_text(&machine.k3s(server, &["upgrade", "--check"]));
             assert!(said.contains("sequence 6 after 7"), "{said}");
         },
     );
@@ -412,7 +400,7 @@ fn k3s_comes_over_the_network_with_a_hash_of_the_signed_index() {
 
 #[test]
 fn a_download_that_is_slow_cut_or_sent_on_arrives() {
-    if !is_root() {
+    if !is_root_or_skip("it takes root") {
         return;
     }
     let machine = Machine::new();
@@ -433,7 +421,7 @@ fn a_download_that_is_slow_cut_or_sent_on_arrives() {
     };
     served(&index(HEAD, &program()), 1, answer, |server| {
         let done = machine.k3s(server, &["install", "--channel", "stable"]);
-        assert_eq!(done.status.code(), Some(0), "{}", texts(&done));
+        assert_eq!(done.status.code(), Some(0), "{}", output_text(&done));
     });
     assert_eq!(machine.installed(), Some(program()));
     assert_eq!(
@@ -445,7 +433,7 @@ fn a_download_that_is_slow_cut_or_sent_on_arrives() {
 
 #[test]
 fn a_program_that_is_not_the_one_of_the_index_is_not_installed() {
-    if !is_root() {
+    if !is_root_or_skip("it takes root") {
         return;
     }
     let good = index(HEAD, &program());
@@ -495,7 +483,7 @@ fn a_program_that_is_not_the_one_of_the_index_is_not_installed() {
 
 #[test]
 fn no_version_is_taken_without_an_index_of_today_or_a_hash() {
-    if !is_root() {
+    if !is_root_or_skip("it takes root") {
         return;
     }
     let good = index(HEAD, &program());
@@ -534,7 +522,7 @@ fn no_version_is_taken_without_an_index_of_today_or_a_hash() {
     };
     served("", 2, answer, |server| {
         let wrong = machine.k3s(server, &["install", "--sha256", &hash(b"another")]);
-        let said = texts(&wrong);
+        let said = output_text(&wrong);
         assert!(said.contains("its SHA-256 is"), "{said}");
         assert_eq!(machine.installed(), None);
         let done = machine.k3s(
@@ -547,7 +535,7 @@ fn no_version_is_taken_without_an_index_of_today_or_a_hash() {
                 &hash(&program()),
             ],
         );
-        assert_eq!(done.status.code(), Some(0), "{}", texts(&done));
+        assert_eq!(done.status.code(), Some(0), "{}", output_text(&done));
         assert_eq!(machine.installed(), Some(program()));
     });
 }
@@ -586,13 +574,13 @@ fn the_index_that_is_made_for_releases_is_read() {
     put(&list, &format!("{}  k3s-arm64\n", hash(b"another")));
     let refused = run();
     assert!(
-        texts(&refused).contains("is not the one of its list"),
+        output_text(&refused).contains("is not the one of its list"),
         "{}",
-        texts(&refused)
+        output_text(&refused)
     );
     put(&list, &format!("{}  k3s-arm64\n", hash(b"a program")));
     let made = run();
-    assert!(made.status.success(), "{}", texts(&made));
+    assert!(made.status.success(), "{}", output_text(&made));
     let key = std::fs::read_to_string(public).unwrap();
     let trust = Trust {
         key: PublicKey::parse(key.lines().last().unwrap()).unwrap(),
@@ -684,17 +672,17 @@ fn joined_by(
 
 #[test]
 fn a_worker_gets_the_version_of_its_server_and_its_token_is_in_no_journal() {
-    if !is_root() {
+    if !is_root_or_skip("it takes root") {
         return;
     }
     let machine = Machine::new();
     let (output, _) = joined(&machine, ("", true, true), &["--dry-run", "--json"]);
-    assert_eq!(output.status.code(), Some(0), "{}", texts(&output));
-    assert!(texts(&output).contains(VERSION) && !texts(&output).contains(CREDENTIAL));
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
+    assert!(output_text(&output).contains(VERSION) && !output_text(&output).contains(CREDENTIAL));
     assert_eq!(machine.installed(), None);
     let (output, is_shown) = joined(&machine, ("", true, true), &["--label", "a=b"]);
-    assert_eq!(output.status.code(), Some(0), "{}", texts(&output));
-    assert!(is_shown && !texts(&output).contains(CREDENTIAL));
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
+    assert!(is_shown && !output_text(&output).contains(CREDENTIAL));
     assert_eq!(machine.installed(), Some(program()));
     let text = |name: &str| std::fs::read_to_string(machine.path().join(name)).unwrap();
     let token = text("etc/rancher/k3s/join-token");
@@ -719,14 +707,14 @@ fn a_worker_gets_the_version_of_its_server_and_its_token_is_in_no_journal() {
 
 #[test]
 fn the_password_of_a_cluster_joins_and_tells_no_version() {
-    if !is_root() {
+    if !is_root_or_skip("it takes root") {
         return;
     }
     let credential = format!("server:{PASSWORD}");
     let join = |is_known, words: &[&str]| {
         let machine = Machine::new();
         let (output, _) = joined_by(&machine, &credential, ("", is_known, true), words);
-        let said = texts(&output);
+        let said = output_text(&output);
         assert!(!said.contains(PASSWORD), "{said}");
         (output.status.code(), said, machine)
     };
@@ -754,7 +742,7 @@ fn the_password_of_a_cluster_joins_and_tells_no_version() {
 
 #[test]
 fn a_token_is_shown_to_its_own_server_only_and_with_a_right_clock_only() {
-    if !is_root() {
+    if !is_root_or_skip("it takes root") {
         return;
     }
     let late = "date: Tue, 16 Jun 2020 05:50:28 GMT\r\n";
@@ -769,7 +757,7 @@ fn a_token_is_shown_to_its_own_server_only_and_with_a_right_clock_only() {
     ] {
         let machine = Machine::new();
         let (output, was_shown) = joined(&machine, server, &[]);
-        let said = texts(&output);
+        let said = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(wanted), "{said}");
         assert!(!said.contains(CREDENTIAL), "{said}");
@@ -779,7 +767,7 @@ fn a_token_is_shown_to_its_own_server_only_and_with_a_right_clock_only() {
 
 #[test]
 fn a_worker_is_never_newer_than_its_server() {
-    if !is_root() {
+    if !is_root_or_skip("it takes root") {
         return;
     }
     let machine = Machine::new();
@@ -789,11 +777,11 @@ fn a_worker_is_never_newer_than_its_server() {
         ("", true, true),
         &["--version", NEXT, "--sha256", &sum],
     );
-    assert_eq!(output.status.code(), Some(2), "{}", texts(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
     assert!(
-        texts(&output).contains("newer than the server"),
+        output_text(&output).contains("newer than the server"),
         "{}",
-        texts(&output)
+        output_text(&output)
     );
     assert_eq!(machine.installed(), None);
 }
@@ -813,13 +801,13 @@ fn look(machine: &Machine) {
         .env("PIPEOPS_CONFIG", machine.path().join("config.toml"))
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", texts(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
 }
 
 #[test]
 fn the_agent_shows_the_state_that_a_look_of_the_watch_left() {
     let can = command("unshare").args(["--mount", "true"]).status();
-    if !is_root() || !can.is_ok_and(|status| status.success()) {
+    if !nix::unistd::geteuid().is_root() || !can.is_ok_and(|status| status.success()) {
         println!("skipped: a machine with a /run of its own takes root, and unshare");
         return;
     }
@@ -844,7 +832,7 @@ fn the_agent_shows_the_state_that_a_look_of_the_watch_left() {
     let mut agent = Agent::new(&plane).under(&words);
     served(&index(HEAD, &program()), 1, good, |server| {
         let done = machine.k3s(server, &["install"]);
-        assert_eq!(done.status.code(), Some(0), "{}", texts(&done));
+        assert_eq!(done.status.code(), Some(0), "{}", output_text(&done));
         look(&machine);
         agent.start();
         // While it starts, it answers about its status only.
@@ -886,8 +874,7 @@ fn the_agent_shows_the_state_that_a_look_of_the_watch_left() {
 
 #[test]
 fn a_dry_run_of_any_command_of_k3s_changes_nothing() {
-    if !is_root() {
-        println!("skipped: it takes root");
+    if !is_root_or_skip("it takes root") {
         return;
     }
     let machine = Machine::new();
@@ -909,7 +896,7 @@ fn a_dry_run_of_any_command_of_k3s_changes_nothing() {
             .env("PIPEOPS_CONFIG", machine.path().join("config.toml"))
             .output()
             .unwrap();
-        (output.status.code(), texts(&output))
+        (output.status.code(), output_text(&output))
     };
     let note = machine.path().join("var/keeper/k3s.managed");
     let (code, said) = run(&["adopt", "--yes"]);

@@ -18,7 +18,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use nix::{
     fcntl::{Flock, FlockArg},
     sys::signal::{Signal, kill},
-    unistd::{Pid, User, geteuid},
+    unistd::{Pid, User},
 };
 use proptest::{
     collection::vec, option, prelude::*, sample::select, strategy::ValueTree as _,
@@ -27,7 +27,7 @@ use proptest::{
 use serde_json::{Value, json};
 
 use crate::{
-    agent::{command, copy_program, put, until},
+    agent::{command, copy_program, is_root_or_skip, put, until},
     store::can_trace,
 };
 
@@ -48,8 +48,7 @@ struct Helper {
 
 /// `None`, and a word about it, where the test cannot run.
 fn helper() -> Option<Helper> {
-    if !geteuid().is_root() {
-        println!("skipped: the root helper runs as root");
+    if !is_root_or_skip("the root helper runs as root") {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();

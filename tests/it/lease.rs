@@ -13,8 +13,8 @@ use plane::{Direction, Opcode, Options, Plane, SessionInfo};
 use serde_json::{Value, json};
 
 use crate::{
-    accounts::{Accounts, GrantScope, said},
-    agent::{Agent, clock, command, put, until},
+    accounts::{Accounts, GrantScope},
+    agent::{Agent, clock, command, output_text, put, until},
     cluster::{Held, admin, calm, kubectl, variable},
     kube::certificates::{Authority, Valid},
 };
@@ -71,7 +71,8 @@ fn can_shift_boot() -> bool {
         .output();
     own.is_some()
         && there.is_ok_and(|output| {
-            output.status.success() && Path::new(said(&output).trim()) != own.as_deref().unwrap()
+            output.status.success()
+                && Path::new(output_text(&output).trim()) != own.as_deref().unwrap()
         })
 }
 
@@ -198,7 +199,9 @@ impl Bench {
                 .args(["get", "namespaces", "-o", "name"])
                 .output()
                 .unwrap();
-            said(&output).contains("namespace/default").then_some(())
+            output_text(&output)
+                .contains("namespace/default")
+                .then_some(())
         });
     }
 }

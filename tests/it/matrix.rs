@@ -4,8 +4,7 @@
 use serde_json::json;
 
 use crate::{
-    accounts::said,
-    agent::{SOON, put},
+    agent::{SOON, output_text, put},
     cluster::{kubectl, variable},
     rights::Bench,
 };
@@ -165,10 +164,14 @@ fn everything_at(level: &str) {
             output.status.success()
         } else {
             let by_agent = bench.refusals(level) > before;
-            !output.status.success() && is_refusal(level, by_agent, &said(&output))
+            !output.status.success() && is_refusal(level, by_agent, &output_text(&output))
         };
         if !is_right {
-            wrong.push(format!("{line}: {}: {}", output.status, said(&output)));
+            wrong.push(format!(
+                "{line}: {}: {}",
+                output.status,
+                output_text(&output)
+            ));
         }
     }
     assert!(wrong.is_empty(), "at {level}:\n{}", wrong.join("\n"));
@@ -221,11 +224,11 @@ fn the_agent_itself_refuses_to_change_a_protected_network_policy() {
         format!("delete --raw {all}"),
     ] {
         let output = bench.ask(&line.split(' ').collect::<Vec<_>>());
-        let told = said(&output);
+        let told = output_text(&output);
         let refusal = "refused by the agent: the NetworkPolicy fence";
         assert!(told.contains(refusal), "{line}: {told}");
     }
     let output = bench.ask(&["annotate", "networkpolicy", "own", "a=b", "-n", shop]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     kubectl(&["get", "networkpolicy", "fence", "own", "-n", shop]);
 }

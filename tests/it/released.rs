@@ -29,7 +29,7 @@ use rusqlite::Connection;
 use serde_json::Value;
 use smol::block_on;
 
-use crate::agent::{Agent, SOON, command, put};
+use crate::agent::{Agent, SOON, command, is_root_or_skip, put};
 
 /// Any moment after all versions there.
 const LATER_MS: i64 = 1_900_000_000_000;
@@ -145,8 +145,7 @@ fn the_configuration_of_every_version_is_understood() {
 
 #[test]
 fn a_repair_of_every_version_is_undone() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: the root helper runs as root");
+    if !is_root_or_skip("the root helper runs as root") {
         return;
     }
     for version in versions() {

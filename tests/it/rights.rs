@@ -11,8 +11,8 @@ use plane::{Options, Plane};
 use serde_json::Value;
 
 use crate::{
-    accounts::{Accounts, GrantScope, said},
-    agent::{Agent, SOON, command, put, until},
+    accounts::{Accounts, GrantScope},
+    agent::{Agent, SOON, command, output_text, put, until},
     cluster::{Held, admin, calm, kubectl, leave, variable},
 };
 
@@ -136,8 +136,12 @@ impl Bench {
 
     pub(crate) fn works(&self, arguments: &[&str]) -> String {
         let output = self.ask(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
-        said(&output)
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            output_text(&output)
+        );
+        output_text(&output)
     }
 }
 
@@ -269,7 +273,7 @@ fn a_namespace_made_through_the_link_can_be_used_at_once() {
         assert!(labels.contains(label), "{labels}");
     }
     let refused = bench.ask(&["delete", "namespace", &new]);
-    assert!(!refused.status.success(), "{}", said(&refused));
+    assert!(!refused.status.success(), "{}", output_text(&refused));
     kubectl(&["delete", "namespace", &new, "--wait=false"]);
 }
 
@@ -329,7 +333,11 @@ fn a_binding_goes_with_the_label_and_those_of_others_stay() {
     }
     let refused = bench.ask(&["create", "configmap", "x", "-n", &other]);
     let fix = format!("kubectl -n {other} delete rolebinding pipeops-cp");
-    assert!(said(&refused).contains(&fix), "{}", said(&refused));
+    assert!(
+        output_text(&refused).contains(&fix),
+        "{}",
+        output_text(&refused)
+    );
     kubectl(&["delete", "namespace", &other, "--wait=false"]);
 }
 

@@ -17,7 +17,7 @@ use pipeops_agent::{core::time::Wall, wire::state::write_clock};
 use plane::Plane;
 use serde_json::Value;
 
-use crate::agent::{Agent, put, until};
+use crate::agent::{Agent, is_root_or_skip, put, until};
 
 /// The disk is looked after every half minute, and samples are delivered every minute.
 const LONG: Duration = Duration::from_secs(180);
@@ -252,8 +252,7 @@ fn what_is_away_from_the_start_is_said_with_one_sentence() {
 
 #[test]
 fn a_disk_that_is_full_is_said_with_one_sentence_until_there_is_room() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: mounting a tmpfs takes root");
+    if !is_root_or_skip("mounting a tmpfs takes root") {
         return;
     }
     let plane = Plane::start(plane::Options::default()).unwrap();
@@ -297,8 +296,7 @@ fn a_disk_that_is_full_is_said_with_one_sentence_until_there_is_room() {
 /// An agent of a user that is not root, which has linked and was stopped; `None` where only root is
 /// missing.
 fn of_user(plane: &Plane, user: u32) -> Option<(Agent, Manager)> {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: running the agent as another user takes root");
+    if !is_root_or_skip("running the agent as another user takes root") {
         return None;
     }
     let (agent, manager) = managed(plane, &[]);

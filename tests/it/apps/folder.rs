@@ -247,17 +247,33 @@ fn what_a_removed_file_deployed_goes_once_the_rest_is_good_and_most_of_an_app_wh
 /// What changes from look to look is not read; what stays is.
 fn half_written_files_wait(whole: &Whole) {
     let start = clock();
-    let (mut last, mut longest) = (start, Duration::ZERO);
-    while clock() - start < Duration::from_secs(8) {
-        let now = clock();
-        whole.write("page", &format!("half-{}", (now - start).as_millis()));
-        longest = longest.max(now - last);
-        last = now;
-        // Slower than this machine can stall, it would be a file that nobody writes.
-        assert!(longest > Duration::from_secs(4) || whole.text() == "one");
+    while !waits_while_written(whole) {
+        assert!(clock() - start < SOON, "this machine stalls for seconds");
+        // What nobody wrote for that long may have been read.
+        whole.write("page", "one");
+        whole.until_text("one");
     }
     whole.write("page", "two");
     whole.until_text("two");
+}
+
+/// Writes a file for 8 s, which must not be read meanwhile. Returns `false` where this machine
+/// stalled for so long that nobody wrote it.
+fn waits_while_written(whole: &Whole) -> bool {
+    let start = clock();
+    let mut last = start;
+    while clock() - start < Duration::from_secs(8) {
+        let now = clock();
+        whole.write("page", &format!("half-{}", (now - start).as_millis()));
+        let is_stalled = now - last > Duration::from_secs(4);
+        last = now;
+        let text = whole.text();
+        if is_stalled || clock() - last > Duration::from_secs(4) {
+            return false;
+        }
+        assert_eq!(text, "one");
+    }
+    true
 }
 
 fn bad_content_changes_nothing(whole: &Whole) {

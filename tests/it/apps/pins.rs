@@ -8,14 +8,12 @@ use std::{
     time::Duration,
 };
 
-use nix::unistd::geteuid;
-
 use super::{
     Bench, SOON,
     digests::{Registry, version_at},
 };
 use crate::{
-    agent::{command, copy_program, put, until_every},
+    agent::{command, copy_program, is_root_or_skip, put, until_every},
     cluster::variable,
 };
 
@@ -131,8 +129,7 @@ fn until_pinned(digests: &[&String]) {
 
 #[test]
 fn images_of_what_runs_and_of_what_it_goes_back_to_are_pinned_on_the_node() {
-    if !geteuid().is_root() {
-        println!("skipped: the root helper runs as root");
+    if !is_root_or_skip("the root helper runs as root") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -3,11 +3,10 @@
 
 use std::process::Output;
 
-use nix::unistd::geteuid;
 use plane::Plane;
 
 use super::{code, text};
-use crate::agent::{command, copy_program, put};
+use crate::agent::{command, copy_program, is_root_or_skip, put};
 
 /// Nobody of this machine.
 const STRANGER: &str = "54321";
@@ -20,8 +19,7 @@ struct Fresh {
 
 impl Fresh {
     fn new() -> Option<Self> {
-        if !geteuid().is_root() {
-            println!("skipped: a mount namespace takes root");
+        if !is_root_or_skip("a mount namespace takes root") {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();

@@ -5,11 +5,10 @@
 
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
-use nix::unistd::geteuid;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use serde_json::Value;
 
-use crate::agent::{command, copy_program, put};
+use crate::agent::{command, copy_program, is_root_or_skip, put};
 
 /// An interface that leads out, with a router.
 const NETWORK: &str = "mount -t sysfs sysfs /sys; ip link set lo up; ip link add eth0 type veth peer name peer0; ip link set eth0 up; \
@@ -31,8 +30,7 @@ enum Attempt {
 /// What the doctor says after `script` has changed the world that it sees; `None`, with a word
 /// about it, where that cannot be done here.
 fn after(script: &str, environment: &[(&str, &str)]) -> Option<Value> {
-    if !geteuid().is_root() {
-        println!("skipped: namespaces take root");
+    if !is_root_or_skip("namespaces take root") {
         return None;
     }
     let program = Path::new(env!("CARGO_BIN_EXE_pipeops-agent"));
@@ -118,8 +116,7 @@ fn assert_content(told: &Value, id: &str) {
 
 #[test]
 fn a_program_that_ends_without_a_report_is_a_failure_and_not_a_skipped_test() {
-    if !geteuid().is_root() {
-        println!("skipped: namespaces take root");
+    if !is_root_or_skip("namespaces take root") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -145,8 +142,7 @@ fn a_program_that_ends_without_a_report_is_a_failure_and_not_a_skipped_test() {
 
 #[test]
 fn the_place_of_the_checkout_does_not_matter() {
-    if !geteuid().is_root() {
-        println!("skipped: namespaces take root");
+    if !is_root_or_skip("namespaces take root") {
         return;
     }
     // As in a checkout below a folder that a test mounts something over.

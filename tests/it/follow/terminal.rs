@@ -5,7 +5,7 @@ use std::{io::Write, os::unix::fs::PermissionsExt};
 use plane::Plane;
 
 use super::Running;
-use crate::agent::{Agent, has, put};
+use crate::agent::{Agent, has, is_root_or_skip, put};
 
 impl Running {
     fn types(&mut self, keys: &str) {
@@ -67,8 +67,7 @@ fn a_no_at_the_terminal_changes_nothing() {
     let Some((_plane, agent)) = room() else {
         return;
     };
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: repairs are root's");
+    if !is_root_or_skip("repairs are root's") {
         return;
     }
     std::fs::set_permissions(agent.folder(), std::fs::Permissions::from_mode(0o755)).unwrap();

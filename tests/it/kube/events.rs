@@ -9,8 +9,8 @@ use pipeops_agent::core::health::Severity;
 use pipeops_agent::host::clock;
 use pipeops_agent::tasks::{state::SharedState, telemetry::events::Events};
 
-use super::Executor;
 use super::real::{client_of, run, until};
+use super::{Executor, wall};
 use crate::accounts::{Accounts, GrantScope};
 use crate::cluster::{calm, kubectl, leave};
 
@@ -66,6 +66,15 @@ fn happens(accounts: &Accounts, reason: &str, count: u32) {
     accounts.apply(&text);
 }
 
+/// Kubernetes writes whole seconds: what happened in the second of a start counts.
+async fn until_next_second() {
+    let happened = wall().millis() / 1000;
+    until("the next second begins", || {
+        wall().millis() / 1000 > happened
+    })
+    .await;
+}
+
 #[test]
 fn an_event_that_goes_on_is_counted_by_difference_and_never_again_after_a_restart() {
     let Some(_guard) = calm() else { return };
@@ -73,8 +82,7 @@ fn an_event_that_goes_on_is_counted_by_difference_and_never_again_after_a_restar
     kubectl(&["create", "namespace", NAMESPACE]);
     happens(&accounts, "Earlier", 7);
     run(|executor| async move {
-        // Kubernetes writes whole seconds: what happened in the second of a start counts.
-        smol::Timer::after(std::time::Duration::from_millis(1500)).await;
+        until_next_second().await;
         let first = Watching::start(&executor, &accounts);
         happens(&accounts, "Failing", 2);
         first.until("Failing", 2).await;
@@ -96,7 +104,7 @@ fn an_event_that_goes_on_is_counted_by_difference_and_never_again_after_a_restar
         assert_eq!(what.message, "\"app\"\nfailed");
         drop(first);
 
-        smol::Timer::after(std::time::Duration::from_millis(1500)).await;
+        until_next_second().await;
         let second = Watching::start(&executor, &accounts);
         happens(&accounts, "Marker", 1);
         second.until("Marker", 1).await;

@@ -13,6 +13,7 @@ use std::{cell::RefCell, future::poll_fn, io, rc::Rc, time::Duration};
 use pipeops_agent::{
     core::yamux::{Load, MuxLimits},
     executor::Executor,
+    host::clock,
     link::{
         mux::{Mux, MuxEnd, MuxStream},
         outlet::{Frame, Outlet},
@@ -23,6 +24,8 @@ use smol::{
     future::{or, yield_now},
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
 };
+
+use crate::agent::SOON;
 
 /// The most that was seen at once.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,7 +85,8 @@ impl Agent {
     }
 
     /// Waits until nothing is left of any stream.
-    pub(super) async fn is_empty(&self) -> Load {
+    pub(super) async fn until_empty(&self) -> Load {
+        let until = clock::now().mono.after(SOON);
         loop {
             let load = self.mux.load();
             let (lanes, bytes) = self.outlet.load();
@@ -90,6 +94,11 @@ impl Agent {
             if lanes <= 1 && (load.streams, load.buffered_bytes, bytes) == (0, 0, 0) {
                 return load;
             }
+            let is_late = clock::now().mono >= until;
+            assert!(
+                !is_late,
+                "not empty within {SOON:?}: {load:?}, {lanes} lanes, {bytes} bytes"
+            );
             Timer::after(Duration::from_millis(2)).await;
         }
     }

@@ -122,7 +122,7 @@ fn bytes_come_back_from_one_stream_as_they_were_sent() {
         for length in [0, 1, 262_144, 262_145, 32 << 20] {
             echo(&peer, 7, length).await;
         }
-        assert_eq!(agent.is_empty().await.cut, 0);
+        assert_eq!(agent.until_empty().await.cut, 0);
     });
 }
 
@@ -140,7 +140,7 @@ fn a_hundred_streams_at_once_are_not_mixed_up() {
         for echo in echoes {
             echo.await;
         }
-        let load = agent.is_empty().await;
+        let load = agent.until_empty().await;
         assert_eq!((load.refused, load.cut), (0, 0));
     });
 }
@@ -160,7 +160,7 @@ fn a_stream_too_many_is_refused_and_the_session_goes_on() {
         held.clear();
         // The peer tells that they are gone when it comes to it, perhaps after the next one is
         // opened.
-        agent.is_empty().await;
+        agent.until_empty().await;
         echo(&peer, 1, 100_000).await;
     });
 }
@@ -174,7 +174,7 @@ fn a_stream_that_the_peer_drops_is_dropped_here() {
             stream.read_exact(&mut [0; 1000]).await.unwrap();
             drop(stream);
         }
-        agent.is_empty().await;
+        agent.until_empty().await;
         echo(&peer, 1, 100_000).await;
     });
 }

@@ -92,7 +92,7 @@ fn with_peer_and(settings: MuxLimits, arguments: &[&str]) -> Option<(Load, Peak)
         println!("{arguments:?}: {} ms, {:?}", said.trim(), agent.mux.load());
         // The streams that never end by themselves end with the session.
         drop(running);
-        let load = agent.is_empty().await;
+        let load = agent.until_empty().await;
         (load, *agent.peak.borrow())
     }))
 }

@@ -8,8 +8,8 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    accounts::{Accounts, GrantScope, said},
-    agent::{SOON, until},
+    accounts::{Accounts, GrantScope},
+    agent::{SOON, output_text, until},
     cluster::{Held, calm, kubectl, leave, variable},
 };
 
@@ -95,8 +95,12 @@ impl Bench {
 
     pub(super) fn works(&self, arguments: &[&str]) -> String {
         let output = self.ask(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
-        said(&output)
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            output_text(&output)
+        );
+        output_text(&output)
     }
 
     pub(super) fn object(&self, kind: &str, more: &Value) -> Value {
@@ -158,7 +162,7 @@ impl Bench {
 fn refused(attempts: Vec<(&str, Output, &str)>) {
     let mut wrong = Vec::new();
     for (what, output, by) in attempts {
-        let said = said(&output);
+        let said = output_text(&output);
         if output.status.success() || !said.contains(by) {
             wrong.push(format!("{what}: {said}"));
         }

@@ -11,8 +11,8 @@ use std::{io::Write, process::Stdio, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
-    accounts::{Accounts, GrantScope, said},
-    agent::{SOON, put, until},
+    accounts::{Accounts, GrantScope},
+    agent::{SOON, output_text, put, until},
     cluster::{calm, kubectl, variable},
 };
 use bench::{Bench, LOCK, POD_SECURITY, RBAC};
@@ -48,7 +48,7 @@ fn what_a_managed_namespace_is_for_works() {
         }}),
     );
     let created = bench.create(&deployment);
-    assert!(created.status.success(), "{}", said(&created));
+    assert!(created.status.success(), "{}", output_text(&created));
     with(&["rollout", "status", "deployment/attempt", "--timeout=60s"]);
     with(&["scale", "deployment/attempt", "--replicas=1"]);
     with(&["logs", "deployment/attempt"]);
@@ -93,7 +93,7 @@ fn the_agents_own_account_does_its_work_and_nothing_else() {
             let words: Vec<&str> = line.split(' ').collect();
             let output = bench.accounts.kubectl_as("pipeops-agent", &words).output();
             let output = output.unwrap();
-            let text = said(&output);
+            let text = output_text(&output);
             assert!(
                 !output.status.success() && text.contains(by),
                 "{line}: {text}"
@@ -432,7 +432,7 @@ fn a_namespace_is_made_with_both_labels_and_under_no_name_of_others() {
     ];
     bench.none_created(LOCK, &attempts);
     let made = bench.create(&namespace(&name, good.clone()));
-    assert!(made.status.success(), "{}", said(&made));
+    assert!(made.status.success(), "{}", output_text(&made));
     let line = format!("create configmap x -n {name}");
     bench.all_refused(RBAC, &[("a namespace it was not let into", line)]);
     kubectl(&["delete", "namespace", &name, "--wait=false"]);
@@ -507,7 +507,11 @@ fn full_means_everything() {
         &["delete", "namespace", &name, "--wait=false"],
     ] {
         let output = accounts.run(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            output_text(&output)
+        );
     }
 }
 
@@ -526,7 +530,7 @@ fn another_standard_than_baseline_is_asked_for_where_the_owner_says_so() {
         &bench.managed,
     ];
     until("baseline is not enough any more", SOON, || {
-        said(&bench.ask(&create))
+        output_text(&bench.ask(&create))
             .contains("enforce=restricted")
             .then_some(())
     });
