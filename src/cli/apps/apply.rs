@@ -95,7 +95,7 @@ pub(super) static ROLLBACK: Command = Command {
         SET,
         JSON,
     ],
-    notes: "Jobs are not run again, and a Secret keeps its current value unless it was changed in between.",
+    notes: "Jobs are not run again, and Secrets keep the values of the version that runs.",
     examples: &[
         "sudo pipeops-agent apps rollback web --wait",
         "sudo pipeops-agent apps rollback web --to 3",

@@ -35,8 +35,12 @@ pub fn inputs(scope: &Scope, view: ClusterView<'_>) -> Vec<String> {
         };
         let state = workloads::state(target, *generation, seen);
         if state.is_complete {
-            let ready = format!("{}: {} ready", key.in_words(), state.ready);
-            complete.push(ready);
+            let says = if workloads::is_watched(&key.kind) {
+                format!("{} ready", state.ready)
+            } else {
+                "applied".to_owned()
+            };
+            complete.push(format!("{}: {says}", key.in_words()));
         } else {
             lines.push(state.missing);
         }
@@ -181,6 +185,16 @@ mod tests {
         assert_eq!(of_node(true), all);
         let lost = "the node n, where Pod shop/web-0 runs, is not ready";
         assert_eq!(of_node(false), [all[0], lost, all[2]]);
+    }
+
+    #[test]
+    fn an_object_that_has_no_readiness_of_its_own_is_applied() {
+        let (mut scope, mut seen) = daemons(0, true);
+        scope.targets = BTreeMap::from([(key("Service", "db"), 0)]);
+        let metadata = json!({"name": "db", "namespace": "shop"});
+        seen.add(Object::reduced("Service", &json!({"metadata": metadata})));
+        let all = inputs(&scope, ClusterView::Seen(&seen));
+        assert_eq!(all, ["Service shop/db: applied"]);
     }
 
     #[test]

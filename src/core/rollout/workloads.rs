@@ -353,15 +353,18 @@ fn job_failed(target: &Object, condition: &Value, seen: &Observation) -> Finding
         let sentence = format!("{object} ran longer than its activeDeadlineSeconds of {limit} s");
         return finding(Cause::JobDeadline, (sentence, evidence, fix));
     }
+    // With restartPolicy: OnFailure its controller deletes the Pod, and the log with it.
+    let fix = match owned(target, seen).next() {
+        Some(_) => fix,
+        None => {
+            "run it again with restartPolicy: Never: then its Pods and their logs stay".to_owned()
+        }
+    };
     let told =
         every(target, seen).filter_map(|pod| Some((pods::last_end(pod), pod_failed(pod, seen)?)));
     let Some((_, found)) = told.max_by_key(|(ended, _)| *ended) else {
         let failed = target.count("/status/failed");
         let sentence = format!("{object} failed: {failed} Pods ended with an error");
-        let fix = match every(target, seen).next() {
-            Some(_) => fix,
-            None => "its Pods are gone: set restartPolicy: Never and run it again, then they stay to be read".to_owned(),
-        };
         return finding(Cause::JobFailed, (sentence, evidence, fix));
     };
     let cause = if matches!(found.cause, Cause::Oom | Cause::ContainerStart) {

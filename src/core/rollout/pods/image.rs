@@ -9,6 +9,9 @@ use crate::core::rollout::{
     object::text,
 };
 
+/// The kubelet's word for a pull secret that it does not find.
+const NO_SECRET: &str = "FailedToRetrieveImagePullSecret";
+
 pub(super) fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding {
     const UNKNOWN: (&str, &str) = (
         "the image IMAGE cannot be pulled: see the evidence",
@@ -38,6 +41,17 @@ pub(super) fn image(pod: &Object, status: &Value, seen: &Observation) -> Finding
     // Nobody knows that it is the app's.
     let cause = known.unwrap_or(Cause::ImageUnreachable);
     let (because, fix) = known.map_or(UNKNOWN, image_words);
+    if matches!(cause, Cause::ImageUnauthorized | Cause::ImageNotFound)
+        && let Some(event) = newest(pod, seen, |event| event.text("/reason") == NO_SECRET)
+    {
+        let sentence = format!(
+            "the registry refuses to give the image {image}: a pull secret of the Pod does not exist"
+        );
+        let missing = evidence(NO_SECRET, event.text("/message"));
+        let evidence = format!("{missing}\n{}", evidence("", message));
+        let fix = "create the pull secret that the evidence names, or correct its name in imagePullSecrets";
+        return definite(pod, cause, (sentence, evidence, fix));
+    }
     let mut sentence = because.replace("IMAGE", image);
     if let Some(there) = platform_of(message) {
         sentence = format!("{sentence}, but for {there}");

@@ -732,6 +732,28 @@ fn an_image_that_its_node_cannot_read_is_not_late() {
 }
 
 #[test]
+fn a_pull_secret_that_does_not_exist_is_named() {
+    let found = |event: &str, pull: &str| {
+        let message = "Unable to retrieve some image pull secrets (regcred); attempting to pull the image may not succeed.";
+        let waiting = json!({"waiting": {"reason": "ErrImagePull", "message": pull}});
+        let status = json!({"name": "web", "image": "a:1", "state": waiting});
+        let pod = pod(&json!({}), &json!({"containerStatuses": [status]}));
+        let found = findings(&pod, &events(&[(event, message, 5)]), &Earlier::default()).remove(0);
+        found
+            .sentence
+            .ends_with("a pull secret of the Pod does not exist")
+            && found.evidence.contains("(regcred)")
+    };
+    let refused = "failed to authorize: 401 Unauthorized";
+    assert!(found("FailedToRetrieveImagePullSecret", refused));
+    assert!(!found("Pulling", refused));
+    assert!(!found(
+        "FailedToRetrieveImagePullSecret",
+        "dial tcp 192.0.2.1:443: i/o timeout"
+    ));
+}
+
+#[test]
 fn a_registry_that_refuses_an_image_may_not_have_it() {
     let found =
         pull_fails("pull access denied, repository does not exist or may require authorization");
