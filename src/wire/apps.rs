@@ -22,6 +22,7 @@ use crate::core::{
         App, Contested, InventoryEntry, Kind, LastChange, Manifest, Overlay, Owner, Revision,
         RevisionOutcome, Simple, Source, Stage, Upstream, kind_of, repository::Repository,
     },
+    rollout::RolloutVerdict,
     time::Wall,
 };
 
@@ -147,7 +148,7 @@ fn revision(revision: &Revision) -> Value {
         "digests": AsObject(&revision.overlay.digests), "pinned": revision.overlay.pinned,
         "kept": revision.overlay.kept,
         "sized": AsObject(&revision.overlay.sized),
-        "verdict": outcome.verdict, "cause": outcome.cause, "object": outcome.object, "sentence": outcome.sentence,
+        "verdict": outcome.verdict.map_or("", RolloutVerdict::as_str), "cause": outcome.cause, "object": outcome.object, "sentence": outcome.sentence,
         "evidence": outcome.evidence, "fix": outcome.fix, "since": outcome.since.millis(),
         "took": revision.took_s, "inputs": outcome.inputs,
     })
@@ -376,7 +377,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
             sized: found.sized,
         },
         outcome: RevisionOutcome {
-            verdict: found.verdict,
+            verdict: RolloutVerdict::of(&found.verdict),
             cause: found.cause,
             object: found.object,
             sentence: found.sentence,
@@ -706,7 +707,7 @@ mod tests {
             by: "uid 0".to_owned(),
             overlay: every_overlay(),
             outcome: RevisionOutcome {
-                verdict: "bad".to_owned(),
+                verdict: Some(RolloutVerdict::Bad),
                 cause: "container.oom".to_owned(),
                 since: Wall::from_millis(7),
                 inputs: vec!["Pod shop/web-1: Pending".to_owned()],

@@ -93,8 +93,8 @@ impl InventoryEntry {
 /// Result of a revision.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct RevisionOutcome {
-    /// Word of the verdict.
-    pub verdict: String,
+    /// Verdict; `None` while it is not judged.
+    pub verdict: Option<RolloutVerdict>,
     /// Id of the cause; empty where there is none.
     pub cause: String,
     /// Object that showed it.
@@ -308,7 +308,7 @@ impl App {
     /// last good one where that does not work and may have changed them. 0: none.
     pub fn secrets_revision(&self) -> u64 {
         let running = self.revision(self.running);
-        match running.filter(|it| it.outcome.verdict == RolloutVerdict::Good.as_str()) {
+        match running.filter(|it| it.outcome.verdict == Some(RolloutVerdict::Good)) {
             Some(running) => running.number,
             None => self.good,
         }
@@ -334,7 +334,7 @@ impl App {
         }
         // Whoever goes back once more does not mean what was left by that.
         let is_good = |it: &&Revision| {
-            it.number < self.running && it.outcome.verdict == RolloutVerdict::Good.as_str()
+            it.number < self.running && it.outcome.verdict == Some(RolloutVerdict::Good)
         };
         let earlier = self.revisions.iter().rev().find(is_good);
         let no_earlier = if self.good > self.running {
@@ -593,7 +593,7 @@ mod tests {
                 ..App::default()
             };
             let outcome = RevisionOutcome {
-                verdict: verdict.as_str().to_owned(),
+                verdict: Some(verdict),
                 ..RevisionOutcome::default()
             };
             app.revisions.push(Revision {
@@ -612,7 +612,7 @@ mod tests {
         let revision = |number: u64, verdict: RolloutVerdict| Revision {
             number,
             outcome: RevisionOutcome {
-                verdict: verdict.as_str().to_owned(),
+                verdict: Some(verdict),
                 ..RevisionOutcome::default()
             },
             ..Revision::default()

@@ -135,7 +135,7 @@ impl Apps {
             may_stop: false,
             slot: Slot::Unasked,
             outcome: RevisionOutcome {
-                verdict: RolloutVerdict::Progressing.as_str().to_owned(),
+                verdict: Some(RolloutVerdict::Progressing),
                 sentence: plan.verb.beginning(plan.revision),
                 since: self.now().wall,
                 ..RevisionOutcome::default()
@@ -393,7 +393,7 @@ impl Apps {
         let now = self.now().wall;
         self.with_active(app, |active| {
             active.outcome = RevisionOutcome {
-                verdict: RolloutVerdict::Blind.as_str().to_owned(),
+                verdict: Some(RolloutVerdict::Blind),
                 sentence: error.sentence(),
                 since: now,
                 ..RevisionOutcome::default()

@@ -67,7 +67,7 @@ impl Apps {
             && let Some(revision) = read.app.revision_mut(plan.revision)
         {
             revision.outcome = RevisionOutcome {
-                verdict: RolloutVerdict::Bad.as_str().to_owned(),
+                verdict: Some(RolloutVerdict::Bad),
                 sentence: why.clone(),
                 since: self.now().wall,
                 ..RevisionOutcome::default()

@@ -165,7 +165,7 @@ impl Apps {
         };
         let images: Value = overlay.digests.iter().map(image).collect();
         json!({
-            "number": revision.number, "at": revision.at.rfc3339(), "by": revision.by, "verdict": text(&outcome.verdict),
+            "number": revision.number, "at": revision.at.rfc3339(), "by": revision.by, "verdict": outcome.verdict.map(RolloutVerdict::as_str),
             "cause": text(&outcome.cause), "sentence": text(&outcome.sentence),
             "images": images, "pinned": overlay.pinned,
         })
@@ -250,7 +250,7 @@ impl Apps {
         }
         json!({
             "app": app.name, "namespace": app.namespace, "revision": number,
-            "verdict": text(&outcome.verdict).unwrap_or(RolloutVerdict::Waiting.as_str()),
+            "verdict": outcome.verdict.unwrap_or(RolloutVerdict::Waiting).as_str(),
             "cause": text(&outcome.cause), "object": text(&outcome.object),
             "sentence": sentence,
             "evidence": text(&outcome.evidence), "fix": text(&outcome.fix),
@@ -293,7 +293,7 @@ fn last_judged(app: &App) -> Option<&Revision> {
 
 /// Sentence about a bad revision while an earlier one takes its place.
 fn replaced(last: &Revision, number: u64) -> Option<String> {
-    let is_bad = last.outcome.verdict == RolloutVerdict::Bad.as_str();
+    let is_bad = last.outcome.verdict == Some(RolloutVerdict::Bad);
     (is_bad && number < last.number).then(|| {
         let (bad, why) = (last.number, &last.outcome.sentence);
         format!("it takes the place of revision {bad}, which is bad: {why}")
@@ -357,7 +357,7 @@ mod tests {
             ..Revision::default()
         };
         assert_eq!(replaced(&last, 3), None);
-        last.outcome.verdict = "bad".to_owned();
+        last.outcome.verdict = Some(RolloutVerdict::Bad);
         last.outcome.sentence = "container web keeps exiting".to_owned();
         assert_eq!(replaced(&last, 4), None);
         assert_eq!(

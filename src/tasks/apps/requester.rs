@@ -59,7 +59,7 @@ impl Trigger {
     /// because it was bad or somebody went back.
     pub(super) fn retries(self, app: &App) -> bool {
         let is_unsettled = app.revisions.last().is_none_or(|last| {
-            last.number != app.running || last.outcome.verdict == RolloutVerdict::Bad.as_str()
+            last.number != app.running || last.outcome.verdict == Some(RolloutVerdict::Bad)
         });
         self != Self::ByTime && is_unsettled
     }

@@ -478,7 +478,7 @@ impl Apps {
             let Some(mut read) = self.record(app).await? else {
                 return Ok(false);
             };
-            let is_bad = |last: &&Revision| last.outcome.verdict == RolloutVerdict::Bad.as_str();
+            let is_bad = |last: &&Revision| last.outcome.verdict == Some(RolloutVerdict::Bad);
             let Some(last) = read.app.revisions.last().filter(is_bad) else {
                 return Ok(false);
             };

@@ -74,7 +74,7 @@ pub(super) fn refusal(error: &Error) -> JudgedRollout {
 pub(super) fn concluded(judged: &JudgedRollout, now: Now) -> RevisionOutcome {
     let found = judged.finding.as_ref();
     RevisionOutcome {
-        verdict: judged.verdict.as_str().to_owned(),
+        verdict: Some(judged.verdict),
         cause: found
             .map(|found| found.cause.id().to_owned())
             .unwrap_or_default(),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::core::{
     apps::{Revision, parse},
-    rollout::Object,
+    rollout::{Object, RolloutVerdict},
 };
 
 const A: &str = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -335,7 +335,7 @@ fn revision(number: u64, verdict: &str, digest: &str) -> Revision {
         overlay: overlay("web:1", digest),
         ..Revision::default()
     };
-    verdict.clone_into(&mut revision.outcome.verdict);
+    revision.outcome.verdict = RolloutVerdict::of(verdict);
     revision
 }
 

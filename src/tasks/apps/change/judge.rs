@@ -236,7 +236,7 @@ impl Work {
 fn stuck_before(app: &App, before: u64) -> Stuck {
     let was_bad = app
         .revision(before)
-        .is_some_and(|before| before.outcome.verdict == RolloutVerdict::Bad.as_str());
+        .is_some_and(|before| before.outcome.verdict == Some(RolloutVerdict::Bad));
     match (was_bad, app.good) {
         (true, 0) => Stuck::NotReady,
         (true, _) => Stuck::NotCurrent,

@@ -235,7 +235,7 @@ impl Work {
     ) -> Result<Vec<(Key, JobEnd)>> {
         let was_good = |number| {
             let found = app.revision(number);
-            found.is_none_or(|found| found.outcome.verdict == RolloutVerdict::Good.as_str())
+            found.is_none_or(|found| found.outcome.verdict == Some(RolloutVerdict::Good))
         };
         let jobs = open_jobs(app, number, manifests);
         if jobs.is_empty() || was_good(number) {
