@@ -16,8 +16,7 @@ use crate::{
     kube::{Client, Detail, Error, query_escaped},
     wire::{
         apps::{
-            self, LABEL, Stored, is_record, packed, read_record, record_name, revision_name,
-            unpacked,
+            self, LABEL, Stored, is_record, pack, read_record, record_name, revision_name, unpack,
         },
         kube::{HeadOnly, Metadata},
     },
@@ -164,7 +163,7 @@ impl Ledger {
     /// Reason why it is not kept.
     pub async fn keep(&self, app: &str, number: u64, manifests: &[Manifest]) -> error::Result<()> {
         self.lease_gate.check(clock::now().mono)?;
-        let secret = packed(app, number, &self.namespace, manifests);
+        let secret = pack(app, number, &self.namespace, manifests);
         let mut secret = secret.map_err(|why| api_error(Error::BadRequest(why)))?;
         let kept = match self.client.create::<_, Stored>(&self.all(), &secret).await {
             Err(error) if error.is_conflict() => {
@@ -194,7 +193,7 @@ impl Ledger {
     /// The manifests of a revision; `None`: it is not kept.
     pub async fn manifests(&self, app: &str, number: u64) -> Result<Option<Vec<Manifest>>, Error> {
         let stored = self.get(&revision_name(app, number)).await?;
-        let manifests = stored.as_ref().map(unpacked).transpose();
+        let manifests = stored.as_ref().map(unpack).transpose();
         manifests.map_err(Error::BadRequest)
     }
 

@@ -13,17 +13,19 @@ use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
 use litemap::LiteMap;
 use serde_json::{Value, json};
 
-use super::{
-    json::{self, AsObject, fields},
-    kube::Metadata,
-};
-use crate::core::{
-    apps::{
-        App, Contested, InventoryEntry, Kind, LastChange, Manifest, Overlay, Owner, Revision,
-        RevisionOutcome, Simple, Source, Stage, Upstream, kind_of, repository::Repository,
+use crate::{
+    core::{
+        apps::{
+            App, Contested, InventoryEntry, Kind, LastChange, Manifest, Overlay, Owner, Revision,
+            RevisionOutcome, Source, Stage, Upstream, kind_of, repository::Repository,
+        },
+        rollout::RolloutVerdict,
+        time::Wall,
     },
-    rollout::RolloutVerdict,
-    time::Wall,
+    wire::{
+        json::{self, AsObject, fields},
+        kube::Metadata,
+    },
 };
 
 /// Label of our Secrets.
@@ -75,7 +77,7 @@ fn secret(name: &str, namespace: &str, version: &str, data: &Value) -> Value {
 
 /// An object of the inventory. A Job is never adopted: what does not hold is left out, so that the
 /// largest record fits into a Secret.
-fn entry(entry: &InventoryEntry) -> Value {
+fn entry_json(entry: &InventoryEntry) -> Value {
     let mut written = json!({"api_version": entry.api_version, "kind": entry.kind, "name": entry.name, "uid": entry.uid, "nonce": entry.nonce});
     let revisions = [
         ("ran", entry.ran_in),
@@ -95,8 +97,8 @@ fn entry(entry: &InventoryEntry) -> Value {
 
 /// The Secret of a record. `version` is the resource version that was read; empty: it is new.
 pub fn record(app: &App, namespace: &str, version: &str) -> Value {
-    let inventory: Vec<_> = app.inventory.iter().map(entry).collect();
-    let revisions: Vec<_> = app.revisions.iter().map(revision).collect();
+    let inventory: Vec<_> = app.inventory.iter().map(entry_json).collect();
+    let revisions: Vec<_> = app.revisions.iter().map(revision_json).collect();
     let record = json!({
         "format": 1,
         "app": app.name,
@@ -106,26 +108,26 @@ pub fn record(app: &App, namespace: &str, version: &str) -> Value {
         "good": app.good,
         "paused": app.is_paused,
         "by_hand": app.is_rolled_back_by_hand,
-        "source": app.source.as_ref().map(source),
-        "change": app.change.as_ref().map(change),
+        "source": app.source.as_ref().map(source_json),
+        "change": app.change.as_ref().map(change_json),
         "unproven_job": app.unproven_job,
         "inventory": inventory,
-        "left": app.left.iter().map(left).collect::<Vec<_>>(),
+        "left": app.left.iter().map(left_json).collect::<Vec<_>>(),
         "revisions": revisions,
     });
     let data = json!({RECORD: STANDARD.encode(record.to_string())});
     secret(&record_name(&app.name), namespace, version, &data)
 }
 
-fn left(left: &Contested) -> Value {
+fn left_json(left: &Contested) -> Value {
     json!({"object": left.object, "field": left.field, "by": left.by})
 }
 
-fn change(change: &LastChange) -> Value {
+fn change_json(change: &LastChange) -> Value {
     json!({"id": change.id, "by": change.by, "body": change.body, "stage": change.stage.as_str()})
 }
 
-fn source(source: &Source) -> Value {
+fn source_json(source: &Source) -> Value {
     match &source.upstream {
         Upstream::Git(Repository {
             url,
@@ -139,7 +141,7 @@ fn source(source: &Source) -> Value {
     }
 }
 
-fn revision(revision: &Revision) -> Value {
+fn revision_json(revision: &Revision) -> Value {
     let outcome = &revision.outcome;
     json!({
         "number": revision.number, "at": revision.at.millis(), "by": revision.by,
@@ -167,7 +169,7 @@ struct RecordShape {
     change: Option<ChangeShape>,
     unproven_job: String,
     inventory: Vec<EntryShape>,
-    left: Vec<LeftShape>,
+    left: Vec<Contested>,
     revisions: Vec<RevisionShape>,
 }
 fields!(RecordShape {
@@ -186,23 +188,7 @@ fields!(RecordShape {
     revisions
 });
 
-#[derive(Debug, Default)]
-struct LeftShape {
-    object: String,
-    field: String,
-    by: String,
-}
-fields!(LeftShape { object, field, by });
-
-impl LeftShape {
-    fn left(self) -> Contested {
-        Contested {
-            object: self.object,
-            field: self.field,
-            by: self.by,
-        }
-    }
-}
+fields!(Contested { object, field, by });
 
 #[derive(Debug, Default)]
 struct ChangeShape {
@@ -405,7 +391,7 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
         }),
         unproven_job: shape.unproven_job,
         inventory: shape.inventory.into_iter().map(entry).collect(),
-        left: shape.left.into_iter().map(LeftShape::left).collect(),
+        left: shape.left,
         revisions: shape.revisions.into_iter().map(revision).collect(),
     })
 }
@@ -414,13 +400,13 @@ pub fn read_record(stored: &Stored) -> Result<App, String> {
 ///
 /// # Errors
 /// The manifests are too large.
-pub fn packed(
+pub fn pack(
     app: &str,
     number: u64,
     namespace: &str,
     manifests: &[Manifest],
 ) -> Result<Value, String> {
-    let objects: Vec<_> = manifests.iter().map(packed_one).collect();
+    let objects: Vec<_> = manifests.iter().map(pack_one).collect();
     let cannot = |error: std::io::Error| format!("the manifests cannot be packed: {error}");
     let text = serde_json::to_vec(&objects).map_err(|error| error.to_string())?;
     let mut deflate = DeflateEncoder::new(Vec::new(), Compression::default());
@@ -437,7 +423,7 @@ pub fn packed(
 }
 
 /// An object as it is packed: a custom resource with its plural, which its manifest does not say.
-fn packed_one(manifest: &Manifest) -> Cow<'_, Value> {
+fn pack_one(manifest: &Manifest) -> Cow<'_, Value> {
     if manifest.kind.is_custom() {
         let object = &manifest.object;
         Cow::Owned(json!({RESOURCE: &*manifest.kind.name, "object": object}))
@@ -450,7 +436,7 @@ fn packed_one(manifest: &Manifest) -> Cow<'_, Value> {
 ///
 /// # Errors
 /// The Secret is damaged.
-pub fn unpacked(stored: &Stored) -> Result<Vec<Manifest>, String> {
+pub fn unpack(stored: &Stored) -> Result<Vec<Manifest>, String> {
     let name = &stored.metadata.name;
     let packed = field(stored, MANIFESTS)?;
     let mut text = Vec::new();
@@ -486,140 +472,6 @@ pub fn unpacked(stored: &Stored) -> Result<Vec<Manifest>, String> {
     };
     objects.into_iter().map(manifest).collect()
 }
-
-/// Request to deploy an app.
-#[derive(Debug, Default)]
-pub struct ApplyRequest {
-    /// Name.
-    pub app: String,
-    /// Namespace; empty: the one of the manifests.
-    pub namespace: String,
-    /// YAML or JSON.
-    pub manifests: String,
-    /// True if more than half of its objects may go.
-    pub prune_most: bool,
-    /// True if objects of others become the app's.
-    pub adopt: bool,
-}
-fields!(ApplyRequest {
-    app,
-    namespace,
-    manifests,
-    prune_most,
-    adopt
-});
-
-/// Repository that the control plane names, in place of manifests.
-#[derive(Debug, Default)]
-pub struct GitArgs {
-    /// The repository.
-    pub git: Option<GitPlace>,
-}
-fields!(GitArgs { git });
-
-/// Place in a repository.
-#[derive(Debug, Default)]
-pub struct GitPlace {
-    /// Address.
-    pub url: String,
-    /// Branch, tag or commit; empty: the default branch.
-    pub reference: String,
-    /// File or folder; empty: its root.
-    pub path: String,
-}
-fields!(GitPlace {
-    url,
-    reference: "ref",
-    path
-});
-
-/// Request to deploy an app from a repository and to keep it up to date.
-#[derive(Debug, Default)]
-pub struct SourceRequest {
-    /// Address; empty: it is deployed by hand from now on.
-    pub git: String,
-    /// Branch, tag or commit; empty: the default branch.
-    pub reference: String,
-    /// File or folder in the repository; empty: its root.
-    pub path: String,
-    /// File with credentials; empty: none.
-    pub credentials: String,
-    /// Namespace; empty: that of the app, or the one of the manifests.
-    pub namespace: String,
-    /// True if more than half of its objects may go.
-    pub prune_most: bool,
-}
-fields!(SourceRequest {
-    git,
-    reference: "ref",
-    path,
-    credentials,
-    namespace,
-    prune_most
-});
-
-/// Request to look at the source of an app at once.
-#[derive(Debug, Default)]
-pub struct PullRequest {
-    /// True if more than half of its objects may go.
-    pub prune_most: bool,
-}
-fields!(PullRequest { prune_most });
-
-/// Arguments of a command that is about one app.
-#[derive(Debug, Default)]
-pub struct AppArgs {
-    /// Name.
-    pub app: String,
-}
-fields!(AppArgs { app });
-
-/// Request to read the log of an app.
-#[derive(Debug, Default)]
-pub struct LogRequest {
-    /// Container; empty: the one that says most.
-    pub container: String,
-    /// Lines from its end; absent: 100.
-    pub lines: Option<u64>,
-    /// True for the container that ran before.
-    pub previous: bool,
-}
-fields!(LogRequest {
-    container,
-    lines,
-    previous
-});
-
-/// Request to go back, or to change who does that.
-#[derive(Debug, Default)]
-pub struct RollbackRequest {
-    /// Revision; 0: the last good one before what runs.
-    pub to: u64,
-    /// `on` or `off`: whether the agent goes back by itself from now on. Empty: go back now.
-    pub auto: String,
-}
-fields!(RollbackRequest { to, auto });
-
-/// Request to change the number of Pods.
-#[derive(Debug, Default)]
-pub struct ScaleRequest {
-    /// Number; absent: the one of the manifest again.
-    pub to: Option<u64>,
-    /// Workload: `Deployment/web`; empty: the only one.
-    pub workload: String,
-}
-fields!(ScaleRequest { to, workload });
-
-fields!(Simple {
-    namespace,
-    image,
-    port,
-    host,
-    env,
-    secret_env,
-    volumes,
-    pull_secret
-});
 
 #[cfg(test)]
 mod tests {
@@ -799,9 +651,9 @@ mod tests {
     fn a_revision_is_read_back() {
         let text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: v}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: b}\n";
         let manifests = parse(text, Some("shop")).unwrap();
-        let secret = packed("web", 3, "pipeops-system", &manifests).unwrap();
+        let secret = pack("web", 3, "pipeops-system", &manifests).unwrap();
         assert_eq!(secret["metadata"]["name"], "pipeops-app.web.r3");
-        assert_eq!(unpacked(&stored(&secret)).unwrap(), manifests);
+        assert_eq!(unpack(&stored(&secret)).unwrap(), manifests);
         let object = json!({"apiVersion": "example.com/v1", "kind": "Service", "resource": "x",
             "metadata": {"name": "c"}});
         let key = ("example.com/v1".to_owned(), "Service".to_owned());
@@ -812,10 +664,10 @@ mod tests {
             &[(key, kind)].into_iter().collect(),
         )
         .unwrap();
-        let kept = packed("web", 3, "pipeops-system", &custom).unwrap();
-        assert_eq!(unpacked(&stored(&kept)).unwrap(), custom);
+        let kept = pack("web", 3, "pipeops-system", &custom).unwrap();
+        assert_eq!(unpack(&stored(&kept)).unwrap(), custom);
         let mut damaged = secret;
         damaged["data"]["manifests"] = json!("AAAA");
-        assert!(unpacked(&stored(&damaged)).unwrap_err().contains("damaged"));
+        assert!(unpack(&stored(&damaged)).unwrap_err().contains("damaged"));
     }
 }
