@@ -4,7 +4,7 @@ use super::{
     args::Args,
     ask, changes, k3s,
     keeper::ROOT,
-    output::{Output, Tone},
+    output::Output,
     table::{Argument, CONFIG, Command, JSON, Need, Opt, SET, Takes},
 };
 use crate::{
@@ -92,12 +92,12 @@ fn leave(args: &Args, output: &mut Output) -> Result<Exit> {
         k3s::report::plan(&plan, args, output);
         return Ok(if is_fine { Exit::Fine } else { Exit::Problem });
     }
-    if is_fine && !args.has("yes") {
+    // JSON has one answer only: the outcome.
+    if is_fine && !args.has("yes") && !args.has(JSON.long) {
         k3s::report::plan(&plan, args, output);
     }
     if is_fine && !ask::is_permitted(args, &format!("{}?", plan.does))? {
-        output.line(&output.toned(Tone::Faint, "Nothing was changed."));
-        return Ok(Exit::Problem);
+        return Ok(k3s::print_declined("Nothing was changed.", args, output));
     }
     let done = keeper.k3s_leave(&wanted, &changes::who())?;
     Ok(k3s::print_outcome(&done, args, output))

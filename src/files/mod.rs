@@ -235,9 +235,14 @@ pub fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
 
 /// Like [`read`], but `None` where there is no such file.
 pub fn read_if_there(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>> {
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Ok(_) | Err(_) => read(path, bytes_max).map(Some),
+    // Asked afterwards: it may be removed in between.
+    let is_gone = || {
+        let found = std::fs::symlink_metadata(path);
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    match read(path, bytes_max) {
+        Err(_) if is_gone() => Ok(None),
+        read => read.map(Some),
     }
 }
 

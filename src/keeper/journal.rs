@@ -100,6 +100,12 @@ impl Journal {
         })
     }
 
+    /// Returns whether somebody has [`Self::lock`] now.
+    pub(super) fn is_locked(&self) -> bool {
+        let lock = std::fs::File::open(self.directory.join("lock"));
+        lock.is_ok_and(|lock| Flock::lock(lock, FlockArg::LockSharedNonblock).is_err())
+    }
+
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -113,7 +119,8 @@ impl Journal {
         for entry in entries {
             let entry = entry.map_err(|error| files::explain(cannot(), &error))?;
             if is_record(&entry.file_name().to_string_lossy()) {
-                records.push(read(&entry.path())?);
+                // Who does not hold the lock may meet one that is being removed.
+                records.extend(read(&entry.path())?);
             }
         }
         records.order_by_key(|record| record.number);
@@ -135,9 +142,12 @@ fn is_record(name: &str) -> bool {
         .is_some_and(|(number, _)| number.len() >= 4 && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-fn read(path: &Path) -> Result<Record> {
-    let content = files::read(path, RECORD_BYTES_MAX)?;
-    serde_json::from_slice(&content).map_err(|error| {
+/// Reads a record; `None` where it is gone.
+fn read(path: &Path) -> Result<Option<Record>> {
+    let Some(content) = files::read_if_there(path, RECORD_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    serde_json::from_slice(&content).map(Some).map_err(|error| {
         Error::new(format!("cannot understand {}", path.display()))
             .because(&error)
             .fix("it was written by a newer version, or is damaged; if you move it away, its change can no longer be undone")

@@ -185,6 +185,8 @@ impl Keeper {
                     .why("this service is sandboxed and cannot make that change")
                     .fix(undo_command(id)));
             }
+            let turn = self.take_turn_to_undo(&record);
+            turn.map_err(|error| error.within(format!("cannot undo {id} now")))?;
             for act in k3s::guards(&record) {
                 self.system.act(act)?;
             }

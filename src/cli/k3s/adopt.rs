@@ -1,11 +1,11 @@
 //! `k3s adopt`: manages a k3s that was installed by other means.
 
-use super::{DRY_RUN, IGNORE, YES, keeper, print_outcome, program, report};
+use super::{DRY_RUN, IGNORE, YES, keeper, print_declined, print_outcome, program, report};
 use crate::{
     cli::{
         args::Args,
         ask, changes,
-        output::{Output, Tone},
+        output::Output,
         table::{Command, JSON, Opt},
     },
     error::{Exit, Result},
@@ -57,8 +57,7 @@ fn adopt(args: &Args, output: &mut Output) -> Result<Exit> {
         report::plan(&plan, args, output);
     }
     if plan.refused.is_empty() && !ask::is_permitted(args, "Adopt it?")? {
-        output.line(&output.toned(Tone::Faint, "Nothing was changed."));
-        return Ok(Exit::Problem);
+        return Ok(print_declined("Nothing was changed.", args, output));
     }
     let done = keeper.k3s_adopt(&ignored, &program()?, &changes::who())?;
     Ok(print_outcome(&done, args, output))

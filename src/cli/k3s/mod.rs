@@ -179,6 +179,16 @@ pub(super) fn print_outcome(done: &Done, args: &Args, output: &mut Output) -> Ex
     }
 }
 
+/// Says that a change was not permitted, and returns the exit code for it.
+pub(super) fn print_declined(sentence: &str, args: &Args, output: &mut Output) -> Exit {
+    if args.has(JSON.long) {
+        output.json(&json!({ "outcome": "declined" }));
+    } else {
+        output.line(&output.toned(Tone::Faint, sentence));
+    }
+    Exit::Problem
+}
+
 fn status(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s status")?;
     // Settings that are wrong are told by the watch.
@@ -206,30 +216,29 @@ fn uninstall(args: &Args, output: &mut Output) -> Result<Exit> {
         report::plan(&plan, args, output);
         return Ok(Exit::Fine);
     }
-    if !args.has("yes") {
+    // JSON has one answer only: the outcome.
+    if !args.has("yes") && !args.has(JSON.long) {
         report::plan(&plan, args, output);
     }
     let question = format!("{}: {} for good?", plan.does, size(plan.bytes));
     if !ask::is_permitted(args, &question)? {
-        output.line(&output.toned(Tone::Faint, "Nothing was removed."));
-        return Ok(Exit::Problem);
+        return Ok(print_declined("Nothing was removed.", args, output));
     }
     let done = keeper.k3s_uninstall(&wanted, &changes::who())?;
     Ok(print_outcome(&done, args, output))
 }
 
 fn resume(args: &Args, output: &mut Output) -> Result<Exit> {
-    let mut exit = Exit::Fine;
     let all = keeper(args, "k3s resume")?.k3s_resume()?;
-    for done in &all {
-        if print_outcome(done, args, output) == Exit::Problem {
-            exit = Exit::Problem;
-        }
-    }
-    if all.is_empty() {
+    if args.has(JSON.long) {
+        output.json(&json!({ "changes": all }));
+    } else if all.is_empty() {
         output.line("No change of k3s is unfinished.");
+    } else {
+        all.iter().for_each(|done| changes::print(done, output));
     }
-    Ok(exit)
+    let is_fine = all.iter().all(|done| done.outcome == "done");
+    Ok(if is_fine { Exit::Fine } else { Exit::Problem })
 }
 
 /// A file that this command line names, as text of at most 64 KiB.

@@ -6,13 +6,14 @@ use std::{
 };
 
 use super::{
-    DRY_RUN, IGNORE, TIMEOUT, YES, keeper, print_outcome, program, report, text_of, within,
+    DRY_RUN, IGNORE, TIMEOUT, YES, keeper, print_declined, print_outcome, program, report, text_of,
+    within,
 };
 use crate::{
     cli::{
         args::Args,
         ask, changes,
-        output::{Output, Tone, printable},
+        output::{Output, printable},
         table::{Argument, Command, JSON, Need, Opt, Takes},
     },
     core::{age::Identity, k3s::backup::FOLDER},
@@ -82,8 +83,7 @@ fn restore(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let question = format!("{}, replacing the current cluster?", printable(&plan.does));
     if !ask::is_permitted(args, &question)? {
-        output.line(&output.toned(Tone::Faint, "Nothing was changed."));
-        return Ok(Exit::Problem);
+        return Ok(print_declined("Nothing was changed.", args, output));
     }
     let done = keeper.k3s_restore(&wanted, &changes::who())?;
     Ok(print_outcome(&done, args, output))

@@ -19,7 +19,7 @@ use crate::{
         time::in_words,
     },
     error::{Error, Exit, Result},
-    keeper::k3s::Upgrade,
+    keeper::{Keeper, k3s::Upgrade},
     net::tls::build_date,
 };
 
@@ -63,17 +63,29 @@ pub(super) static COMMAND: Command = Command {
     ..Command::BARE
 };
 
+/// Refuses an upgrade that is wanted in the maintenance window only while that is closed.
+fn check_window(args: &Args, keeper: &Keeper) -> Result<()> {
+    if !args.has("in-window") {
+        return Ok(());
+    }
+    let cannot = || Error::new("k3s is not upgraded now");
+    let window = load(args).k3s().window.ok_or_else(|| {
+        cannot()
+            .why("k3s.window does not set a maintenance window")
+            .fix("set one, such as k3s.window = \"02:00-05:00\", in /etc/pipeops/config.toml; or leave --in-window out")
+    })?;
+    let Some(minutes) = keeper.k3s_opens_in(window)? else {
+        return Ok(());
+    };
+    let waits = in_words(Duration::from_secs(u64::from(minutes) * 60));
+    Err(cannot()
+        .why(format!("the maintenance window {window} opens in {waits}"))
+        .fix("try again then, from a timer for example; or leave --in-window out"))
+}
+
 fn upgrade(args: &Args, output: &mut Output) -> Result<Exit> {
     let keeper = keeper(args, "k3s upgrade")?;
-    let window = load(args).k3s().window.filter(|_| args.has("in-window"));
-    if let Some(window) = window
-        && let Some(minutes) = keeper.k3s_opens_in(window)
-    {
-        let waits = in_words(Duration::from_secs(u64::from(minutes) * 60));
-        return Err(Error::new("k3s is not upgraded now")
-            .why(format!("the maintenance window {window} opens in {waits}"))
-            .fix("try again then, from a timer for example; or leave --in-window out"));
-    }
+    check_window(args, &keeper)?;
     // Before anything is looked at that would be installed.
     let version = keeper.k3s_version().ok_or_else(|| {
         Error::new("k3s cannot be upgraded")
@@ -117,6 +129,8 @@ fn upgrade(args: &Args, output: &mut Output) -> Result<Exit> {
         keeper.k3s_resume()?;
         keeper.k3s_upgrade_plan(&wanted)
     })?;
+    // A slow download may have taken longer than it is open.
+    check_window(args, &keeper)?;
     let done = keeper.k3s_upgrade(&wanted, &changes::who())?;
     release.clean();
     Ok(print_outcome(&done, args, output))

@@ -188,9 +188,12 @@ impl Service {
 
 /// True if the value of a flag is nobody's business.
 fn is_secret(flag: &str) -> bool {
-    ["token", "password", "secret", "key", "endpoint"]
-        .iter()
-        .any(|word| flag.contains(word))
+    // A proxy may have a password in its address, and vpn-auth has the key of the network.
+    [
+        "token", "password", "secret", "key", "endpoint", "proxy", "vpn-auth",
+    ]
+    .iter()
+    .any(|word| flag.contains(word))
 }
 
 /// The last command of a unit, with its continued lines.
@@ -262,7 +265,7 @@ mod tests {
     use super::*;
 
     /// As the official script writes it.
-    const UNIT: &str = "[Service]\nExecStartPre=-/sbin/modprobe overlay\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\t'--disable' \\\n\t'traefik' \\\n\t'--node-name=Box One' \\\n\t'--token' \\\n\t'K10secret' \\\n\t'--cluster-init' \\\n\n";
+    const UNIT: &str = "[Service]\nExecStartPre=-/sbin/modprobe overlay\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\t'--disable' \\\n\t'traefik' \\\n\t'--node-name=Box One' \\\n\t'--token' \\\n\t'K10secret' \\\n\t'--vpn-auth=name=tailscale,joinKey=x' \\\n\t'--etcd-s3-proxy=http://u:p@192.0.2.1' \\\n\t'--cluster-init' \\\n\n";
 
     #[test]
     fn the_unit_of_the_official_script_is_read() {
@@ -278,6 +281,8 @@ mod tests {
                 "--disable=traefik",
                 "--node-name=Box One",
                 "--token=…",
+                "--vpn-auth=…",
+                "--etcd-s3-proxy=…",
                 "--cluster-init"
             ]
         );

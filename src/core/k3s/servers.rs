@@ -122,6 +122,12 @@ const TRUSTS_MEMBERS: Version = Version {
     release: 1,
 };
 
+/// Returns whether an upgrade brings etcd 3.6, after which etcd 3.5 does not start on the same
+/// member ("invalid downgrade").
+pub fn brings_new_etcd(from: Version, to: Version) -> bool {
+    from < TRUSTS_MEMBERS && to >= TRUSTS_MEMBERS
+}
+
 /// Reason why an etcd is not upgraded yet, of any of its servers: in etcd 3.6 members that were
 /// removed under a version before 3.5.26 come back, and nothing else repairs that (k3s 13485).
 pub fn etcd_doubt(servers: &[ServerNode], own: (&str, Version), to: Version) -> Option<Doubt> {

@@ -8,6 +8,7 @@ use std::{
 use super::{
     super::{Keeper, now, system::System},
     archive, datastore,
+    inspect::first_paths,
 };
 use crate::{
     core::{
@@ -88,6 +89,16 @@ const LIMITS_NOTE_BYTES_MAX: usize = 256 * 1024;
 const WORK: &str = ".work";
 /// Files and folders below `server` that a backup has, besides the datastore.
 const SECRETS: [&str; 5] = ["token", "agent-token", "node-token", "tls", "cred"];
+/// Manifests that k3s writes at each start.
+const BUNDLED: [&str; 7] = [
+    "ccm.yaml",
+    "coredns.yaml",
+    "local-storage.yaml",
+    "metrics-server",
+    "rolebindings.yaml",
+    "runtimes.yaml",
+    "traefik.yaml",
+];
 /// Certificates, keys and kubeconfigs of a server are about 60; each of them is short.
 const FILES_MAX: usize = 1000;
 /// Longest file among k3s' settings: people keep bundles of CAs and key stores there.
@@ -148,7 +159,10 @@ impl Keeper {
         };
         Ok(K3sPlan {
             does: format!("back up k3s {} of node {}", plan.version, plan.node),
-            warned: plan.volumes.iter().map(not_in_it).collect(),
+            warned: {
+                let own = self.system.own_files(&plan.data_dir);
+                plan.volumes.iter().map(not_in_it).chain(own).collect()
+            },
             steps: vec![
                 step(format!(
                     "copy the datastore ({}, {}), while k3s runs",
@@ -603,6 +617,28 @@ impl System {
                 path,
             })
             .collect()
+    }
+
+    /// Finding that the data directory has files of people that are in no backup: manifests, static
+    /// Pods, templates of containerd.
+    fn own_files(&self, data_dir: &str) -> Option<Finding> {
+        let in_folder = |folder: &str| self.list(&format!("{data_dir}/{folder}"), "");
+        let is_own = |path: &String| {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            !BUNDLED.contains(&name)
+        };
+        let manifests = in_folder("server/manifests").into_iter().filter(is_own);
+        let templates = in_folder("agent/etc/containerd").into_iter();
+        let templates = templates.filter(|path| path.ends_with(".tmpl"));
+        let all = manifests
+            .chain(in_folder("agent/pod-manifests"))
+            .chain(templates);
+        let all: Vec<_> = all.collect();
+        (!all.is_empty()).then(|| Finding {
+            id: "backup.files".to_owned(),
+            what: format!("not in a backup: {}", first_paths(&all)),
+            fix: "keep a copy of these files elsewhere".to_owned(),
+        })
     }
 
     /// Returns whether a path is, or would be, on the disk of the system.

@@ -44,7 +44,7 @@ pub(super) fn steps(steps: &[Step]) -> Vec<PlannedStep> {
                 (format!("link {path} to {target}"), "removed".to_owned())
             }
             Step::Made { path } => (
-                format!("k3s makes {path}"),
+                format!("from now on {path} may be written"),
                 "removed with all that is in it".to_owned(),
             ),
             Step::Run { forth, back } => (ran(forth), ran(back)),

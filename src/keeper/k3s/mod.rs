@@ -48,7 +48,7 @@ pub use self::{
 use super::{Keeper, journal::LockedJournal, now, system::System};
 use crate::{
     core::{
-        k3s::{self, BINARY, Role, Version, data, step::Step, texts::Init},
+        k3s::{self, BINARY, Role, Version, data, plan, step::Step, texts::Init},
         update::signed::remembered,
     },
     error::{Error, Result},
@@ -206,6 +206,11 @@ impl System {
         } else {
             Role::Server
         }
+    }
+
+    /// Returns whether k3s starts with this machine.
+    fn starts_at_boot(&self) -> Result<bool> {
+        Ok(self.is_there(&plan::enabled_path(self.init()?, self.role())))
     }
 
     /// The service manager of this machine.

@@ -424,6 +424,7 @@ impl Keeper {
             program: wanted.program.clone(),
             data_dir: target.note.data_dir.clone(),
             node: target.note.node.clone(),
+            is_enabled: self.system.starts_at_boot()?,
             version: target.version,
             there: there.iter().filter(is_there).cloned().collect(),
             items,
@@ -438,15 +439,27 @@ impl Keeper {
     /// Ends the possibility to undo earlier upgrades and restores: what their undo needs makes room
     /// for that of the next.
     pub(super) fn supersede(&self, journal: &LockedJournal, data_dir: &str) -> Result<()> {
-        for mut earlier in journal.records()? {
+        let is_such =
+            |record: &Record| ["k3s.restore", "k3s.upgrade"].contains(&record.check.as_str());
+        let such: Vec<_> = journal.records()?.into_iter().filter(is_such).collect();
+        let kept = data::kept(data_dir);
+        let stopped = such
+            .last()
+            .filter(|last| last.outcome.as_deref() == Some(Outcome::Failed.as_str()));
+        let left = kept.iter().find(|path| self.system.is_there(path));
+        if let Some((stopped, left)) = stopped.zip(left) {
+            let id = stopped.id();
+            return Err(Error::new("there is no room for what an undo would need")
+                .why(format!("{id} stopped halfway, and {left} may be the only copy of what was there before it"))
+                .fix(format!("look at it, then move it: sudo mv {left} {left}.{id}")));
+        }
+        for mut earlier in such {
             let is_done = earlier.outcome.as_deref() == Some(Outcome::Done.as_str());
-            let is_such = ["k3s.restore", "k3s.upgrade"].contains(&earlier.check.as_str());
-            if is_such && is_done && !earlier.is_one_way {
+            if is_done && !earlier.is_one_way {
                 earlier.is_one_way = true;
                 journal.write(&earlier)?;
             }
         }
-        let kept = data::kept(data_dir);
         kept.iter()
             .try_for_each(|path| self.system.remove(path, false))
     }

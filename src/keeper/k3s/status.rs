@@ -104,7 +104,11 @@ impl Keeper {
             certificate_ends: certificate.as_ref().map(|(_, end)| end.rfc3339()),
             certificate: certificate.map(|(file, _)| file),
             backups: self.all_backups(folder, earlier),
-            doing: self.system.doing(),
+            doing: {
+                let journal = Journal::open(&self.directory)?;
+                // One that was killed left its progress behind.
+                self.system.doing().filter(|_| journal.is_locked())
+            },
             unfinished: self.unfinished()?,
             next_backup: watch_state.next_backup_ms.map(stamp),
             looked: watch_state.last_run_ms().map(stamp),

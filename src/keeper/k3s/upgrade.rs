@@ -20,7 +20,7 @@ use crate::{
             self, BINARY, Change, Role, Version,
             drain::{self, Fate},
             join, plan,
-            servers::{Datastore, ServerNode, etcd_doubt, upgrade_doubts},
+            servers::{Datastore, ServerNode, brings_new_etcd, etcd_doubt, upgrade_doubts},
             step::{self, Drain, Staged},
         },
         time::Wall,
@@ -57,6 +57,8 @@ const REFUSED: [&str; 3] = ["clock.wrong", "disk.read-only", "disk.space"];
 /// Finding by which the Pods stay on the node during an upgrade.
 const DRAIN: &str = "upgrade.drain";
 /// Time for the Pods to move before an upgrade.
+/// Time for k3s to become Ready after an undo.
+const RESTART_WITHIN: Duration = Duration::from_secs(900);
 const DRAIN_WITHIN: Duration = Duration::from_secs(300);
 /// The program of before, in the keeper's directory.
 pub(super) const BEFORE: &str = "k3s.before";
@@ -91,16 +93,19 @@ impl Keeper {
             sha256: String::new(),
             bytes: 0,
         };
-        let steps = plan::upgrade(&self.upgrade(&prepared, wanted, before)?);
-        let lost = match prepared.kind {
-            plan::Kind::Minor if prepared.servers > 1 => {
-                "; the datastore stays: other servers have it, too"
-            }
-            plan::Kind::Minor if prepared.datastore == Datastore::Etcd && prepared.servers == 0 => {
-                "; the datastore stays: other servers may have it, too"
-            }
-            plan::Kind::Minor => "; it takes the datastore back to the moment of the upgrade",
-            plan::Kind::Patch => "",
+        let upgrade = self.upgrade(&prepared, wanted, before)?;
+        let steps = plan::upgrade(&upgrade);
+        let is_etcd = prepared.datastore == Datastore::Etcd;
+        let lost = if upgrade.keeps_datastore() {
+            "; it takes the datastore back to the moment of the upgrade"
+        } else if !upgrade.changes_datastore() {
+            ""
+        } else if is_etcd && brings_new_etcd(prepared.from, prepared.to) {
+            "; the datastore stays, and once all servers have etcd 3.6, the old version does not read it"
+        } else if is_etcd && prepared.servers == 0 {
+            "; the datastore stays: other servers may have it, too"
+        } else {
+            "; the datastore stays: other servers have it, too"
         };
         Ok(K3sPlan {
             does: sentence(&prepared),
@@ -167,6 +172,32 @@ impl Keeper {
             }
         }
         begun
+    }
+
+    /// Takes the Lease for the undo of an upgrade, where there are several servers. An API that does
+    /// not answer is what it may mend.
+    pub(in super::super) fn take_turn_to_undo(&self, record: &Record) -> Result<()> {
+        let servers = self.system.servers().unwrap_or_default();
+        if record.check != "k3s.upgrade" || self.system.role() == Role::Worker || servers.len() < 2
+        {
+            return Ok(());
+        }
+        let note = self.managed()?;
+        let node = note.map_or_else(String::new, |note| note.node);
+        let (answer, held) = self.lease(&node)?;
+        let away = servers.iter().find(|it| !it.is_ready && it.name != node);
+        let away = away.map(|it| Finding {
+            id: String::new(),
+            what: format!(
+                "the server {} is not Ready, and each that restarts beside it may be one too many",
+                it.name
+            ),
+            fix: "inspect it there: sudo pipeops-agent k3s status".to_owned(),
+        });
+        match held.or(away) {
+            Some(found) => Err(Error::new(found.what).fix(found.fix)),
+            None => self.take_lease(&answer, &node, RESTART_WITHIN),
+        }
     }
 
     fn prepare_upgrade(&self, wanted: &Upgrade) -> Result<Prepared> {
@@ -308,6 +339,7 @@ impl Keeper {
             program: wanted.program.clone(),
             data_dir: data_dir.clone(),
             node: prepared.note.node.clone(),
+            is_enabled: self.system.starts_at_boot()?,
             from: prepared.from,
             to: prepared.to,
             kind: prepared.kind,

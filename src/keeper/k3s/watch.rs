@@ -363,7 +363,7 @@ impl Keeper {
             return Ok(Attempt::HeldUp);
         }
         if let Some(window) = wanted.window.filter(|_| CAN_WAIT.contains(&order.fault.id))
-            && self.k3s_opens_in(window).is_some()
+            && self.k3s_opens_in(window).is_ok_and(|wait| wait.is_some())
         {
             return Ok(Attempt::HeldUp);
         }
@@ -469,11 +469,16 @@ impl Keeper {
         acts.collect()
     }
 
-    /// Minutes until a window opens; `None`: it is open, or nothing tells the time here.
-    pub fn k3s_opens_in(&self, window: Window) -> Option<u16> {
+    /// Minutes until a window opens; `None`: it is open.
+    ///
+    /// # Errors
+    /// Nothing tells the local time.
+    pub fn k3s_opens_in(&self, window: Window) -> Result<Option<u16>> {
         let argv = ["date", "+%H:%M"];
-        let said = exec::run(self.system.root(), &argv, Limits::SHORT).ok()?;
-        window.opens_in(window::minutes(&said.stdout)?)
+        let said = exec::run(self.system.root(), &argv, Limits::SHORT)?;
+        let now = window::minutes(&said.stdout)
+            .ok_or_else(|| Error::new("the local time is not known").why(said.stdout))?;
+        Ok(window.opens_in(now))
     }
 
     /// Takes the Lease for a restart that can wait, where there are several servers; true if it has

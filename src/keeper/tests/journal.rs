@@ -49,6 +49,24 @@ fn a_record_that_cannot_be_read_stops_everything_and_a_half_written_one_nothing(
     tree.put("var/keeper/updates.json", "{\"banned\": []}", 0o600);
     assert_eq!(keeper.changes().unwrap().len(), 1);
     assert!(keeper.resume().unwrap().is_empty());
+    // One that comes and goes while somebody reads.
+    let record = std::fs::read(tree.root().join("var/keeper/0001-limits-inotify.json")).unwrap();
+    let other = tree.root().join("var/keeper/0007-limits-inotify.json");
+    std::thread::scope(|scope| {
+        let flips = scope.spawn(|| {
+            for _ in 0..500 {
+                std::fs::write(&other, &record).unwrap();
+                std::fs::remove_file(&other).unwrap();
+            }
+        });
+        while !flips.is_finished() {
+            match keeper.changes() {
+                Ok(changes) => assert!((1..=2).contains(&changes.len())),
+                // Half a file, which the journal itself never leaves under that name.
+                Err(error) => assert!(error.to_string().contains("cannot understand"), "{error}"),
+            }
+        }
+    });
     tree.put("var/keeper/0002-of-a-newer-version.json", "{}", 0o600);
     let id = done.change.unwrap();
     for refused in [

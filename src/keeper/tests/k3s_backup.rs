@@ -280,6 +280,33 @@ fn only_the_last_restore_can_be_undone() {
 }
 
 #[test]
+fn a_restore_that_stopped_halfway_keeps_the_only_copy_of_the_cluster_before_it() {
+    let tree = cluster(good());
+    let file = backup(&tree);
+    let id = restore(&tree, &file).unwrap().change.unwrap();
+    let record = tree.root().join("var/keeper/0002-k3s-restore.json");
+    let text = std::fs::read_to_string(&record).unwrap();
+    let halfway = text.replace("\"outcome\": \"done\"", "\"outcome\": \"failed\"");
+    assert_ne!(text, halfway);
+    crate::files::replace(&record, halfway.as_bytes(), 0o600).unwrap();
+    let aside = tree
+        .root()
+        .join("var/lib/rancher/k3s/server/before-restore");
+    assert!(aside.is_dir());
+    let refused = restore(&tree, &file).unwrap_err();
+    assert!(refused.sentence().contains("only copy"), "{refused:?}");
+    assert!(
+        refused
+            .fix
+            .unwrap()
+            .contains(&format!("before-restore.{id}"))
+    );
+    assert!(aside.is_dir());
+    std::fs::rename(&aside, tree.root().join("elsewhere")).unwrap();
+    assert_eq!(restore(&tree, &file).unwrap().outcome, "done");
+}
+
+#[test]
 fn what_would_not_work_here_is_refused_with_the_reason() {
     let tree = cluster(good());
     let file = backup(&tree);

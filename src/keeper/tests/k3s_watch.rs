@@ -166,7 +166,11 @@ fn the_datastore_is_checked_after_a_power_cut_and_not_after_a_shutdown() {
 #[test]
 fn a_restart_that_can_wait_waits_for_the_maintenance_window() {
     let tree = machine(HEALTHY).program("date", "echo 12:00");
-    let opens_in = |window: &str| tree.keeper().k3s_opens_in(Window::parse(window).unwrap());
+    let opens_in = |window: &str| {
+        tree.keeper()
+            .k3s_opens_in(Window::parse(window).unwrap())
+            .unwrap()
+    };
     assert_eq!(opens_in("11:59-12:01"), None);
     assert_eq!(opens_in("02:00-05:00"), Some(14 * 60));
 }

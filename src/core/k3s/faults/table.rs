@@ -125,15 +125,16 @@ pub const FAULTS: &[Fault] = &[
     Fault {
         id: "k3s.token",
         detect: |state| {
-            says(
-                state,
-                &[
-                    "encrypted with different token",
-                    "token is not valid",
-                    "failed to validate token",
-                    "token CA hash does not match",
-                ],
-            )
+            let words = [
+                "encrypted with different token",
+                "token is not valid",
+                "failed to validate token",
+                "token CA hash does not match",
+            ];
+            // Of a worker that was off until its certificate had ended, too.
+            let is_worker = state.role == Role::Worker;
+            let refused = || says(state, &["401 unauthorized"]).filter(|_| is_worker);
+            says(state, &words).or_else(refused)
         },
         fix: "on a server: restore the token that this cluster was created with; a backup has it as server/token: sudo pipeops-agent k3s restore; \
             on a worker: put a token of its server (sudo pipeops-agent k3s token, there) into /etc/rancher/k3s/join-token, then: sudo systemctl restart k3s",

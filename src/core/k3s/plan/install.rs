@@ -1,7 +1,7 @@
 //! Installation of k3s, of a server or a worker.
 
 use super::{
-    leave_runlevel,
+    disable, enable,
     resume::{no_resume, resume},
     start,
 };
@@ -130,11 +130,6 @@ pub(super) fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn
                 steps.push(file(&path, texts::protection(unit), 0o644));
             }
             steps.push(run("systemctl daemon-reload", ""));
-            let name = wanted.role.name();
-            steps.push(run(
-                &format!("systemctl enable {name}"),
-                &format!("systemctl disable {name}"),
-            ));
         }
         Init::OpenRc => {
             directories(steps, "/etc/logrotate.d", is_there);
@@ -142,14 +137,13 @@ pub(super) fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn
             steps.push(file(ROTATION, rotation, 0o644));
             steps.push(file(wanted.role.init_script(), text, 0o755));
             steps.extend(shutdown::files(init, &wanted.data_dir, &wanted.note.0));
-            let name = wanted.role.name();
-            steps.push(run(
-                &format!("rc-update add {name} default"),
-                &leave_runlevel(name),
-            ));
         }
     }
+    let disable = disable(init, role);
+    steps.push(run(&enable(init, role), &disable));
     steps.push(run(&start(init, role), KILLALL));
+    // Undone before k3s is stopped.
+    steps.push(run("", &disable));
     steps.push(shutdown::start(init));
 }
 

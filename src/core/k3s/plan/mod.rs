@@ -27,6 +27,36 @@ fn start(init: Init, role: Role) -> String {
     }
 }
 
+/// Command that has k3s start at boot.
+fn enable(init: Init, role: Role) -> String {
+    let name = role.name();
+    match init {
+        Init::Systemd => format!("systemctl enable {name}"),
+        Init::OpenRc => format!("rc-update add {name} default"),
+    }
+}
+
+/// Command that keeps k3s from the next boot. While a change needs k3s to be stopped, nothing may
+/// start it after a power cut, or it would begin with half of its data.
+fn disable(init: Init, role: Role) -> String {
+    let name = role.name();
+    match init {
+        Init::Systemd => format!("systemctl disable {name}"),
+        Init::OpenRc => leave_runlevel(name),
+    }
+}
+
+/// Path that exists where k3s starts at boot.
+pub fn enabled_path(init: Init, role: Role) -> String {
+    let name = role.name();
+    match init {
+        Init::Systemd => {
+            format!("/etc/systemd/system/multi-user.target.wants/{name}.service")
+        }
+        Init::OpenRc => format!("/etc/runlevels/default/{name}"),
+    }
+}
+
 /// Command that keeps a service from the next boot. Unlike rc-update it does not fail where a cut
 /// or somebody has done it already.
 fn leave_runlevel(name: &str) -> String {

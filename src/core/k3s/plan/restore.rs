@@ -1,6 +1,7 @@
 //! Restore of a backup.
 
 use super::{
+    disable, enable,
     resume::{no_resume, resume},
     start,
 };
@@ -23,6 +24,8 @@ pub struct Restore {
     pub data_dir: String,
     /// Name of the node.
     pub node: String,
+    /// True if k3s starts at boot.
+    pub is_enabled: bool,
     /// Version of the program that is here.
     pub version: Version,
     /// Names below `server` that the backup has.
@@ -89,9 +92,12 @@ pub fn restore(wanted: &Restore, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     // The cluster of before and the restored one know other accounts and keys.
     let connects = is_there(connect::unit_path(wanted.init)).then(|| connect::again(wanted.init));
     steps.extend(connects.map(|again| run("", again)));
+    let (init, role) = (wanted.init, Role::Server);
+    steps.extend([ready(When::Back), run("", &start(init, role))]);
+    if wanted.is_enabled {
+        steps.push(run(&disable(init, role), &enable(init, role)));
+    }
     steps.extend([
-        ready(When::Back),
-        run("", &start(wanted.init, Role::Server)),
         run(KILLALL, ""),
         Step::Directory {
             path: aside.clone(),
@@ -115,7 +121,13 @@ pub fn restore(wanted: &Restore, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     if wanted.datastore == Datastore::Etcd {
         steps.extend(reset(wanted));
     }
-    steps.push(run(&start(wanted.init, Role::Server), KILLALL));
+    if wanted.is_enabled {
+        steps.push(run(&enable(init, role), ""));
+    }
+    steps.push(run(&start(init, role), KILLALL));
+    if wanted.is_enabled {
+        steps.push(run("", &disable(init, role)));
+    }
     steps.push(ready(When::Forth));
     steps.extend(connects.map(|again| run(again, "")));
     steps.push(gone(&unpacked));

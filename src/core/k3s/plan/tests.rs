@@ -201,6 +201,7 @@ fn wanted_upgrade(datastore: Datastore, servers: usize, kind: Kind) -> Upgrade {
         program: "/usr/bin/pipeops-agent".to_owned(),
         data_dir: "/d".to_owned(),
         node: "pi".to_owned(),
+        is_enabled: true,
         from: "v1.34.4+k3s1".parse().unwrap(),
         to: "v1.35.1+k3s1".parse().unwrap(),
         kind,
@@ -285,12 +286,73 @@ fn only_the_datastore_of_a_single_server_is_put_back_and_only_several_have_a_lea
     assert!(given_back < first_wait);
 }
 
+#[test]
+fn a_datastore_that_etcd_3_5_does_not_read_any_more_is_kept_for_the_undo() {
+    let keeps = |from: &str, to: &str, datastore, servers| {
+        let wanted = Upgrade {
+            from: from.parse().unwrap(),
+            to: to.parse().unwrap(),
+            ..wanted_upgrade(datastore, servers, Kind::Patch)
+        };
+        let steps = upgrade(&wanted);
+        steps
+            .iter()
+            .any(|step| matches!(step, Step::Datastore { .. }))
+    };
+    let (before, with_it) = ("v1.33.12+k3s1", "v1.33.13+k3s1");
+    assert!(keeps(before, with_it, Datastore::Etcd, 1));
+    assert!(!keeps(before, with_it, Datastore::Etcd, 2));
+    assert!(!keeps(before, with_it, Datastore::Sqlite, 1));
+    assert!(!keeps(with_it, "v1.33.14+k3s1", Datastore::Etcd, 1));
+}
+
+#[test]
+fn k3s_does_not_start_at_boot_while_a_change_has_stopped_it() {
+    let command = |step: &Step, word: &str| {
+        let Step::Run { forth, back } = step else {
+            return [false; 2];
+        };
+        let is_it = |words: &[String]| {
+            let of_k3s = words.last().is_some_and(|last| last == "k3s");
+            words == [KILLALL] && word == "stop" || of_k3s && words.iter().any(|it| it == word)
+        };
+        [is_it(forth), is_it(back)]
+    };
+    let positions = |steps: &[Step], word: &str, way: usize| {
+        let all = steps.iter().enumerate();
+        let found = all.filter(|(_, step)| command(step, word)[way]);
+        found.map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    let in_order = |steps: &[Step], words: [&str; 4], way: usize| {
+        let at: Vec<_> = words.map(|word| positions(steps, word, way)).concat();
+        assert_eq!(at.len(), 4, "{steps:#?}");
+        assert!(at.is_sorted(), "{at:?} of {steps:#?}");
+    };
+    let restored = restore(&of_etcd(), &|_: &str| true);
+    let upgraded = upgraded(Datastore::Sqlite, 1, Kind::Minor);
+    for steps in [&restored, &upgraded] {
+        in_order(steps, ["disable", "stop", "enable", "start"], 0);
+    }
+    // The way back runs from the end.
+    for steps in [&restored, &upgraded] {
+        in_order(steps, ["start", "enable", "stop", "disable"], 1);
+    }
+    // One that nobody starts at boot stays so.
+    let by_hand = Restore {
+        is_enabled: false,
+        ..of_etcd()
+    };
+    let steps = restore(&by_hand, &|_: &str| true);
+    assert!(positions(&steps, "enable", 0).is_empty());
+}
+
 fn of_etcd() -> Restore {
     Restore {
         init: Init::Systemd,
         program: "/usr/bin/pipeops-agent".to_owned(),
         data_dir: "/d".to_owned(),
         node: "pi".to_owned(),
+        is_enabled: true,
         version: "v1.34.4+k3s1".parse().unwrap(),
         items: vec!["token".to_owned(), "tls".to_owned()],
         there: vec!["tls".to_owned(), "db/etcd".to_owned()],
@@ -397,6 +459,11 @@ fn a_removal_takes_what_k3s_made_and_leaves_what_it_is_asked_to() {
         &steps,
         |step| matches!(step, Step::Run { forth, .. } if forth == &[KILLALL]),
     );
+    let disabled = at(
+        &steps,
+        |step| matches!(step, Step::Run { forth, .. } if forth.iter().any(|word| word == "disable")),
+    );
+    assert!(disabled < killed);
     let gone = at(
         &steps,
         |step| matches!(step, Step::Gone { path, .. } if path == "/var/lib/kubelet"),

@@ -1,8 +1,8 @@
 //! Removal of k3s.
 
 use super::{
+    disable,
     install::{ROTATION, protection},
-    leave_runlevel,
     resume::{no_resume, resume},
 };
 use crate::core::k3s::{
@@ -82,15 +82,15 @@ pub fn uninstall(wanted: &Uninstall, is_there: &dyn Fn(&str) -> bool) -> Vec<Ste
     }
     // It may be missing after half a removal, or be another's.
     let (role, name) = (wanted.role, wanted.role.name());
-    steps.push(file(KILLALL, texts::killall(role, &wanted.data_dir), 0o755));
-    steps.push(run(KILLALL, ""));
-    let (unit, disable) = match wanted.init {
-        Init::Systemd => (role.unit_path(), format!("systemctl disable {name}")),
-        Init::OpenRc => (role.init_script(), leave_runlevel(name)),
+    let unit = match wanted.init {
+        Init::Systemd => role.unit_path(),
+        Init::OpenRc => role.init_script(),
     };
     if is_there(unit) {
-        steps.push(run(&disable, ""));
+        steps.push(run(&disable(wanted.init, role), ""));
     }
+    steps.push(file(KILLALL, texts::killall(role, &wanted.data_dir), 0o755));
+    steps.push(run(KILLALL, ""));
     let of_user = format!("/etc/systemd/system/{name}.service.env");
     steps.extend([unit, &of_user, ENVIRONMENT].map(gone));
     for path in [name, texts::AGENT].map(protection) {

@@ -1,6 +1,7 @@
 //! Upgrade of k3s, with a way back.
 
 use super::{
+    disable, enable,
     node::{KUBECTL, no_lease},
     resume::{no_resume, resume},
     start, stop,
@@ -8,7 +9,7 @@ use super::{
 use crate::core::k3s::{
     BINARY, Role, Version,
     data::kept,
-    servers::Datastore,
+    servers::{Datastore, brings_new_etcd},
     step::{Drain, Replaced, Staged, Step, When, copy, run},
     texts::Init,
 };
@@ -45,6 +46,8 @@ pub struct Upgrade {
     pub data_dir: String,
     /// Name of the node.
     pub node: String,
+    /// True if k3s starts at boot.
+    pub is_enabled: bool,
     /// Version of now.
     pub from: Version,
     /// Version of then.
@@ -63,6 +66,26 @@ pub struct Upgrade {
     pub datastore: Datastore,
     /// Eviction of the Pods before k3s stops; `None`: they stay, and may restart.
     pub drain: Option<Drain>,
+}
+
+impl Upgrade {
+    /// Returns whether the old version may not read what the new one writes.
+    pub fn changes_datastore(&self) -> bool {
+        let has_etcd = self.datastore == Datastore::Etcd;
+        self.role == Role::Server
+            && (self.kind == Kind::Minor || (has_etcd && brings_new_etcd(self.from, self.to)))
+    }
+
+    /// Returns whether a copy of the datastore is kept for the undo. That of several servers is no
+    /// single one's to put back.
+    pub fn keeps_datastore(&self) -> bool {
+        let is_alone = match self.datastore {
+            Datastore::Sqlite => true,
+            Datastore::Etcd => self.servers == 1,
+            Datastore::Elsewhere => false,
+        };
+        self.changes_datastore() && is_alone
+    }
 }
 
 /// The steps of an upgrade. Undone from the end, the old version runs; after a minor version with
@@ -95,15 +118,13 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
         node: wanted.node.clone(),
         drain: drain.clone(),
     }));
-    let stop = stop(wanted.init, wanted.role);
+    let (init, role) = (wanted.init, wanted.role);
+    let stop = stop(init, role);
+    if wanted.is_enabled {
+        steps.push(run(&disable(init, role), &enable(init, role)));
+    }
     steps.push(run(&stop, ""));
-    // The datastore of several servers is no single one's to put back.
-    let is_alone = match wanted.datastore {
-        Datastore::Sqlite => true,
-        Datastore::Etcd => wanted.servers == 1,
-        Datastore::Elsewhere => false,
-    };
-    if wanted.kind == Kind::Minor && wanted.role == Role::Server && is_alone {
+    if wanted.keeps_datastore() {
         let name = match wanted.datastore {
             Datastore::Sqlite | Datastore::Elsewhere => "state.db",
             Datastore::Etcd => "etcd",
@@ -125,7 +146,13 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
             mode: 0o755,
         }),
     });
-    steps.push(run(&start(wanted.init, wanted.role), &stop));
+    if wanted.is_enabled {
+        steps.push(run(&enable(init, role), ""));
+    }
+    steps.push(run(&start(init, role), &stop));
+    if wanted.is_enabled {
+        steps.push(run("", &disable(init, role)));
+    }
     steps.push(ready(wanted.to, When::Forth));
     if wanted.drain.is_some() {
         steps.push(run(&format!("{KUBECTL} uncordon {}", wanted.node), ""));

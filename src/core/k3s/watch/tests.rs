@@ -147,6 +147,24 @@ fn a_start_that_does_not_end_is_told_by_what_it_says_again_and_again() {
 }
 
 #[test]
+fn a_worker_whose_server_refuses_it_needs_a_new_token() {
+    let line = "time=\"2026-11-28T05:00:00Z\" level=info msg=\"Waiting to retrieve agent configuration; server is not ready: failed to get CA certs: https://127.0.0.1:6444/v1-k3s/config: 401 Unauthorized\"\n";
+    for (role, id) in [(Role::Worker, Some("k3s.token")), (Role::Server, None)] {
+        let state = K3sState {
+            service: service("activating", "success"),
+            log: line.repeat(3),
+            api: None,
+            role,
+            ..healthy()
+        };
+        let mut watch_state = WatchState::default();
+        assert!(watch_state.observe(&state, at(1000), true).is_empty());
+        let faults = watch_state.escalated();
+        assert_eq!(faults.first().map(|fault| fault.id), id, "{faults:?}");
+    }
+}
+
+#[test]
 fn what_k3s_waits_for_without_an_end_is_told_though_it_is_no_error_to_it() {
     for (line, id) in [
         (
