@@ -235,7 +235,9 @@ fn resume(args: &Args, output: &mut Output) -> Result<Exit> {
     } else if all.is_empty() {
         output.line("No change of k3s is unfinished.");
     } else {
-        all.iter().for_each(|done| changes::print(done, output));
+        for done in &all {
+            changes::print(done, output);
+        }
     }
     let is_fine = all.iter().all(|done| done.outcome == "done");
     Ok(if is_fine { Exit::Fine } else { Exit::Problem })

@@ -629,7 +629,7 @@ impl System {
         };
         let manifests = in_folder("server/manifests").into_iter().filter(is_own);
         let templates = in_folder("agent/etc/containerd").into_iter();
-        let templates = templates.filter(|path| path.ends_with(".tmpl"));
+        let templates = templates.filter(|path| path.rsplit('.').next() == Some("tmpl"));
         let all = manifests
             .chain(in_folder("agent/pod-manifests"))
             .chain(templates);

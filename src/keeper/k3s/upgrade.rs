@@ -177,15 +177,17 @@ impl Keeper {
     /// Takes the Lease for the undo of an upgrade, where there are several servers. An API that does
     /// not answer is what it may mend.
     pub(in super::super) fn take_turn_to_undo(&self, record: &Record) -> Result<()> {
+        if record.check != "k3s.upgrade" || self.system.role() == Role::Worker {
+            return Ok(());
+        }
         let servers = self.system.servers().unwrap_or_default();
-        if record.check != "k3s.upgrade" || self.system.role() == Role::Worker || servers.len() < 2
-        {
+        if servers.len() < 2 {
             return Ok(());
         }
         let note = self.managed()?;
-        let node = note.map_or_else(String::new, |note| note.node);
-        let (answer, held) = self.lease(&node)?;
-        let away = servers.iter().find(|it| !it.is_ready && it.name != node);
+        let own = note.map_or_else(String::new, |note| note.node);
+        let (answer, held) = self.lease(&own)?;
+        let away = servers.iter().find(|it| !it.is_ready && it.name != own);
         let away = away.map(|it| Finding {
             id: String::new(),
             what: format!(
@@ -196,7 +198,7 @@ impl Keeper {
         });
         match held.or(away) {
             Some(found) => Err(Error::new(found.what).fix(found.fix)),
-            None => self.take_lease(&answer, &node, RESTART_WITHIN),
+            None => self.take_lease(&answer, &own, RESTART_WITHIN),
         }
     }
 

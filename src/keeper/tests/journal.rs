@@ -54,17 +54,13 @@ fn a_record_that_cannot_be_read_stops_everything_and_a_half_written_one_nothing(
     let other = tree.root().join("var/keeper/0007-limits-inotify.json");
     std::thread::scope(|scope| {
         let flips = scope.spawn(|| {
-            for _ in 0..500 {
-                std::fs::write(&other, &record).unwrap();
+            for _ in 0..200 {
+                crate::files::replace(&other, &record, 0o600).unwrap();
                 std::fs::remove_file(&other).unwrap();
             }
         });
         while !flips.is_finished() {
-            match keeper.changes() {
-                Ok(changes) => assert!((1..=2).contains(&changes.len())),
-                // Half a file, which the journal itself never leaves under that name.
-                Err(error) => assert!(error.to_string().contains("cannot understand"), "{error}"),
-            }
+            assert!((1..=2).contains(&keeper.changes().unwrap().len()));
         }
     });
     tree.put("var/keeper/0002-of-a-newer-version.json", "{}", 0o600);
