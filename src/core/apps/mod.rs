@@ -37,8 +37,8 @@ pub use git_host::GitHost;
 pub use kinds::{
     CHARTS, GATEWAY, JOB, Kind, NODE, granted_apart, is_custom_group, kind_of, read_for,
 };
-#[cfg(any(test, feature = "internals"))]
 pub use managed_fields::managed_fields;
+#[cfg(any(test, feature = "internals"))]
 pub use manifests::parse;
 pub use manifests::{
     Customs, Manifest, Problem, common_namespace, joined, judged, not_built_in, objects,

@@ -174,8 +174,8 @@ impl Keeper {
         begun
     }
 
-    /// Takes the Lease for the undo of an upgrade, where there are several servers. An API that does
-    /// not answer is what it may mend.
+    /// Takes the Lease for the undo of an upgrade, where there are several servers. An API that
+    /// does not answer is what it may mend.
     pub(in super::super) fn take_turn_to_undo(&self, record: &Record) -> Result<()> {
         if record.check != "k3s.upgrade" || self.system.role() == Role::Worker {
             return Ok(());
