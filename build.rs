@@ -19,7 +19,12 @@ use std::{
 use zopfli::{Format, Options};
 
 const ASSETS: &str = "src/dashboard/assets";
-const MANIFEST: &str = "src/kube/rbac/manifest.yaml";
+/// Long texts, with the names that they get compressed.
+const TEXTS: [(&str, &str); 3] = [
+    ("src/kube/rbac/manifest.yaml", "rbac.yaml.gz"),
+    ("src/core/k3s/texts/killall.sh", "killall.sh.gz"),
+    ("src/core/k3s/texts/uninstall.sh", "uninstall.sh.gz"),
+];
 /// What every look at the page needs goes over the wire as one file: it packs better, and is there
 /// after one answer instead of three. Each of these imports those before it only; the others import
 /// them by the name of the last.
@@ -31,7 +36,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=PIPEOPS_RELEASE_KEY");
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={ASSETS}");
-    println!("cargo:rerun-if-changed={MANIFEST}");
     let given = std::env::var_os("SOURCE_DATE_EPOCH")
         .and_then(|text| text.to_str().and_then(|text| text.trim().parse().ok()));
     let epoch_s: u64 = given.unwrap_or_else(now_s);
@@ -52,7 +56,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rustc-env=BUILD_TARGET={target}");
     println!("cargo:rustc-env=BUILD_COMPILER={}", compiler()?);
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
-    pack(&fs::read(MANIFEST)?, &out.join("rbac.yaml.gz"))?;
+    for (text, packed) in TEXTS {
+        println!("cargo:rerun-if-changed={text}");
+        pack(&fs::read(text)?, &out.join(packed))?;
+    }
     assets(&out)
 }
 

@@ -38,6 +38,7 @@ pub mod notify;
 pub mod order;
 pub mod os_release;
 pub mod outbox;
+pub mod packed;
 pub mod policy;
 pub mod procfs;
 pub mod proxy;

@@ -3,12 +3,9 @@
 
 pub mod check;
 
-use std::io::Read as _;
-
-use flate2::bufread::GzDecoder;
-
 use crate::core::{
     namespace::OwnNamespace,
+    packed::unpacked,
     policy::{Expose, PodSecurity},
     yaml,
 };
@@ -59,14 +56,9 @@ pub enum GrantScope {
     Full,
 }
 
-/// The manifest as it is for the usual namespace. Of a program that is damaged it is empty, which
-/// `kubectl` refuses, and never a part.
+/// The manifest as it is for the usual namespace.
 fn manifest() -> String {
-    let mut text = String::new();
-    if GzDecoder::new(MANIFEST).read_to_string(&mut text).is_err() {
-        text.clear();
-    }
-    text
+    unpacked(MANIFEST)
 }
 
 /// The manifest for one agent.

@@ -1,7 +1,10 @@
 //! The files that an installation writes: services, scripts that work without this program, and
 //! k3s' settings.
 
-use super::{super::format::quoted, Role, setting};
+use super::{
+    super::{format::quoted, packed::unpacked},
+    Role, setting,
+};
 
 /// Service manager of the machine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -105,14 +108,19 @@ pub fn connect(init: Init, program: &str) -> String {
     text.replace("@PROGRAM@", program)
 }
 
+/// `killall.sh` as `build.rs` compressed it.
+const KILLALL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/killall.sh.gz"));
+/// `uninstall.sh`, in the same way.
+const UNINSTALL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uninstall.sh.gz"));
+
 /// `k3s-killall.sh`.
 pub fn killall(role: Role, data_dir: &str) -> String {
-    filled(include_str!("killall.sh"), role, data_dir)
+    filled(&unpacked(KILLALL), role, data_dir)
 }
 
 /// `k3s-uninstall.sh`, and `k3s-agent-uninstall.sh`.
 pub fn uninstall(role: Role, data_dir: &str) -> String {
-    filled(include_str!("uninstall.sh"), role, data_dir)
+    filled(&unpacked(UNINSTALL), role, data_dir)
 }
 
 /// Settings of an installation that become k3s' own.
