@@ -228,22 +228,21 @@ pub fn create_directory(path: &Path) -> Result<()> {
 
 /// Reads a small file whole; one that is longer than `bytes_max` is an error, not a part.
 pub fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>> {
-    let what = || format!("cannot read {}", path.display());
-    let content = read_at_most(path, bytes_max).map_err(|error| explain(what(), &error))?;
-    content.ok_or_else(|| Error::new(what()).why(format!("it is longer than {bytes_max} bytes")))
+    whole(path, bytes_max, read_at_most(path, bytes_max))
 }
 
-/// Like [`read`], but `None` where there is no such file.
+/// Like [`read`], but `None` where there is no such file. A link that leads nowhere is an error.
 pub fn read_if_there(path: &Path, bytes_max: usize) -> Result<Option<Vec<u8>>> {
-    // Asked afterwards: it may be removed in between.
-    let is_gone = || {
-        let found = std::fs::symlink_metadata(path);
-        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-    };
-    match read(path, bytes_max) {
-        Err(_) if is_gone() => Ok(None),
-        read => read.map(Some),
+    match read_at_most(path, bytes_max) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => Ok(None),
+        read => whole(path, bytes_max, read).map(Some),
     }
+}
+
+fn whole(path: &Path, bytes_max: usize, read: io::Result<Option<Vec<u8>>>) -> Result<Vec<u8>> {
+    let what = || format!("cannot read {}", path.display());
+    let content = read.map_err(|error| explain(what(), &error))?;
+    content.ok_or_else(|| Error::new(what()).why(format!("it is longer than {bytes_max} bytes")))
 }
 
 /// A secret in `path` that others than its owner and root can read: the sentence and the fix.
