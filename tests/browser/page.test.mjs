@@ -9,10 +9,12 @@ import { LOOKS, PAGES, SCREENSHOTS, drawn, judge, launch, logIn, open, picture, 
 import { readsOnce, staysSmall, survivesSteps } from './week.mjs';
 import { IMAGE, NAMESPACE, ROOT, World, until } from './world.mjs';
 
-const WEIGHT_BYTES_MAX = 50_000;
+// The files of the page; and the page itself with the state of the machine, which is longer while the machine is under load.
+const WEIGHT_BYTES_MAX = 47_500;
+const STATE_BYTES_MAX = 3_000;
 // Parts of pages that are read when they are opened, and all of it with them.
 const PARTS = ['apps//deploy', 'apps/web/logs'];
-const WITH_PARTS_BYTES_MAX = 54_500;
+const WITH_PARTS_BYTES_MAX = 52_200;
 // All files that may be read before the page can be used. How many milliseconds that takes depends on the machine: `make bench` has the goal.
 const BEFORE_USABLE = ['/assets/app.css', '/assets/app.js', '/assets/favicon.svg'];
 // The pages that are read when they are looked at for the first time.
@@ -181,13 +183,15 @@ test('the whole page weighs what it may, and can be used at once', LONG, async (
   figures['bytes over the wire, everything, with heads'] = sum(({ responseBodySize, responseHeadersSize }) => responseBodySize + responseHeadersSize);
   figures['files of the page'] = [...sizes].map(([name, size]) => `${name} ${size.responseBodySize}`).join(', ');
   assert.ok(sizes.size >= 6, `only ${[...sizes.keys()]}`);
-  assert.ok(bodies <= WEIGHT_BYTES_MAX, `${bodies} bytes: ${figures['files of the page']}`);
+  const state = sizes.get('/').responseBodySize;
+  assert.ok(state <= STATE_BYTES_MAX, `${state} bytes`);
+  assert.ok(bodies - state <= WEIGHT_BYTES_MAX, `${bodies} bytes: ${figures['files of the page']}`);
   assert.deepEqual([...sizes.keys()].filter((name) => /deploy|logs/.test(name)), [], 'a part of a page is read when it is opened');
   for (const name of PARTS) await show(window, name);
   await measure();
   const whole = sum(({ responseBodySize }) => responseBodySize);
   figures['bytes over the wire, with the form and the logs of an app'] = whole;
-  assert.ok(whole > bodies && whole <= WITH_PARTS_BYTES_MAX, `${whole} bytes`);
+  assert.ok(whole > bodies && whole - state <= WITH_PARTS_BYTES_MAX, `${whole} bytes`);
   await window.close();
 
   const usable = ({ page }) => page.waitForFunction(() => performance.getEntriesByName('usable')[0]?.startTime).then((mark) => mark.jsonValue());
