@@ -16,7 +16,11 @@ pub use self::{
     uninstall::{Keep, Uninstall, trees, uninstall},
     upgrade::{Image, Kind, Upgrade, upgrade},
 };
-use super::{Role, texts::Init};
+use super::{
+    Role,
+    step::{Step, run},
+    texts::Init,
+};
 
 /// Command that starts k3s; with systemd nothing waits for it.
 fn start(init: Init, role: Role) -> String {
@@ -44,6 +48,22 @@ fn disable(init: Init, role: Role) -> String {
         Init::Systemd => format!("systemctl disable {name}"),
         Init::OpenRc => leave_runlevel(name),
     }
+}
+
+/// Step that keeps a k3s that starts at boot from doing so until [`started_again`].
+fn kept_from_boot(init: Init, role: Role, is_enabled: bool) -> Option<Step> {
+    is_enabled.then(|| run(&disable(init, role), &enable(init, role)))
+}
+
+/// Steps that start k3s after [`kept_from_boot`]; the undo keeps it from the next boot before it
+/// stops it.
+fn started_again(init: Init, role: Role, stop: &str, is_enabled: bool) -> Vec<Step> {
+    let start = run(&start(init, role), stop);
+    if !is_enabled {
+        return vec![start];
+    }
+    let [enable, disable] = [enable(init, role), disable(init, role)];
+    vec![run(&enable, ""), start, run("", &disable)]
 }
 
 /// Path that exists where k3s starts at boot.

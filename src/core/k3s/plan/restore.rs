@@ -1,9 +1,9 @@
 //! Restore of a backup.
 
 use super::{
-    disable, enable,
+    kept_from_boot,
     resume::{no_resume, resume},
-    start,
+    start, started_again,
 };
 use crate::core::k3s::{
     BINARY, KILLALL, Role, Version, connect,
@@ -94,9 +94,7 @@ pub fn restore(wanted: &Restore, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     steps.extend(connects.map(|again| run("", again)));
     let (init, role) = (wanted.init, Role::Server);
     steps.extend([ready(When::Back), run("", &start(init, role))]);
-    if wanted.is_enabled {
-        steps.push(run(&disable(init, role), &enable(init, role)));
-    }
+    steps.extend(kept_from_boot(init, role, wanted.is_enabled));
     steps.extend([
         run(KILLALL, ""),
         Step::Directory {
@@ -121,13 +119,7 @@ pub fn restore(wanted: &Restore, is_there: &dyn Fn(&str) -> bool) -> Vec<Step> {
     if wanted.datastore == Datastore::Etcd {
         steps.extend(reset(wanted));
     }
-    if wanted.is_enabled {
-        steps.push(run(&enable(init, role), ""));
-    }
-    steps.push(run(&start(init, role), KILLALL));
-    if wanted.is_enabled {
-        steps.push(run("", &disable(init, role)));
-    }
+    steps.extend(started_again(init, role, KILLALL, wanted.is_enabled));
     steps.push(ready(When::Forth));
     steps.extend(connects.map(|again| run(again, "")));
     steps.push(gone(&unpacked));

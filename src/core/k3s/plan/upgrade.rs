@@ -1,10 +1,10 @@
 //! Upgrade of k3s, with a way back.
 
 use super::{
-    disable, enable,
+    kept_from_boot,
     node::{KUBECTL, no_lease},
     resume::{no_resume, resume},
-    start, stop,
+    start, started_again, stop,
 };
 use crate::core::k3s::{
     BINARY, Role, Version,
@@ -120,9 +120,7 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
     }));
     let (init, role) = (wanted.init, wanted.role);
     let stop = stop(init, role);
-    if wanted.is_enabled {
-        steps.push(run(&disable(init, role), &enable(init, role)));
-    }
+    steps.extend(kept_from_boot(init, role, wanted.is_enabled));
     steps.push(run(&stop, ""));
     if wanted.keeps_datastore() {
         let name = match wanted.datastore {
@@ -146,13 +144,7 @@ pub fn upgrade(wanted: &Upgrade) -> Vec<Step> {
             mode: 0o755,
         }),
     });
-    if wanted.is_enabled {
-        steps.push(run(&enable(init, role), ""));
-    }
-    steps.push(run(&start(init, role), &stop));
-    if wanted.is_enabled {
-        steps.push(run("", &disable(init, role)));
-    }
+    steps.extend(started_again(init, role, &stop, wanted.is_enabled));
     steps.push(ready(wanted.to, When::Forth));
     if wanted.drain.is_some() {
         steps.push(run(&format!("{KUBECTL} uncordon {}", wanted.node), ""));

@@ -129,20 +129,26 @@ fn a_day_of_a_healthy_machine_has_no_repair_and_asks_rarely() {
     assert!((700..760).contains(&asked), "{asked}");
 }
 
+/// Checks which fault the log of a k3s that is starting has; no repair is ordered.
+fn starts_with_log(log: &str, role: Role, id: Option<&str>) {
+    let state = K3sState {
+        service: service("activating", "success"),
+        log: log.to_owned(),
+        api: None,
+        role,
+        ..healthy()
+    };
+    let mut watch_state = WatchState::default();
+    assert!(watch_state.observe(&state, at(1000), true).is_empty());
+    let faults = watch_state.escalated();
+    assert_eq!(faults.first().map(|fault| fault.id), id, "{faults:?}");
+}
+
 #[test]
 fn a_start_that_does_not_end_is_told_by_what_it_says_again_and_again() {
     let line = "\u{1b}[31mERRO\u{1b}[0m[2026] Failed to ping database connection: file is not a database\n";
     for (times, id) in [(2, None), (3, Some("k3s.datastore-damaged"))] {
-        let state = K3sState {
-            service: service("activating", "success"),
-            log: line.repeat(times),
-            api: None,
-            ..healthy()
-        };
-        let mut watch_state = WatchState::default();
-        assert!(watch_state.observe(&state, at(1000), true).is_empty());
-        let faults = watch_state.escalated();
-        assert_eq!(faults.first().map(|fault| fault.id), id, "{faults:?}");
+        starts_with_log(&line.repeat(times), Role::Server, id);
     }
 }
 
@@ -150,17 +156,7 @@ fn a_start_that_does_not_end_is_told_by_what_it_says_again_and_again() {
 fn a_worker_whose_server_refuses_it_needs_a_new_token() {
     let line = "time=\"2026-11-28T05:00:00Z\" level=info msg=\"Waiting to retrieve agent configuration; server is not ready: failed to get CA certs: https://127.0.0.1:6444/v1-k3s/config: 401 Unauthorized\"\n";
     for (role, id) in [(Role::Worker, Some("k3s.token")), (Role::Server, None)] {
-        let state = K3sState {
-            service: service("activating", "success"),
-            log: line.repeat(3),
-            api: None,
-            role,
-            ..healthy()
-        };
-        let mut watch_state = WatchState::default();
-        assert!(watch_state.observe(&state, at(1000), true).is_empty());
-        let faults = watch_state.escalated();
-        assert_eq!(faults.first().map(|fault| fault.id), id, "{faults:?}");
+        starts_with_log(&line.repeat(3), role, id);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What keeps a Pod from being placed on a node.
+//! Reasons why a Pod is not placed on a node.
 
 use serde_json::Value;
 
