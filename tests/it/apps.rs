@@ -831,6 +831,10 @@ fn a_version_that_does_not_work_is_rolled_back_by_itself() {
     println!("from apply to the last good version: {took:?}");
     assert!(took < ROLLED_BACK_WITHIN, "{took:?}");
     assert!(said.contains("rolled back to revision 1"), "{said}");
+    assert!(
+        said.contains("\ngoing back to revision 1, soaking: "),
+        "{said}"
+    );
     let (code, why) = bench.why("web");
     assert_eq!(
         (code, &why["cause"], &why["running"]["verdict"]),
@@ -891,6 +895,12 @@ fn a_job_that_failed_runs_again_and_never_counts_as_good() {
     assert_eq!(
         (&why["revision"], &why["cause"]),
         (&json!(2), &json!("job.failed"))
+    );
+    let running = &why["running"];
+    assert_eq!(
+        (&running["verdict"], &running["cause"]),
+        (&json!("bad"), &json!("job.failed")),
+        "{why:#}"
     );
     assert_ne!(bench.get("job/once", "{.metadata.uid}"), uid);
     // Content that was kept by a change that was cut off before it was accepted is not deployed in

@@ -246,7 +246,7 @@ pub(super) fn follow(
         }
         return Ok(Exit::Fine);
     }
-    let mut last = String::new();
+    let mut said = [String::new(), String::new()];
     loop {
         let value = socket::request(
             args,
@@ -267,21 +267,40 @@ pub(super) fn follow(
                 (&value, state.text("state"), state.text("why")),
             ));
         }
-        let said = format!(
-            "{}: {}",
-            verdict(&value).as_str(),
-            View::new(&value).text("sentence")
-        );
-        let is_countdown =
-            verdict(&value) == RolloutVerdict::Soaking && last.starts_with("soaking");
-        if said != last && !is_countdown && !args.has("json") {
-            output.line(&printable(&said));
+        let now = progress(&value);
+        for (said, before) in now.iter().zip(&said) {
+            if is_new(said, before) && !args.has("json") {
+                output.line(&printable(said));
+            }
         }
-        last = said;
+        said = now;
         if output.is_over() || !output.sleep(POLL_INTERVAL) {
             return Ok(Exit::CouldNotRun);
         }
     }
+}
+
+/// Lines about the last change, and about the revision that it goes back to; empty where it does
+/// not.
+fn progress(value: &Value) -> [String; 2] {
+    let line = |judged: View<'_>| {
+        let verdict = verdict(judged.json()).as_str();
+        format!("{verdict}: {}", judged.text("sentence"))
+    };
+    let app = View::new(value);
+    let back = app.at("rollback");
+    let number = back.count("revision");
+    let back = number.map(|number| format!("going back to revision {number}, {}", line(back)));
+    [line(app), back.unwrap_or_default()]
+}
+
+/// Returns whether a line is printed after the one before. The countdown of a soak is not.
+fn is_new(said: &str, before: &str) -> bool {
+    let is_soaking = |line: &str| {
+        let verdict = line.split_once(": ").map(|(verdict, _)| verdict);
+        verdict.is_some_and(|it| it.ends_with(RolloutVerdict::Soaking.as_str()))
+    };
+    !said.is_empty() && said != before && !(is_soaking(said) && is_soaking(before))
 }
 
 fn over(args: &Args, output: &mut Output, (value, state, why): (&Value, &str, &str)) -> Exit {
@@ -295,5 +314,35 @@ fn over(args: &Args, output: &mut Output, (value, state, why): (&Value, &str, &s
         Exit::Fine
     } else {
         Exit::Problem
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_back_is_told_beside_the_reason_for_it() {
+        let mut value =
+            json!({"verdict": "bad", "sentence": "container web keeps exiting", "rollback": null});
+        let bad = "bad: container web keeps exiting";
+        assert_eq!(progress(&value), [bad, ""]);
+        value["rollback"] =
+            json!({"revision": 1, "verdict": "soaking", "sentence": "ready for 2 s"});
+        let back = "going back to revision 1, soaking: ready for 2 s";
+        assert_eq!(progress(&value), [bad, back]);
+        assert!(is_new(back, "") && is_new(bad, "") && !is_new("", bad));
+        assert!(!is_new(
+            "going back to revision 1, soaking: ready for 3 s",
+            back
+        ));
+        assert!(is_new(
+            "going back to revision 1, progressing: 0 of 1",
+            back
+        ));
+        assert!(is_new(
+            "bad: the log says soaking: 3",
+            "bad: the log says soaking: 2"
+        ));
     }
 }

@@ -281,6 +281,13 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
             "  automatic rollback is off (pipeops-agent apps rollback {name} --auto on)"
         ));
     }
+    if let Some(number) = app.at("rollback").count("revision") {
+        let [verdict, sentence] =
+            ["verdict", "sentence"].map(|name| printable(app.at("rollback").text(name)));
+        output.line(&format!(
+            "  going back to revision {number}, which is {verdict}: {sentence}"
+        ));
+    }
     let is_awaited = matches!(app.text("verdict"), "waiting" | "progressing");
     if let Some(usual) = app.count("usually_s").filter(|_| is_awaited) {
         let usual = in_words(Duration::from_secs(usual));
@@ -304,6 +311,10 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
 /// came to.
 fn print_running(value: &Value, output: &mut Output) {
     let (app, running) = (View::new(value), View::new(value).at("running"));
+    if app.at("rollback").count("revision") == running.count("revision") {
+        // It is told already, with what it waits for.
+        return;
+    }
     let is_other_now = verdict(value).is_final() && running.text("verdict") != app.text("verdict");
     let is_told = |runs: &u64| app.count("revision") != Some(*runs) || is_other_now;
     let Some(runs) = running.count("revision").filter(is_told) else {

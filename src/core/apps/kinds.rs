@@ -73,12 +73,9 @@ const RESERVED: [&str; 5] = [
 /// Job: everything that it may read is written before it, and workloads after it.
 pub static JOB: Kind = kind("batch/v1", "Job", "jobs");
 
-/// Node: read for a verdict, by the agent itself.
-pub static NODE: Kind = kind("v1", "Node", "nodes");
-
-/// Kinds in a namespace that a verdict reads, each where the version has one of the second; always
-/// where that is empty.
-static READ: [(Kind, &[&str]); 11] = [
+/// Kinds that a verdict reads, each where the version has one of the second; always where that is
+/// empty.
+static READ: [(Kind, &[&str]); 13] = [
     (kind("v1", "Pod", "pods"), &[]),
     (kind("v1", "Event", "events"), &[]),
     (
@@ -111,9 +108,14 @@ static READ: [(Kind, &[&str]); 11] = [
         kind("networking.k8s.io/v1", "Ingress", "ingresses"),
         &["Ingress"],
     ),
+    (
+        kind("networking.k8s.io/v1", "IngressClass", "ingressclasses"),
+        &["Ingress"],
+    ),
+    (kind("v1", "Node", "nodes"), &[]),
 ];
 
-/// Kinds that a verdict on objects of these kinds reads, besides [`NODE`].
+/// Kinds that a verdict on objects of these kinds reads.
 pub fn read_for(kinds: &[Kind]) -> Vec<Kind> {
     let is_used = |user: &&str| kinds.iter().any(|kind| kind.name == *user);
     let read = READ
@@ -209,6 +211,12 @@ impl Kind {
     /// of one.
     pub fn is_chart(&self) -> bool {
         is_chart(&self.name)
+    }
+
+    /// Returns whether its objects belong to the whole cluster: the agent itself reads them for a
+    /// verdict, because no account of an app sees them.
+    pub fn is_of_cluster(&self) -> bool {
+        matches!(&*self.name, "IngressClass" | "Node")
     }
 
     /// Returns whether the cluster has it only while its definition is there.

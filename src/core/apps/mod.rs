@@ -34,9 +34,7 @@ pub use digests::{Need, digests, images_to_keep, needs, pod_of, unpinned, worklo
 pub use discovery::{CREATE_FIRST, discovered};
 pub use drift::{Contested, keep_left, last_changed_by, our_fields};
 pub use git_host::GitHost;
-pub use kinds::{
-    CHARTS, GATEWAY, JOB, Kind, NODE, granted_apart, is_custom_group, kind_of, read_for,
-};
+pub use kinds::{CHARTS, GATEWAY, JOB, Kind, granted_apart, is_custom_group, kind_of, read_for};
 pub use managed_fields::managed_fields;
 #[cfg(any(test, feature = "internals"))]
 pub use manifests::parse;

@@ -3,8 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::core::order::OrderExt as _;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
@@ -27,10 +25,8 @@ pub fn values(secret: &Value) -> Vec<Secret> {
         all.insert(STANDARD.encode(text));
         add_lines(text, &mut all);
     }
-    let mut all: Vec<_> = all.into_iter().filter(|value| !value.is_empty()).collect();
-    // A value may be a part of another one.
-    all.order_by_key(|value| std::cmp::Reverse(value.len()));
-    all.into_iter().map(Secret::new).collect()
+    let all = all.into_iter().filter(|value| !value.is_empty());
+    all.map(Secret::new).collect()
 }
 
 fn add_lines(text: &str, all: &mut BTreeSet<String>) {

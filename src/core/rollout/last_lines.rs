@@ -1,12 +1,13 @@
 //! Last lines of containers that died: which ones are worth asking for, and what of them is kept.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use serde_json::{Value, json};
 
 use super::{
     super::{
         lines::Lines,
+        order::OrderExt as _,
         redact::{HIDDEN, redacted},
         secret::Secret,
     },
@@ -209,7 +210,10 @@ fn without_piece(text: &str, known: &[Secret]) -> String {
 
 fn without(text: &str, known: &[Secret]) -> String {
     let mut text = text.to_owned();
-    for value in known.iter().map(Secret::reveal) {
+    let mut values: Vec<_> = known.iter().map(Secret::reveal).collect();
+    // A value may be a part of another one.
+    values.order_by_key(|value| Reverse(value.len()));
+    for value in values {
         text = if value.len() < VALUE_BYTES_MIN {
             without_word(&text, value)
         } else {
@@ -244,6 +248,13 @@ mod tests {
     fn shown(text: &str, known: &[&str]) -> Vec<String> {
         let known: Vec<_> = known.iter().map(|value| Secret::new(*value)).collect();
         last_lines(text.as_bytes(), true, &known)
+    }
+
+    #[test]
+    fn of_a_value_that_holds_another_one_nothing_is_left() {
+        let known = ["hunter2", "postgres://app:hunter2@db/shop?sslkey=s3cr3t"];
+        let text = "connecting to postgres://app:hunter2@db/shop?sslkey=s3cr3t";
+        assert_eq!(shown(text, &known), ["connecting to (hidden)"]);
     }
 
     #[test]

@@ -492,7 +492,12 @@ pub fn standing(scope: &Scope, view: ClusterView<'_>) -> (RolloutVerdict, String
     let ClusterView::Seen(seen) = view else {
         return unseen(view);
     };
-    let look = look(scope, seen);
+    let mut there = scope.clone();
+    // One that is gone says nothing any more: its TTL may have ended.
+    there
+        .targets
+        .retain(|key, _| key.kind != "Job" || seen.get(key).is_some());
+    let look = look(&there, seen);
     if look.is_complete {
         return (RolloutVerdict::Good, look.missing, look.doubt);
     }

@@ -92,15 +92,15 @@ fn are_labelled_by_program(target: &Object, seen: &Observation) -> bool {
     })
 }
 
-/// Doubt about a version that is complete: a DaemonSet fits no node, an Ingress has no class, or a
-/// Service leads to nothing, or to a number that none of its Pods declares. Declared ports only
-/// describe a Pod (a program may listen on others), so this makes no version bad, and Pods that
-/// declare none leave nothing to say.
+/// Doubt about a version that is complete: a DaemonSet fits no node, an Ingress has no class that
+/// exists, or a Service leads to nothing, or to a number that none of its Pods declares. Declared
+/// ports only describe a Pod (a program may listen on others), so this makes no version bad, and
+/// Pods that declare none leave nothing to say.
 pub(super) fn doubt(scope: &Scope, seen: &Observation) -> Option<Finding> {
     let mut targets = scope.targets.keys().filter_map(|key| seen.get(key));
     targets.find_map(|target| match target.kind() {
         "DaemonSet" => workloads::nowhere(target),
-        "Ingress" => without_class(target),
+        "Ingress" => without_class(target).or_else(|| unknown_class(target, seen)),
         "Service" => {
             let found = service(target, seen).filter(|found| !found.is_definite);
             found.or_else(|| undeclared(target, seen))
@@ -125,6 +125,27 @@ fn without_class(target: &Object) -> Option<Finding> {
         object,
         evidence: String::new(),
         fix: "set ingressClassName in the manifest: kubectl get ingressclass".to_owned(),
+        is_definite: false,
+    })
+}
+
+/// Doubt about an Ingress of a class that the cluster does not have, while it has others.
+fn unknown_class(target: &Object, seen: &Observation) -> Option<Finding> {
+    let class = target.text("/spec/ingressClassName");
+    let classes: Vec<_> = seen.of_kind("IngressClass").map(Object::name).collect();
+    // Some controllers work without any.
+    if class.is_empty() || classes.is_empty() || classes.contains(&class) {
+        return None;
+    }
+    let object = target.in_words();
+    Some(Finding {
+        cause: Cause::IngressNoClass,
+        sentence: format!(
+            "{object} names the class {class:?}, which does not exist: no controller serves it"
+        ),
+        object,
+        evidence: evidence("ingress classes", &classes.join(", ")),
+        fix: format!("set ingressClassName to {}", classes.join(" or ")),
         is_definite: false,
     })
 }

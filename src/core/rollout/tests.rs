@@ -1423,6 +1423,48 @@ fn an_ingress_without_a_class_is_good_with_a_doubt() {
 }
 
 #[test]
+fn an_ingress_of_a_class_that_is_not_among_those_of_the_cluster_is_good_with_a_doubt() {
+    let judged = |classes: &[&str]| {
+        let mut seen = ready();
+        let ingress = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {"ingressClassName": "nginx"}});
+        seen.add(Object::reduced("Ingress", &ingress));
+        for class in classes {
+            let class = json!({"metadata": {"name": class}});
+            seen.add(Object::reduced("IngressClass", &class));
+        }
+        let mut scope = scope_of("Deployment", "web");
+        scope.targets.insert(key("Ingress", "web"), 0);
+        let (verdict, _, found) = standing(&scope, ClusterView::Seen(&seen));
+        assert_eq!(verdict, Good);
+        found.map(|found| (found.cause, found.fix))
+    };
+    assert_eq!(judged(&[]), None);
+    assert_eq!(judged(&["nginx", "traefik"]), None);
+    let fix = "set ingressClassName to traefik".to_owned();
+    assert_eq!(judged(&["traefik"]), Some((Cause::IngressNoClass, fix)));
+}
+
+#[test]
+fn what_stands_is_bad_by_a_job_that_failed_and_nothing_by_one_that_is_gone() {
+    let mut scope = scope_of("Deployment", "web");
+    scope.targets.insert(key("Job", "migrate"), 0);
+    let judged = |seen: &Observation| {
+        let (verdict, _, found) = standing(&scope, ClusterView::Seen(seen));
+        (verdict, found.map(|found| found.cause))
+    };
+    let mut seen = ready();
+    assert_eq!(judged(&seen), (Good, None));
+    let mut job =
+        json!({"metadata": {"name": "migrate", "namespace": "shop"}, "status": {"active": 1}});
+    seen.add(Object::reduced("Job", &job));
+    assert_eq!(judged(&seen), (Progressing, None));
+    job["status"] = json!({"failed": 1, "conditions": [{"type": "Failed", "status": "True",
+        "reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}]});
+    seen.add(Object::reduced("Job", &job));
+    assert_eq!(judged(&seen), (Bad, Some(Cause::JobFailed)));
+}
+
+#[test]
 fn what_stands_is_not_bad_for_restarts_of_long_ago() {
     let judged = |state: &Value, reason: &str| {
         let seen = restarted(7, state, (reason, 137));

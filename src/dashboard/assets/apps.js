@@ -17,7 +17,7 @@ export const apps = {
   draw(view) {
     const found = view.resources.get('apps');
     // What moves is looked at more often.
-    found.every_s = ['progressing', 'soaking'].includes(found.data?.verdict) ? 2 : 5;
+    found.every_s = ['progressing', 'soaking'].includes((found.data?.rollback ?? found.data)?.verdict) ? 2 : 5;
     return named(view)
       ? part(found, 'the app', (app) => [h('p', {}, h('a', { href: '#/apps' }, '← All apps')), about(app), operate(app, found.again), section('History', history(view, app, found.again))])
       : [may('operator') && h('p', { class: 'tools' }, button('#/apps//deploy', 'Deploy an image')), part(found, 'the apps', ({ apps: list }) => (list?.length ? h('ul', { class: 'findings' }, list.map((app) => about(app, true))) : none()))];
@@ -35,15 +35,14 @@ function none() {
 // One app: the sentence first, then what proves it and what to do.
 function about(app, isListed = false) {
   const state = GRADE[app.verdict] ?? 'unknown';
-  const last = app.revisions?.at(-1);
   return h(isListed ? 'li' : 'div', { class: `finding ${state}`, 'data-key': app.app },
     h('h2', {}, mark(state, app.verdict), isListed ? h('a', { href: `#/apps/${app.app}` }, app.app) : app.app, ' ', h('span', { class: 'faint' }, app.namespace)),
     h('p', { 'aria-live': isListed ? null : 'polite' }, h('b', {}, app.verdict), ': ', sentence(app.sentence), app.since && [' ', h('span', { class: 'faint' }, age(app.since, 'for'))]),
     app.evidence && h('p', {}, h('code', { class: 'break lines' }, app.evidence)),
     app.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), app.fix),
+    app.rollback && h('p', { 'aria-live': isListed ? null : 'polite' }, `Going back to revision ${app.rollback.revision}, which is `, h('b', {}, app.rollback.verdict), ': ', sentence(app.rollback.sentence)),
     app.verdict === 'bad' && app.change?.state === 'undone' && app.runs !== app.revision && h('p', {}, `Rolled back: revision ${app.runs} runs again.`),
     app.verdict === 'bad' && app.change?.state === 'failed' && app.runs !== app.revision && h('p', {}, sentence(app.change.why)),
-    last?.verdict === 'bad' && app.revision < last.number && h('p', {}, `Revision ${last.number} does not work (`, sentence(last.sentence), `) Going back to revision ${app.revision}.`),
     app.paused && h('p', { class: 'faint' }, 'Paused: no automatic rollback, no updates from its source, no drift repair.'),
     app.usually_s && ['waiting', 'progressing'].includes(app.verdict) && h('p', { class: 'faint' }, `Usually takes about ${span(0, app.usually_s)}.`),
     app.auto_rollback === false && h('p', { class: 'faint' }, 'Automatic rollback is off.'),

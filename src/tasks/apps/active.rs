@@ -21,6 +21,7 @@ use crate::{
         apps::{App, Owner, RevisionOutcome},
         journal::{Journal, Outcome},
         rollout::{ClusterView, JudgedRollout, POLL_INTERVAL, RolloutVerdict, inputs},
+        time::Now,
     },
     error::{Error, Result, Retry},
     net::deadline,
@@ -45,11 +46,12 @@ pub(super) struct ActiveChange {
     change: String,
     plan: Plan,
     /// Revision that is judged now; another one than the plan's on the way back.
-    pub(super) revision: u64,
+    revision: u64,
     /// True while another change may take its place: nothing is lost by that.
     may_stop: bool,
     slot: Slot,
-    pub(super) outcome: RevisionOutcome,
+    /// State of that revision.
+    outcome: RevisionOutcome,
     /// The namespace, while the revision is judged.
     watched: Option<Rc<Watched>>,
     _task: Task<()>,
@@ -58,6 +60,22 @@ pub(super) struct ActiveChange {
 impl ActiveChange {
     const fn waits_for_slot(&self) -> bool {
         matches!(self.slot, Slot::Awaited(..))
+    }
+
+    /// True once its own revision was bad, and an earlier one is put back.
+    const fn is_rolling_back(&self) -> bool {
+        self.revision != self.plan.revision
+    }
+
+    /// The revision that is put back and its state; `None`: it is not on the way back.
+    pub(super) fn rollback(&self) -> Option<(u64, &RevisionOutcome)> {
+        self.is_rolling_back()
+            .then_some((self.revision, &self.outcome))
+    }
+
+    /// State of its own revision while that is judged; `None`: it is on the way back.
+    pub(super) fn rollout(&self) -> Option<(u64, &RevisionOutcome)> {
+        (!self.is_rolling_back()).then_some((self.revision, &self.outcome))
     }
 }
 
@@ -134,12 +152,7 @@ impl Apps {
             revision: plan.revision,
             may_stop: false,
             slot: Slot::Unasked,
-            outcome: RevisionOutcome {
-                verdict: Some(RolloutVerdict::Progressing),
-                sentence: plan.verb.beginning(plan.revision),
-                since: self.now().wall,
-                ..RevisionOutcome::default()
-            },
+            outcome: progressing(plan.verb.beginning(plan.revision), self.now()),
             watched: None,
             _task: self.executor.spawn(work.run(from)),
             plan,
@@ -189,10 +202,11 @@ impl Apps {
         while !self.try_slot(plan, direction) {
             Timer::after(POLL_INTERVAL).await;
         }
-        show(
-            RolloutVerdict::Progressing,
-            plan.verb.beginning(plan.revision),
-        );
+        let begins = match direction {
+            Direction::Forward => plan.verb.beginning(plan.revision),
+            Direction::Back => "it is written".to_owned(),
+        };
+        show(RolloutVerdict::Progressing, begins);
     }
 
     /// Takes a free slot for a change, or lets it wait for one. Returns whether it has one.
@@ -346,10 +360,10 @@ impl Apps {
         });
     }
 
-    /// Inputs of the verdict on the change of an app; `None`: none is under way.
+    /// Inputs of the verdict on the revision of a change; `None`: it is not judged any more.
     pub(super) fn inputs(&self, app: &str) -> Option<Vec<String>> {
         let active = self.active_changes.borrow();
-        let active = active.get(app)?;
+        let active = active.get(app).filter(|it| !it.is_rolling_back())?;
         match &active.watched {
             Some(watched) => watched.look(|view| inputs(&watched.scope, view)),
             None => Some(active.outcome.inputs.clone()),
@@ -371,8 +385,13 @@ impl Apps {
         watched.look(look)
     }
 
-    pub(super) fn set_judged_revision(&self, app: &str, to: u64) {
-        self.with_active(app, |active| active.revision = to);
+    /// Notes that a change puts an earlier revision back, which is judged from now on.
+    pub(super) fn turn_back(&self, app: &str, to: u64) {
+        let begins = progressing(format!("revision {to} is being written"), self.now());
+        self.with_active(app, |active| {
+            active.revision = to;
+            active.outcome = begins;
+        });
     }
 
     pub(super) fn show(&self, app: &str, judgement: &JudgedRollout) {
@@ -413,6 +432,16 @@ impl Apps {
             self.drift.wake();
             self.pins.wake();
         }
+    }
+}
+
+/// The state of a revision of which nothing was seen yet.
+fn progressing(sentence: String, now: Now) -> RevisionOutcome {
+    RevisionOutcome {
+        verdict: Some(RolloutVerdict::Progressing),
+        sentence,
+        since: now.wall,
+        ..RevisionOutcome::default()
     }
 }
 

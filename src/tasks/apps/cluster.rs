@@ -12,14 +12,19 @@ use std::{collections::BTreeSet, time::Duration};
 use litemap::LiteMap;
 use serde_json::{Value, json};
 
-use super::{super::lease_gate::LeaseGate, account::Account, fail_points, observe::observe};
+use super::{
+    super::lease_gate::LeaseGate,
+    account::Account,
+    fail_points,
+    observe::{has_none, observe},
+};
 use crate::{
     core::{
         apps::{
             App, CREATE_FIRST, Difference, HOLDER, Head, InventoryEntry, Kind, MANAGER, Manifest,
-            NODE, NONCE, Overlay, Ownership, REPLICAS, adopted, as_applied, differences,
-            handed_over, is_autoscaled, last_changed_by, lost, managed_fields, owns_replicas,
-            place, without_replicas,
+            NONCE, Overlay, Ownership, REPLICAS, adopted, as_applied, differences, handed_over,
+            is_autoscaled, last_changed_by, lost, managed_fields, owns_replicas, place,
+            without_replicas,
         },
         order::OrderExt as _,
         rollout::{Key, Observation},
@@ -701,8 +706,9 @@ impl Cluster<'_> {
         }
     }
 
-    /// Lists a kind of this namespace and watches it until the watch ends; nodes as the agent
-    /// itself. Leaves in `version` where to resume, and returns the number of lines that came.
+    /// Lists a kind of this namespace and watches it until the watch ends; what belongs to the whole
+    /// cluster as the agent itself. Leaves in `version` where to resume, and returns the number of
+    /// lines that came.
     pub async fn watch(
         &self,
         (kind, namespace): (&Kind, &str),
@@ -710,7 +716,7 @@ impl Cluster<'_> {
         mut on: impl FnMut(Event<Value>),
     ) -> Result<u32, Error> {
         self.account.may_have(kind)?;
-        let of_cluster = *kind == NODE;
+        let of_cluster = kind.is_of_cluster();
         let path = kind.path(if of_cluster { "" } else { namespace }, "");
         let watch = Watch::whole(path);
         let mut lines = 0;
@@ -726,8 +732,7 @@ impl Cluster<'_> {
             .await
         };
         match watched {
-            // Its definition is gone, and with it all objects.
-            Err(CallError::Api(error)) if kind.is_defined() && error.is_not_found() => {
+            Err(CallError::Api(error)) if has_none(kind, &error) => {
                 on(Event::Restarted);
                 on(Event::Synced);
                 Ok(0)

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     Apps,
+    active::ActiveChange,
     change::{Plan, Verb, is_ours},
     inspect::{Values, changed},
     ledger::api_error,
@@ -12,7 +13,10 @@ use super::{
 };
 use crate::{
     core::{
-        apps::{App, LastChange, Manifest, Need, Revision, Stage, needs, unpinned},
+        apps::{
+            App, InventoryEntry, LastChange, Manifest, Need, Revision, RevisionOutcome, Stage,
+            needs, unpinned,
+        },
         journal::Change,
         rollout::{ClusterView, JudgedRollout, RolloutVerdict, inputs, standing},
         time::Wall,
@@ -175,18 +179,15 @@ impl Apps {
         let Some(manifests) = manifests else {
             return unseen(app.running);
         };
-        let services: Vec<_> = manifests
-            .iter()
-            .filter(|manifest| manifest.kind.name != "Job")
-            .collect();
-        let scope = scope(&services);
+        let judged: Vec<_> = manifests.iter().filter(|it| is_judged(app, it)).collect();
+        let scope = scope(&judged);
         let judge = |view: ClusterView<'_>| (standing(&scope, view), inputs(&scope, view));
         let known = self.look_by_watches(app, judge);
         let cluster = self.cluster(app.owner);
         let ((verdict, sentence, mut finding), inputs) = if let Some(known) = known {
             known
         } else {
-            let seen = cluster.observe(&app.namespace, &kinds(&services)).await;
+            let seen = cluster.observe(&app.namespace, &kinds(&judged)).await;
             let seen = seen.map_err(|error| refused(&error));
             judge(view(&seen))
         };
@@ -230,11 +231,10 @@ impl Apps {
     /// Answer about the last change, in the order of what is known best: live, then kept.
     fn change_answer(&self, app: &App) -> Value {
         let active = self.active_changes.borrow();
-        let live = active
-            .get(&app.name)
-            .map(|active| (active.revision, &active.outcome));
+        let active = active.get(&app.name);
         let last = last_judged(app).map(|revision| (revision.number, &revision.outcome));
-        let (number, outcome) = live
+        let (number, outcome) = active
+            .and_then(ActiveChange::rollout)
             .or(last)
             .map(|(number, outcome)| (number, outcome.clone()))
             .unwrap_or_default();
@@ -260,8 +260,17 @@ impl Apps {
             "usually_s": app.median_s(),
             "source": self.source_of(app), "standing_by": standing_by,
             "drift": self.drift_of(app),
+            "rollback": active.and_then(ActiveChange::rollback).map(rollback),
         })
     }
+}
+
+/// Answer about the revision that is put back in the place of a bad one.
+fn rollback((revision, outcome): (u64, &RevisionOutcome)) -> Value {
+    json!({
+        "revision": revision, "verdict": outcome.verdict.map(RolloutVerdict::as_str),
+        "sentence": outcome.sentence,
+    })
 }
 
 /// Returns whether a revision is read for the changes of `only` one, or of all: it is that one, or
@@ -272,6 +281,14 @@ fn is_compared(numbers: &[u64], number: u64, only: Option<u64>) -> bool {
     };
     let mut earlier = numbers.iter().rev().filter(|number| **number < only);
     number == only || earlier.next() == Some(&number)
+}
+
+/// Returns whether the verdict on what runs is about an object: a Job is left out where it has
+/// succeeded, because it may be gone by its TTL, and where another revision has run it.
+fn is_judged(app: &App, manifest: &Manifest) -> bool {
+    let entry = InventoryEntry::of(manifest);
+    manifest.kind.name != "Job"
+        || app.has_job_run(&entry, app.running) && !app.has_job_succeeded(&entry, app.running)
 }
 
 /// Answer about what runs where its manifests cannot be read.
@@ -291,7 +308,7 @@ fn last_judged(app: &App) -> Option<&Revision> {
     back.or_else(|| app.revisions.last())
 }
 
-/// Sentence about a bad revision while an earlier one takes its place.
+/// Sentence about a bad revision whose place an earlier one takes because somebody asked for it.
 fn replaced(last: &Revision, number: u64) -> Option<String> {
     let is_bad = last.outcome.verdict == Some(RolloutVerdict::Bad);
     (is_bad && number < last.number).then(|| {
@@ -327,12 +344,33 @@ fn noted(change: &LastChange) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::apps::parse;
 
     #[test]
     fn what_runs_has_a_sentence_while_the_api_is_away() {
         let answer = unseen(3);
         assert!(answer["sentence"].as_str().is_some_and(|it| !it.is_empty()));
         assert_eq!(answer["verdict"], "blind");
+    }
+
+    #[test]
+    fn what_runs_is_judged_by_the_jobs_that_it_has_run_and_that_did_not_succeed() {
+        let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: migrate}\n";
+        let manifests = parse(job, Some("shop")).unwrap();
+        let job = &manifests[0];
+        let mut app = App {
+            running: 2,
+            ..App::default()
+        };
+        assert!(!is_judged(&app, job));
+        app.plan(&manifests, [String::new()]);
+        app.record_job_run(&InventoryEntry::of(job), 2);
+        assert!(is_judged(&app, job));
+        app.record_job_success(&InventoryEntry::of(job), 2);
+        assert!(!is_judged(&app, job));
+        // A version that was taken back has run it again.
+        app.record_job_run(&InventoryEntry::of(job), 3);
+        assert!(!is_judged(&app, job));
     }
 
     #[test]

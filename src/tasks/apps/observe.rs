@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     core::{
-        apps::{Kind, NODE, read_for},
+        apps::{Kind, read_for},
         order::OrderExt as _,
         rollout::{Died, LINES_MAX, Object, Observation},
     },
@@ -62,8 +62,8 @@ pub fn log_query(died: &Died) -> String {
     )
 }
 
-/// Reads what is in a namespace as `identity`, as far as versions with these kinds need it. Nodes
-/// are read by the agent itself: no account of an app sees them.
+/// Reads what is in a namespace as `identity`, as far as versions with these kinds need it; what
+/// belongs to the whole cluster as the agent itself.
 ///
 /// # Errors
 /// Reason why the cluster cannot be seen.
@@ -75,15 +75,26 @@ pub async fn observe(
 ) -> Result<Observation, Error> {
     let mut seen = Observation::default();
     for kind in read_for(kinds) {
+        let (identity, namespace) = if kind.is_of_cluster() {
+            (&Identity::Agent, "")
+        } else {
+            (identity, namespace)
+        };
         let found = read(client, identity, (&kind, namespace), &mut seen).await;
         match found {
-            // Its definition is gone, and with it all objects.
-            Err(error) if kind.is_defined() && error.is_not_found() => {}
+            Err(error) if has_none(&kind, &error) => {}
             found => found?,
         }
     }
-    read(client, &Identity::Agent, (&NODE, ""), &mut seen).await?;
     Ok(seen)
+}
+
+/// Returns whether an error means that there are no objects of a kind, as far as a verdict is
+/// concerned: its definition is gone, and with it all of them; or the agent was given no right to
+/// read what only a doubt needs.
+pub(super) fn has_none(kind: &Kind, error: &Error) -> bool {
+    (kind.is_defined() && error.is_not_found())
+        || (kind.name == "IngressClass" && error.is_forbidden())
 }
 
 async fn read(

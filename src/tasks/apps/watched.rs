@@ -10,7 +10,7 @@ use smol::{Task, Timer};
 use super::{Apps, observe::make_room, verdict::refused};
 use crate::{
     core::{
-        apps::{Kind, NODE, Owner, read_for},
+        apps::{Kind, Owner, read_for},
         backoff::Backoff,
         rollout::{ClusterView, JobEnd, Key, LAST_LINES, Object, Observation, Scope, job_end},
     },
@@ -58,8 +58,7 @@ impl Watched {
         (kinds, scope): (&[Kind], Scope),
     ) -> Self {
         let state = Rc::<RefCell<State>>::default();
-        let mut kinds = read_for(kinds);
-        kinds.push(NODE.clone());
+        let kinds = read_for(kinds);
         for kind in &kinds {
             state.borrow_mut().part(&kind.name);
         }

@@ -80,4 +80,25 @@ fn a_bad_version_stays_where_automatic_rollback_is_off_and_the_rest_goes_on() {
     says(&bench, &auto("on"), 0, "automatic rollback is on");
     says(&bench, &["rollback", "web", "--wait"], 0, "");
     assert_eq!(text(&bench), "one");
+
+    // On the way back the verdict is still that on the last change.
+    assert_eq!(bench.apply("web", &bad).0, 0);
+    let why = until_every(LOOK, "it goes back", SOON, || {
+        let (_, why) = bench.why("web");
+        (why["rollback"]["revision"] == 1).then_some(why)
+    });
+    assert_eq!(
+        (&why["revision"], &why["verdict"], &why["cause"]),
+        (&json!(3), &json!("bad"), &json!("container.start")),
+        "{why:#}"
+    );
+    assert_ne!(why["rollback"]["verdict"], "bad", "{why:#}");
+    let why = until_every(LOOK, "it is back", SOON, || {
+        let (_, why) = bench.why("web");
+        (why["change"]["state"] == "undone").then_some(why)
+    });
+    assert_eq!(
+        (&why["verdict"], &why["runs"], &why["rollback"]),
+        (&json!("bad"), &json!(1), &json!(null))
+    );
 }

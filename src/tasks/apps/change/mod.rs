@@ -272,7 +272,7 @@ impl Work {
             "app {}: revision {bad} does not work, going back to {good}: {why}",
             self.plan.app
         );
-        self.apps.set_judged_revision(&self.plan.app, good);
+        self.apps.turn_back(&self.plan.app, good);
         if let Err(error) = self.write(&version, good).await {
             self.still_runs(bad).await;
             return Ok((
