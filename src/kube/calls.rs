@@ -79,6 +79,24 @@ pub enum Patch {
     Apply,
 }
 
+/// Order in which an object and what it owns are deleted. Without one a Job leaves its Pods behind.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Propagation {
+    /// The object first.
+    Background,
+    /// What it owns first: the object is there until that is gone.
+    Foreground,
+}
+
+impl Propagation {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Background => "Background",
+            Self::Foreground => "Foreground",
+        }
+    }
+}
+
 impl Client {
     /// Reads one object, or any other small JSON answer.
     ///
@@ -209,13 +227,12 @@ impl Client {
     pub async fn delete_exactly_as(
         &self,
         identity: &Identity,
-        path: &str,
-        uid: &str,
+        (path, uid): (&str, &str),
+        policy: Propagation,
     ) -> Result<(), Error> {
-        // Jobs would leave their Pods behind by default.
         let options = serde_json::json!({
             "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid},
-            "propagationPolicy": "Background",
+            "propagationPolicy": policy.as_str(),
         });
         let content = Some(encoded(path, &options, JSON)?);
         let () = self

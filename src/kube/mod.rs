@@ -24,7 +24,7 @@ pub mod watch;
 
 pub use crate::net::{Body, Bytes};
 pub use access::Settings;
-pub use calls::{Detail, Patch, query_escaped};
+pub use calls::{Detail, Patch, Propagation, query_escaped};
 pub use client::{Client, Identity, strip_hop_by_hop};
 pub use error::{Error, START_K3S};
 pub use heard::Heard;

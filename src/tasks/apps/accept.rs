@@ -80,6 +80,7 @@ impl Apps {
         let submission = Submission {
             requester,
             origin: Origin::Manifests,
+            is_partial: false,
         };
         Box::pin(self.deploy_manifests(request, submission)).await
     }
@@ -161,14 +162,17 @@ impl Apps {
         let adopted: Vec<_> = read.app.inventory.iter().filter(is_new).cloned().collect();
         let apps = Rc::clone(&self);
         let (requester, origin) = (requester.clone(), submission.origin);
+        let is_partial = submission.is_partial;
+        let next = read.app.next_number();
         let parts = (manifests, overlay);
         self.with_app_lock(&app.clone(), async move {
             let submission = Submission {
                 requester: &requester,
                 origin,
+                is_partial,
             };
             let names = (app.as_str(), namespace.as_str());
-            let accepted = Box::pin(apps.accept_tried(names, (parts, adopted), submission));
+            let accepted = Box::pin(apps.accept_tried(names, (parts, adopted, next), submission));
             apps.has_room(&app, requester.owner)?;
             let why = "another version was deployed";
             let accepted = Rc::clone(&apps).supersede(&app, why, accepted).await?;
@@ -191,13 +195,16 @@ impl Apps {
     async fn accept_tried(
         &self,
         (app, namespace): (&str, &str),
-        ((manifests, overlay), adopted): ((Vec<Manifest>, Overlay), Vec<InventoryEntry>),
+        ((manifests, overlay), adopted, next): ((Vec<Manifest>, Overlay), Vec<InventoryEntry>, u64),
         submission: Submission<'_>,
     ) -> Result<Accepted> {
         // It may have been written since.
         let mut read = self.record_or_new(app, namespace).await?;
         submission.may_deploy(&read.app, &manifests)?;
-        let Submission { requester, origin } = submission;
+        submission.may_follow(&read.app, next)?;
+        let Submission {
+            requester, origin, ..
+        } = submission;
         requester.owns(&read)?;
         if read.app.revisions.is_empty() {
             let owners = self.known.borrow();
@@ -288,16 +295,20 @@ impl Apps {
     /// Refuses a namespace that is not there. Where that cannot be said, the dry run says what is
     /// wrong.
     async fn has_namespace(&self, namespace: &str, owner: Owner) -> Result<()> {
-        let path = format!("/api/v1/namespaces/{}", query_escaped(namespace));
-        match self.client.get::<Value>(&path).await {
-            Err(error) if error.is_not_found() => {
-                let binding = self.account(owner).binding_command(namespace);
-                Err(Error::new("nothing was deployed")
-                    .why(format!("there is no namespace {namespace}"))
-                    .fix(format!("kubectl create namespace {namespace} && {binding}")))
-            }
-            Ok(_) | Err(_) => Ok(()),
+        if !self.is_namespace_gone(namespace).await {
+            return Ok(());
         }
+        let binding = self.account(owner).binding_command(namespace);
+        Err(Error::new("nothing was deployed")
+            .why(format!("there is no namespace {namespace}"))
+            .fix(format!("kubectl create namespace {namespace} && {binding}")))
+    }
+
+    /// Returns whether a namespace is known not to be there.
+    pub(super) async fn is_namespace_gone(&self, namespace: &str) -> bool {
+        let path = format!("/api/v1/namespaces/{}", query_escaped(namespace));
+        let found = self.client.get::<Value>(&path).await;
+        found.is_err_and(|error| error.is_not_found())
     }
 
     /// Refuses what the policy would not let happen to an app.

@@ -1,6 +1,6 @@
 //! Changes under way: begun, superseded, and how far they are.
 
-use std::{cell::Cell, pin::Pin, rc::Rc, time::Duration};
+use std::{cell::Cell, mem, pin::Pin, rc::Rc, time::Duration};
 
 use smol::{
     Task, Timer,
@@ -404,20 +404,22 @@ impl Apps {
             } else {
                 outcome.since
             };
-            active.outcome = RevisionOutcome { since, ..outcome };
+            active.outcome = RevisionOutcome {
+                since,
+                inputs: mem::take(&mut active.outcome.inputs),
+                ..outcome
+            };
         });
     }
 
     pub(super) fn show_blind(&self, app: &str, error: &Error) {
-        let now = self.now().wall;
-        self.with_active(app, |active| {
-            active.outcome = RevisionOutcome {
-                verdict: Some(RolloutVerdict::Blind),
-                sentence: error.sentence(),
-                since: now,
-                ..RevisionOutcome::default()
-            };
-        });
+        let judgement = JudgedRollout {
+            verdict: RolloutVerdict::Blind,
+            sentence: error.sentence(),
+            finding: None,
+            since: self.now().mono,
+        };
+        self.show(app, &judgement);
     }
 
     /// Forgets a change that is over.

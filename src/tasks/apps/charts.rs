@@ -175,6 +175,7 @@ mod tests {
         ] {
             let is_known = matches!(origin, Origin::Known);
             let submission = Submission {
+                is_partial: false,
                 requester: &requester,
                 origin,
             };

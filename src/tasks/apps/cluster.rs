@@ -32,7 +32,7 @@ use crate::{
     error::{Error, Retry},
     host::clock,
     kube::{
-        Client, Detail, Error as ApiError, Identity, Patch,
+        Client, Detail, Error as ApiError, Identity, Patch, Propagation,
         watch::{Event, Watch},
     },
     wire::{json::fields, kube::rights::RULES_REVIEWS},
@@ -641,15 +641,22 @@ impl Cluster<'_> {
     /// Deletes a Pod that keeps a controller from going on, if it is still the same one.
     pub async fn delete_pod(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
-        self.delete_exactly(namespace, (&path, uid)).await
+        let policy = Propagation::Background;
+        self.delete_exactly(namespace, (&path, uid), policy).await
     }
 
     /// Deletes an object of the inventory, if it is still the same one.
-    pub async fn delete(&self, app: &App, entry: &InventoryEntry) -> Result<(), Error> {
+    pub async fn delete(
+        &self,
+        app: &App,
+        entry: &InventoryEntry,
+        policy: Propagation,
+    ) -> Result<(), Error> {
         let (Some(path), Some(uid)) = (self.path(app, entry)?, self.uid(app, entry).await?) else {
             return Ok(());
         };
-        let deleted = self.delete_exactly(&app.namespace, (&path, &uid)).await;
+        let object = (path.as_str(), uid.as_str());
+        let deleted = self.delete_exactly(&app.namespace, object, policy).await;
         deleted.map_err(|error| {
             let name = entry.in_words(&app.namespace);
             error.within(format!("{name} is not deleted"))
@@ -659,11 +666,14 @@ impl Cluster<'_> {
     async fn delete_exactly(
         &self,
         namespace: &str,
-        (path, uid): (&str, &str),
+        object: (&str, &str),
+        policy: Propagation,
     ) -> Result<(), Error> {
-        let deleted = self
-            .write_call(async |identity| self.client.delete_exactly_as(identity, path, uid).await)
-            .await;
+        let delete = async |identity: &Identity| {
+            let client = self.client;
+            client.delete_exactly_as(identity, object, policy).await
+        };
+        let deleted = self.write_call(delete).await;
         match deleted {
             Ok(()) => Ok(()),
             // Gone already, or replaced by somebody else's.
@@ -706,9 +716,9 @@ impl Cluster<'_> {
         }
     }
 
-    /// Lists a kind of this namespace and watches it until the watch ends; what belongs to the whole
-    /// cluster as the agent itself. Leaves in `version` where to resume, and returns the number of
-    /// lines that came.
+    /// Lists a kind of this namespace and watches it until the watch ends; what belongs to the
+    /// whole cluster as the agent itself. Leaves in `version` where to resume, and returns how many
+    /// lines came.
     pub async fn watch(
         &self,
         (kind, namespace): (&Kind, &str),

@@ -1,5 +1,7 @@
 //! Answers about apps: verdicts, objects, revisions.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -21,10 +23,16 @@ use crate::{
         rollout::{ClusterView, JudgedRollout, RolloutVerdict, inputs, standing},
         time::Wall,
     },
-    error::Result,
+    error::{Error, Result, Retry},
+    net::deadline,
     wire::rollout::shown,
 };
 
+/// Time for a record or a revision to be read: an answer without what runs now is better than none,
+/// and whoever asks waits no longer than for one call.
+const READ_WITHIN: Duration = Duration::from_secs(5);
+/// Time for everything that a verdict on what runs reads.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
 /// Changes of the journal that are looked through for the last one of an app.
 const CHANGES_MAX: u32 = 200;
 
@@ -34,7 +42,8 @@ impl Apps {
     /// # Errors
     /// Reason why they are not known.
     pub async fn list(&self) -> Result<Value> {
-        let apps = self.ledger.list().await.map_err(api_error)?;
+        let apps = deadline(READ_WITHIN, Box::pin(self.ledger.list())).await;
+        let apps = apps.map_err(|_elapsed| silent())?.map_err(api_error)?;
         let apps: Vec<_> = apps.iter().map(|app| self.change_answer(app)).collect();
         Ok(json!({ "apps": apps }))
     }
@@ -73,7 +82,8 @@ impl Apps {
     /// # Errors
     /// There is no such app, or it is not known.
     pub async fn why(&self, app: &str) -> Result<Value> {
-        let read = match self.record(app).await {
+        let read = deadline(READ_WITHIN, Box::pin(self.record(app))).await;
+        let read = match read.unwrap_or_else(|_elapsed| Err(silent())) {
             Ok(found) => found.map(|read| read.app),
             Err(error) => {
                 let known = self.known.borrow().get(app).cloned();
@@ -106,8 +116,8 @@ impl Apps {
 
     /// Manifests of what runs, as they were written; `None`: they are not known.
     async fn running_manifests(&self, app: &App) -> Option<Vec<Manifest>> {
-        let kept = self.ledger.manifests(&app.name, app.running).await;
-        let mut manifests = kept.ok().flatten()?;
+        let reading = Box::pin(self.ledger.manifests(&app.name, app.running));
+        let mut manifests = deadline(READ_WITHIN, reading).await.ok()?.ok().flatten()?;
         app.overlay(app.running).apply(&mut manifests);
         Some(manifests)
     }
@@ -187,9 +197,11 @@ impl Apps {
         let ((verdict, sentence, mut finding), inputs) = if let Some(known) = known {
             known
         } else {
-            let seen = cluster.observe(&app.namespace, &kinds(&judged)).await;
-            let seen = seen.map_err(|error| refused(&error));
-            judge(view(&seen))
+            let kinds = kinds(&judged);
+            let observing = Box::pin(cluster.observe(&app.namespace, &kinds));
+            let seen = deadline(SEEN_WITHIN, observing).await;
+            let seen = seen.unwrap_or_else(|_elapsed| Err(silent()));
+            judge(view(&seen.map_err(|error| refused(&error))))
         };
         redact(&cluster, (manifests, &app.namespace), finding.as_mut()).await;
         let judgement = JudgedRollout {
@@ -289,6 +301,13 @@ fn is_judged(app: &App, manifest: &Manifest) -> bool {
     let entry = InventoryEntry::of(manifest);
     manifest.kind.name != "Job"
         || app.has_job_run(&entry, app.running) && !app.has_job_succeeded(&entry, app.running)
+}
+
+/// The error of an API server that does not answer in time.
+fn silent() -> Error {
+    Error::new("the Kubernetes API does not answer in time")
+        .fix("pipeops-agent doctor")
+        .retry(Retry::Soon)
 }
 
 /// Answer about what runs where its manifests cannot be read.

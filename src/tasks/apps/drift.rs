@@ -413,6 +413,18 @@ impl Apps {
         }
         match seen {
             None => self.repair_missing(read, manifest).await?,
+            Some(seen) if read.app.uid(&entry).is_none() && read.app.nonce(&entry).is_some() => {
+                // A power cut came right after it was created again, or somebody else's is there.
+                let uid = self.cluster(Owner::Machine).uid(&read.app, &entry).await?;
+                match uid {
+                    Some(uid) => {
+                        read.app.record_uid(&entry, &uid);
+                        self.ledger().write(read).await?;
+                        self.remember(&read.app);
+                    }
+                    None => drop(self.drift.verified.borrow_mut().insert(key, seen)),
+                }
+            }
             Some(seen) if read.app.uid(&entry) != Some(&seen.uid) => {
                 // Somebody else's lies in its place.
                 self.drift.verified.borrow_mut().insert(key, seen);
@@ -612,8 +624,26 @@ impl Apps {
     /// Has what is left alone tried again.
     pub(super) fn forget_drift(&self, app: &str) {
         self.drift.by_app.borrow_mut().remove(app);
-        self.drift.verified.borrow_mut().clear();
+        let known = self.known.borrow();
+        let inventory = known.get(app).map(|app| (app, app.inventory.iter()));
+        let mut verified = self.drift.verified.borrow_mut();
+        for (app, entry) in inventory
+            .into_iter()
+            .flat_map(|(app, all)| all.map(move |it| (app, it)))
+        {
+            verified.remove(&name(app, entry));
+        }
+        drop((known, verified));
         self.drift.wake();
+    }
+
+    /// Ends the watches, for as long as another agent keeps the apps as they were deployed.
+    pub(super) fn stop_drift(&self) {
+        self.drift.watches.take();
+        self.drift.seen.take();
+        self.drift.verified.take();
+        self.drift.by_app.take();
+        self.report_drift();
     }
 
     /// One condition for everything that is not as it was deployed and stays so.

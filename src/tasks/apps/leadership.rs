@@ -19,8 +19,9 @@ use crate::{
     core::{
         apps::{App, Stage},
         backoff::Backoff,
-        journal::{Change, Next, Outcome},
+        journal::{Change, Outcome},
         order::GatherExt as _,
+        rollout::RolloutVerdict,
     },
     error::{Error, Result, Retry},
 };
@@ -111,6 +112,7 @@ impl Apps {
             );
         }
         drop((active, locks));
+        self.stop_drift();
     }
 
     /// Reads what the journal and the records have under way, for as long as it takes.
@@ -213,12 +215,7 @@ impl Apps {
                 return self.finish(&change.id, Outcome::Failed, why).await;
             }
             Some((app, last)) if last.stage == Stage::Over => {
-                let revision = app.revision(plan.revision);
-                let why = revision.map_or("", |revision| &revision.outcome.sentence);
-                let (outcome, why) = match change.next() {
-                    Next::Forward(_) | Next::Over => (Outcome::Done, plan.is_good(why)),
-                    Next::Undo(_) | Next::AllUndone => (Outcome::Undone, plan.rolled_back(why)),
-                };
+                let (outcome, why) = outcome_of(app, plan);
                 return self.finish(&change.id, outcome, &why).await;
             }
             None if plan.verb != Verb::Remove && change.steps.is_empty() => {
@@ -302,5 +299,67 @@ impl Apps {
         let changes = self.store.recent_changes(RECENT).await?;
         let found = changes.iter().find(|change| change.id == id);
         Ok(found.is_some_and(|change| change.ended.is_some()))
+    }
+}
+
+/// Outcome of a change that is over by the record of its app: another agent may have ended it, or
+/// the journal have missed its end.
+fn outcome_of(app: &App, plan: &Plan) -> (Outcome, String) {
+    let outcome = app.revision(plan.revision).map(|it| &it.outcome);
+    let sentence = outcome.map_or("", |outcome| &outcome.sentence);
+    let is_good = outcome.is_some_and(|it| it.verdict == Some(RolloutVerdict::Good));
+    if plan.verb == Verb::Remove {
+        (Outcome::Failed, "it was not removed".to_owned())
+    } else if is_good && app.running == plan.revision {
+        (Outcome::Done, plan.is_good(sentence))
+    } else if plan.back_to != 0 && app.running == plan.back_to {
+        (Outcome::Undone, plan.rolled_back(sentence))
+    } else {
+        (Outcome::Failed, sentence.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::apps::{Owner, Revision};
+
+    #[test]
+    fn a_change_that_is_over_ended_as_its_record_says() {
+        let plan = |verb, revision, back_to| Plan {
+            app: "web".to_owned(),
+            owner: Owner::Machine,
+            command: None,
+            verb,
+            revision,
+            before: back_to,
+            back_to,
+        };
+        let ended = |running, verdict, plan: &Plan| {
+            let mut app = App {
+                running,
+                ..App::default()
+            };
+            for number in 1..=2 {
+                app.revisions.push(Revision {
+                    number,
+                    ..Revision::default()
+                });
+            }
+            app.revision_mut(plan.revision).unwrap().outcome.verdict = verdict;
+            outcome_of(&app, plan).0
+        };
+        let apply = plan(Verb::Apply, 2, 1);
+        let (good, bad) = (Some(RolloutVerdict::Good), Some(RolloutVerdict::Bad));
+        assert_eq!(ended(2, good, &apply), Outcome::Done);
+        assert_eq!(ended(1, bad, &apply), Outcome::Undone);
+        // Automatic rollback is off, or it was cancelled before it was judged.
+        assert_eq!(ended(2, bad, &apply), Outcome::Failed);
+        assert_eq!(ended(2, None, &plan(Verb::Apply, 2, 0)), Outcome::Failed);
+        // Somebody went back to a version that was good once, and it was not written.
+        let back = plan(Verb::Rollback, 1, 0);
+        assert_eq!(ended(1, good, &back), Outcome::Done);
+        assert_eq!(ended(2, good, &back), Outcome::Failed);
+        assert_eq!(ended(2, good, &plan(Verb::Remove, 2, 0)), Outcome::Failed);
     }
 }

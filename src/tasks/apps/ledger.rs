@@ -257,5 +257,6 @@ pub(super) fn api_error(failure: Error) -> error::Error {
     };
     error::Error::new("the record of the app cannot be read or written")
         .why(failure.to_string())
+        .fix("pipeops-agent doctor")
         .retry(retry)
 }

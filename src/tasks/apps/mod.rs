@@ -250,8 +250,8 @@ impl Apps {
     }
 
     fn forget(&self, app: &str) {
-        self.known.borrow_mut().remove(app);
         self.forget_drift(app);
+        self.known.borrow_mut().remove(app);
         self.clear_failure(app);
     }
 }

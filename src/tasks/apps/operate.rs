@@ -86,7 +86,7 @@ impl Apps {
         }
         let read = self.require_record(app).await?;
         requester.owns(&read)?;
-        let kept = self.ledger().manifests(app, read.app.running).await;
+        let kept = self.ledger().manifests(app, base(&read.app)).await;
         let kept = kept.map_err(api_error)?.unwrap_or_default();
         let workload = workload(app, &kept, &request.workload)?;
         let (kind, name) = workload.split_once('/').unwrap_or_default();
@@ -162,11 +162,12 @@ impl Apps {
         let submission = Submission {
             requester,
             origin: Origin::Manifests,
+            is_partial: true,
         };
         self.accept(read, (manifests, overlay), submission).await
     }
 
-    /// Deploys what runs under other settings, as a revision of its own.
+    /// Deploys what runs, or is being deployed, under other settings, as a revision of its own.
     pub(super) async fn again(
         self: Rc<Self>,
         app: &str,
@@ -175,17 +176,13 @@ impl Apps {
     ) -> Result<Value> {
         let read = self.require_record(app).await?;
         requester.owns(&read)?;
-        let running = read.app.running;
-        let kept = self
-            .ledger()
-            .manifests(app, running)
-            .await
-            .map_err(api_error)?;
-        let Some(manifests) = kept else {
+        let base = base(&read.app);
+        let kept = self.ledger().manifests(app, base).await;
+        let Some(manifests) = kept.map_err(api_error)? else {
             return Err(Error::new(format!("nothing of {app} runs yet"))
                 .fix(format!("pipeops-agent apps why {app}")));
         };
-        let mut overlay = read.app.overlay(running);
+        let mut overlay = read.app.overlay(base);
         // What went back by digest stays so: its tag may still lead to what was bad.
         if overlay.pinned.is_empty() {
             overlay.digests.clear();
@@ -194,6 +191,7 @@ impl Apps {
         let submission = Submission {
             requester,
             origin: Origin::Known,
+            is_partial: true,
         };
         self.accept(read, (manifests, overlay), submission).await
     }

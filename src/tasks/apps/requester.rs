@@ -1,13 +1,16 @@
 //! Requesters of changes, and whose apps they may change.
 
-use super::ledger::AppRecord;
+use super::{
+    change::{Plan, Verb},
+    ledger::AppRecord,
+};
 use crate::{
     core::{
         apps::{App, Owner, Source},
         command::Command,
         rollout::RolloutVerdict,
     },
-    error::{Error, Result},
+    error::{Error, Result, Retry},
 };
 
 /// Requester of a change.
@@ -29,6 +32,37 @@ pub struct Requester {
 pub(super) struct Submission<'a> {
     pub(super) requester: &'a Requester,
     pub(super) origin: Origin,
+    /// True if it only changes some of what there was when it was read: it is refused where another
+    /// version was accepted since, which it would take back.
+    pub(super) is_partial: bool,
+}
+
+impl Submission<'_> {
+    /// Refuses a version that would take back what was accepted since `next`, the number of the
+    /// next revision then, or end a removal although nobody means to deploy the app anew.
+    pub(super) fn may_follow(&self, app: &App, next: u64) -> Result<()> {
+        let is_meant = match &self.origin {
+            Origin::Manifests | Origin::Source(_) => true,
+            Origin::Update(_, reason) => *reason != Trigger::ByTime,
+            Origin::Known => false,
+        };
+        let plan = app.under_way().and_then(|last| Plan::read(&last.body));
+        let is_being_removed = plan.is_some_and(|plan| plan.verb == Verb::Remove);
+        let why = if is_being_removed && !is_meant {
+            "it is being removed"
+        } else if self.is_partial && app.next_number() != next {
+            "another version of it was accepted meanwhile"
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(format!("{} was not changed", app.name))
+            .why(why)
+            .fix(format!(
+                "pipeops-agent apps why {}, then try again",
+                app.name
+            ))
+            .retry(Retry::Soon))
+    }
 }
 
 /// Origin of a version, and what it means for the source of its app.
@@ -55,13 +89,15 @@ pub(super) enum Trigger {
 }
 
 impl Trigger {
-    /// Returns whether what was taken last is tried again: a person asks, and it does not run,
-    /// because it was bad or somebody went back.
+    /// Returns whether what was taken last is tried again: its change ended before it was judged; or
+    /// a person asks, and it does not run, because it was bad or somebody went back.
     pub(super) fn retries(self, app: &App) -> bool {
-        let is_unsettled = app.revisions.last().is_none_or(|last| {
-            last.number != app.running || last.outcome.verdict == Some(RolloutVerdict::Bad)
-        });
-        self != Self::ByTime && is_unsettled
+        let last = app.revisions.last();
+        let verdict = last.and_then(|last| last.outcome.verdict);
+        let is_unjudged = verdict == Some(RolloutVerdict::Waiting) && app.under_way().is_none();
+        let is_unsettled = verdict == Some(RolloutVerdict::Bad)
+            || last.is_none_or(|last| last.number != app.running);
+        is_unjudged || (self != Self::ByTime && is_unsettled)
     }
 }
 
@@ -125,5 +161,109 @@ impl Requester {
                 "change it there, or take it over: sudo pipeops-agent apps deploy {app} --git none"
             ))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::apps::{LastChange, Revision, Upstream};
+
+    #[test]
+    fn what_only_changes_some_of_a_version_does_not_take_back_one_that_came_since() {
+        let requester = Requester::here("root");
+        let submission = |origin, is_partial| Submission {
+            requester: &requester,
+            origin,
+            is_partial,
+        };
+        let mut app = App::default();
+        app.revisions.push(Revision {
+            number: 3,
+            ..Revision::default()
+        });
+        assert!(submission(Origin::Known, true).may_follow(&app, 4).is_ok());
+        let refused = submission(Origin::Known, true).may_follow(&app, 3);
+        assert!(refused.unwrap_err().sentence().contains("meanwhile"));
+        assert!(
+            submission(Origin::Manifests, true)
+                .may_follow(&app, 3)
+                .is_err()
+        );
+        // Whole manifests take the place of whatever there is.
+        assert!(
+            submission(Origin::Manifests, false)
+                .may_follow(&app, 3)
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn time_alone_ends_no_removal() {
+        let requester = Requester::here("root");
+        let source = Source {
+            upstream: Upstream::Folder("web".to_owned()),
+            taken: String::new(),
+        };
+        let plan = |verb: Verb| Plan {
+            app: "web".to_owned(),
+            owner: Owner::Machine,
+            command: None,
+            verb,
+            revision: 1,
+            before: 0,
+            back_to: 0,
+        };
+        let refused = |verb: Verb, origin: Origin| {
+            let app = App {
+                change: Some(LastChange {
+                    body: plan(verb).written(),
+                    ..LastChange::default()
+                }),
+                ..App::default()
+            };
+            let submission = Submission {
+                requester: &requester,
+                origin,
+                is_partial: false,
+            };
+            submission.may_follow(&app, 1).is_err()
+        };
+        let by_person = Trigger::ByPerson { prune_most: false };
+        assert!(refused(
+            Verb::Remove,
+            Origin::Update(source.clone(), Trigger::ByTime)
+        ));
+        assert!(refused(Verb::Remove, Origin::Known));
+        assert!(!refused(
+            Verb::Remove,
+            Origin::Update(source.clone(), by_person)
+        ));
+        assert!(!refused(Verb::Remove, Origin::Manifests));
+        assert!(!refused(
+            Verb::Apply,
+            Origin::Update(source, Trigger::ByTime)
+        ));
+    }
+
+    #[test]
+    fn a_version_that_was_never_judged_is_tried_again() {
+        let mut app = App {
+            running: 1,
+            ..App::default()
+        };
+        app.revisions.push(Revision {
+            number: 1,
+            ..Revision::default()
+        });
+        let mut judged = |verdict| {
+            app.revisions[0].outcome.verdict = Some(verdict);
+            Trigger::ByTime.retries(&app)
+        };
+        assert!(judged(RolloutVerdict::Waiting));
+        assert!(!judged(RolloutVerdict::Good) && !judged(RolloutVerdict::Bad));
+        app.change = Some(LastChange::default());
+        app.revisions[0].outcome.verdict = Some(RolloutVerdict::Waiting);
+        assert!(!Trigger::ByTime.retries(&app));
     }
 }

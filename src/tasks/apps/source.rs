@@ -506,7 +506,11 @@ impl Apps {
         origin: Origin,
         requester: &Requester,
     ) -> Result<Value> {
-        let submission = Submission { requester, origin };
+        let submission = Submission {
+            requester,
+            origin,
+            is_partial: false,
+        };
         Box::pin(self.deploy_manifests(request, submission)).await
     }
 

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     core::{
         apps::{Kind, Manifest, RevisionOutcome},
+        journal::ChangeEnd,
         rollout::{
             Cause, ClusterView, DEADLINE, Finding, JudgedRollout, Observation, RolloutVerdict,
             Scope, is_watched,
@@ -21,10 +22,10 @@ use crate::{
     error::{Error, Retry},
 };
 
-/// The finding of an error that ends as soon as somebody gives the rights that are missing; `None`:
-/// it is another one.
+/// The finding of an error that ends as soon as somebody gives the rights that are missing, or
+/// raises the level of access; `None`: it is another one.
 pub(super) fn refused(error: &Error) -> Option<Finding> {
-    (error.retry == Retry::Later).then(|| Finding {
+    (error.retry != Retry::Soon).then(|| Finding {
         cause: Cause::AccessRefused,
         object: String::new(),
         sentence: error.what.clone(),
@@ -66,6 +67,26 @@ pub(super) fn refusal(error: &Error) -> JudgedRollout {
         verdict: RolloutVerdict::Bad,
         sentence: finding.sentence.clone(),
         finding: Some(finding),
+        since: Mono::default(),
+    }
+}
+
+/// The judgement on a version whose change ended before it was judged, such as by a level of access
+/// that was lowered. It is not held against the version.
+pub(super) fn unjudged(ending: &ChangeEnd, cause: Option<Cause>) -> JudgedRollout {
+    let sentence = ending.why.clone().unwrap_or_default();
+    let finding = |cause| Finding {
+        cause,
+        object: String::new(),
+        sentence: sentence.clone(),
+        evidence: String::new(),
+        fix: ending.fix.clone().unwrap_or_default(),
+        is_definite: false,
+    };
+    JudgedRollout {
+        verdict: RolloutVerdict::Waiting,
+        finding: cause.map(finding),
+        sentence,
         since: Mono::default(),
     }
 }
@@ -129,6 +150,13 @@ pub(super) fn scope_within(manifests: &[&Manifest], otherwise: Duration) -> Scop
 mod tests {
     use super::*;
     use crate::core::apps::parse;
+
+    #[test]
+    fn what_only_somebody_with_rights_changes_is_no_silence() {
+        let error = |retry| Error::new("the level is off").retry(retry);
+        assert!(refused(&error(Retry::Never)).is_some() && refused(&error(Retry::Later)).is_some());
+        assert!(refused(&error(Retry::Soon)).is_none());
+    }
 
     #[test]
     fn the_deadline_of_one_workload_does_not_bind_those_that_give_none() {

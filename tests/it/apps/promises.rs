@@ -366,3 +366,17 @@ fn how_long_a_version_usually_takes_is_learned_and_said() {
     assert!(said.contains("  usually takes about "), "{said}");
     assert_eq!(bench.apps(&["cancel", "web"]).0, 0);
 }
+
+#[test]
+fn an_app_whose_namespace_was_deleted_by_hand_is_removed() {
+    let Some(bench) = Bench::new() else { return };
+    bench.bind();
+    let (code, said) = bench.apply("web", &map("one"));
+    assert_eq!(code, 0, "{said}");
+    bench.until_verdict("web", "soaking");
+    kubectl(&["delete", "namespace", &bench.namespace, "--wait=true"]);
+    let (code, said) = bench.apps(&["remove", "web"]);
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = bench.apps(&["list"]);
+    assert!(code == 0 && !said.contains("web"), "{said}");
+}

@@ -1,8 +1,9 @@
 //! Judging of a version: watches it until it is good or bad.
 
-use std::{rc::Rc, time::Duration};
+use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
 use litemap::LiteMap;
+use serde_json::Value;
 use smol::Timer;
 
 use super::{
@@ -18,9 +19,10 @@ use super::{
 use crate::{
     core::{
         apps::{App, InventoryEntry, Kind, Manifest, digests},
+        order::GatherExt as _,
         rollout::{
-            ClusterView, DEADLINE, JobEnd, JudgedRollout, POLL_INTERVAL, Rollout, RolloutVerdict,
-            Scope, Stuck, job_end, stuck,
+            ClusterView, DEADLINE, JobEnd, JudgedRollout, Key, Object, Observation, POLL_INTERVAL,
+            Rollout, RolloutVerdict, Scope, Stuck, job_end, stuck,
         },
         time::Mono,
     },
@@ -48,13 +50,15 @@ pub(super) enum Part {
     Whole,
 }
 
-/// Returns whether all of these Jobs have succeeded.
-fn are_done(scope: &Scope, view: ClusterView<'_>) -> bool {
+/// Returns whether all of these Jobs have succeeded: now, or before they were gone.
+fn are_done(scope: &Scope, done: &BTreeSet<Key>, view: ClusterView<'_>) -> bool {
     let ClusterView::Seen(seen) = view else {
         return false;
     };
-    let mut jobs = scope.targets.keys().map(|key| seen.get(key));
-    jobs.all(|job| job.is_some_and(|job| job_end(job) == JobEnd::Done))
+    scope.targets.keys().all(|key| match seen.get(key) {
+        Some(job) => job_end(job) == JobEnd::Done,
+        None => done.contains(key),
+    })
 }
 
 /// Judging of a part of a version.
@@ -65,6 +69,8 @@ struct Judging<'a> {
     kinds: Vec<Kind>,
     scope: Scope,
     rollout: Rollout,
+    /// Jobs that this revision has run, by their UIDs.
+    run: LiteMap<String, Key>,
     /// Jobs in the record that have succeeded.
     noted: usize,
     lines: LastLines,
@@ -81,7 +87,12 @@ impl<'a> Judging<'a> {
         let scope = scope_within(&judged, app.patience(DEADLINE));
         let mut rollout = Rollout::new(scope.clone(), now);
         rollout.mark_done(version.jobs(|job| app.has_job_succeeded(job, version.number)));
+        let has_run = |job: &&&Manifest| app.has_job_run(&InventoryEntry::of(job), version.number);
+        let uid = |job: &Manifest| app.uid(&InventoryEntry::of(job)).map(str::to_owned);
+        let run = judged.iter().filter(has_run);
+        let run = run.filter_map(|job| Some((uid(job)?, key(job)))).gather();
         Self {
+            run,
             version,
             part,
             namespace: app.namespace.clone(),
@@ -101,7 +112,17 @@ impl<'a> Judging<'a> {
     fn is_over(&self, watched: &Watched, judgement: &JudgedRollout) -> bool {
         judgement.verdict.is_final()
             || self.part == Part::First
-                && watched.look(|view| are_done(&self.scope, view)) == Some(true)
+                && watched.look(|view| are_done(&self.scope, self.rollout.done(), view))
+                    == Some(true)
+    }
+
+    /// Notes Jobs that have succeeded while nobody watched, and that their TTL has deleted.
+    fn mark_completed(&mut self, watched: &Watched) {
+        let completed = watched.look(|view| match view {
+            ClusterView::Seen(seen) => completed(&self.run, seen),
+            ClusterView::Refused(_) | ClusterView::Blind => Vec::new(),
+        });
+        self.rollout.mark_done(completed.unwrap_or_default());
     }
 
     fn proof(&self, watched: &Watched) -> Proof {
@@ -159,6 +180,7 @@ impl Work {
             if let Some(refusal) = watched.refusal() {
                 return Err(refusal);
             }
+            judging.mark_completed(&watched);
             self.unstick(&watched, judging).await;
             self.hear(judging.version, &watched, &mut judging.lines)
                 .await;
@@ -232,6 +254,20 @@ impl Work {
     }
 }
 
+/// Jobs, by their UIDs, of which nothing is left but the event that they have succeeded.
+fn completed(run: &LiteMap<String, Key>, seen: &Observation) -> Vec<Key> {
+    let text = |event: &Object, field: &str| {
+        let found = event.value().pointer(field).and_then(Value::as_str);
+        found.unwrap_or_default().to_owned()
+    };
+    let events = seen.of_kind("Event");
+    let completed = events.filter(|event| text(event, "/reason") == "Completed");
+    let jobs = completed.filter_map(|event| run.get(&text(event, "/involvedObject/uid")));
+    jobs.filter(|job| seen.get(job).is_none())
+        .cloned()
+        .collect()
+}
+
 /// Pods of earlier versions that are in the way of one that follows revision `before`.
 fn stuck_before(app: &App, before: u64) -> Stuck {
     let was_bad = app
@@ -247,4 +283,51 @@ fn stuck_before(app: &App, before: u64) -> Stuck {
 /// Returns whether a version waits for something outside, or for a person.
 const fn waits_for_others(verdict: RolloutVerdict) -> bool {
     matches!(verdict, RolloutVerdict::Waiting | RolloutVerdict::Paused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_job_that_is_gone_succeeded_if_its_event_says_so() {
+        let job = |name: &str| Key {
+            kind: "Job".to_owned(),
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+        };
+        let run = [
+            ("u1".to_owned(), job("migrate")),
+            ("u2".to_owned(), job("seed")),
+        ];
+        let run: LiteMap<_, _> = run.into_iter().gather();
+        let mut seen = Observation::default();
+        let event = |name: &str, uid: &str, reason: &str| {
+            Object::reduced(
+                "Event",
+                &json!({"metadata": {"name": name, "namespace": "shop"}, "reason": reason,
+                    "involvedObject": {"kind": "Job", "uid": uid}}),
+            )
+        };
+        seen.add(event("a", "u1", "SuccessfulCreate"));
+        seen.add(event("b", "u3", "Completed"));
+        assert_eq!(completed(&run, &seen), []);
+        seen.add(event("c", "u1", "Completed"));
+        assert_eq!(completed(&run, &seen), [job("migrate")]);
+        // One that is there speaks for itself.
+        let there = json!({"metadata": {"name": "migrate", "namespace": "shop"}});
+        seen.add(Object::reduced("Job", &there));
+        assert_eq!(completed(&run, &seen), []);
+        let scope = |keys: &[Key]| Scope {
+            targets: keys.iter().map(|key| (key.clone(), 0)).gather(),
+            deadline: Duration::ZERO,
+            soak: Duration::ZERO,
+        };
+        let done = BTreeSet::from([job("seed")]);
+        let view = ClusterView::Seen(&seen);
+        assert!(are_done(&scope(&[job("seed")]), &done, view));
+        assert!(!are_done(&scope(&[job("migrate")]), &done, view));
+        assert!(!are_done(&scope(&[job("other")]), &done, view));
+    }
 }

@@ -22,16 +22,17 @@ use super::{
     fail_points,
     ledger::{AppRecord, api_error},
     slots::Direction,
-    verdict::{concluded, refusal},
+    verdict::{concluded, refusal, unjudged},
 };
 use crate::{
     core::{
         apps::{self, LastChange, Stage},
         backoff::Backoff,
         journal::{Change, ChangeEnd, ChangeLock, ChangeStep, Next, Outcome, StepState},
-        rollout::{JudgedRollout, RolloutVerdict},
+        rollout::{Cause, JudgedRollout, RolloutVerdict},
     },
-    error::{Error, Result},
+    error::{Error, Result, Retry},
+    store::Failure,
 };
 
 /// Steps of a change.
@@ -62,18 +63,16 @@ impl Work {
     /// Carries the change out, from where it is.
     pub(super) async fn run(self, from: Start) {
         let next = match from {
-            Start::New => Ok(Next::Forward(WRITE)),
+            Start::New => Next::Forward(WRITE),
             Start::Known(change, stage) => match change.next() {
                 // The record is written right after an act, the journal after that.
                 Next::Forward(_) if stage != Stage::Write => self.skip_to(stage).await,
-                next @ (Next::Forward(_) | Next::Undo(_) | Next::AllUndone | Next::Over) => {
-                    Ok(next)
-                }
+                next @ (Next::Forward(_) | Next::Undo(_) | Next::AllUndone | Next::Over) => next,
             },
-            Start::Again => Ok(self.stopped().await),
+            Start::Again => self.stopped().await,
             Start::TakenOver(stage) => self.skip_to(stage).await,
         };
-        let ended = match next.unwrap_or(Next::Over) {
+        let ended = match next {
             Next::Over => return,
             Next::AllUndone => Ok((Outcome::Undone, self.rolled_back())),
             Next::Undo(_) => self.go_back(&self.known_outcome().sentence).await,
@@ -87,7 +86,7 @@ impl Work {
                 .why(error.sentence())
                 .fix(error.fix),
         };
-        let has_failed = ending.outcome == Outcome::Failed;
+        let failed = (ending.outcome == Outcome::Failed).then(|| ending.clone());
         let now = self.apps.now().wall;
         log::info!(
             "app {}: {} of revision {} is {}: {}",
@@ -107,7 +106,9 @@ impl Work {
         fail_points::after("journal: end");
         // The journal comes first: a record that says that it is over speaks of a change that
         // worked, or was rolled back.
-        if has_failed && let Err(error) = self.close().await {
+        if let Some(failed) = failed
+            && let Err(error) = self.close(&failed).await
+        {
             log::warn!(
                 "app {}: its record does not say that its change is over: {}",
                 self.plan.app,
@@ -147,13 +148,17 @@ impl Work {
                     let own = changes.iter().find(|change| change.id == self.lock.id());
                     return own.map_or(Next::Over, Change::next);
                 }
-                Err(failure) => self.waits(&failure.into(), &mut backoff).await,
+                Err(failure) => {
+                    // It is no answer of the API server, which could be about rights.
+                    let error = Error::from(failure).retry(Retry::Soon);
+                    self.waits(&error, &mut backoff).await;
+                }
             }
         }
     }
 
     /// Notes the steps of a change that another agent did, and returns what is next.
-    async fn skip_to(&self, stage: Stage) -> Result<Next> {
+    async fn skip_to(&self, stage: Stage) -> Next {
         let (done, next) = match stage {
             Stage::Write => (&STEPS[..0], Next::Forward(WRITE)),
             Stage::Judge => (&STEPS[..1], Next::Forward(JUDGE)),
@@ -162,23 +167,32 @@ impl Work {
             Stage::Over => (&STEPS[..0], Next::Over),
         };
         for (position, name) in done {
-            self.intend(*position, name).await?;
-            self.done(*position).await?;
+            self.intend(*position, name).await;
+            self.done(*position).await;
         }
         if stage == Stage::Back {
-            self.intend(JUDGE, "judge").await?;
-            self.advance(JUDGE, StepState::Failed, None).await?;
+            self.intend(JUDGE, "judge").await;
+            self.advance(JUDGE, StepState::Failed, None).await;
         }
-        Ok(next)
+        next
     }
 
-    /// Notes in the record that the change is over: no other agent goes on with it.
-    async fn close(&self) -> Result<()> {
+    /// Notes in the record that the change is over, and why where its version was never judged: no
+    /// other agent goes on with it.
+    async fn close(&self, ending: &ChangeEnd) -> Result<()> {
         self.apps.set_stoppable(&self.plan.app, true);
         let mut read = self.record().await?;
         let is_open = |last: &LastChange| last.id == self.lock.id();
         if read.app.under_way().is_some_and(is_open) {
             read.app.set_stage(self.lock.id(), Stage::Over);
+            let cause = match self.is_still_allowed().await {
+                Ok(()) => None,
+                Err(_refusal) => Some(Cause::AccessRefused),
+            };
+            let revision = read.app.revision_mut(self.plan.revision);
+            if let Some(revision) = revision.filter(|it| it.outcome.verdict.is_none()) {
+                revision.outcome = concluded(&unjudged(ending, cause), self.apps.now());
+            }
             self.keep(&mut read).await?;
         }
         Ok(())
@@ -202,17 +216,22 @@ impl Work {
             )
             .await?;
         if step == WRITE {
-            self.intend(WRITE, "write").await?;
-            let written = self.write(&version, self.plan.revision).await;
-            let failed = written.unwrap_or_else(|error| Some(refusal(&error)));
+            self.intend(WRITE, "write").await;
+            let failed = match self.write(&version, self.plan.revision).await {
+                Ok(failed) => failed,
+                Err(error) => {
+                    self.is_still_allowed().await?;
+                    Some(refusal(&error))
+                }
+            };
             if let Some(failed) = failed {
                 return self.failed(WRITE, &failed).await;
             }
-            self.done(WRITE).await?;
+            self.done(WRITE).await;
         }
         let mut verdict = self.known_outcome().sentence;
         if step <= JUDGE {
-            self.intend(JUDGE, "judge").await?;
+            self.intend(JUDGE, "judge").await;
             let (judged, proof) = self.judge(&version, Part::Whole).await?;
             if judged.verdict == RolloutVerdict::Bad {
                 return self.failed(JUDGE, &judged).await;
@@ -220,11 +239,11 @@ impl Work {
             verdict.clone_from(&judged.sentence);
             self.conclude(self.plan.revision, &judged, Some(proof))
                 .await?;
-            self.done(JUDGE).await?;
+            self.done(JUDGE).await;
         }
-        self.intend(PRUNE, "prune").await?;
+        self.intend(PRUNE, "prune").await;
         self.prune(&version).await?;
-        self.done(PRUNE).await?;
+        self.done(PRUNE).await;
         Ok((Outcome::Done, self.plan.is_good(&verdict)))
     }
 
@@ -235,8 +254,18 @@ impl Work {
             .finding
             .as_ref()
             .map(|found| format!("{}: {}", found.cause.id(), judged.sentence));
-        self.advance(step, StepState::Failed, detail).await?;
+        self.advance(step, StepState::Failed, detail).await;
         self.go_back(&judged.sentence).await
+    }
+
+    /// Judges whether the owner may still change the app: the level of access may have been lowered
+    /// since the change began. That says nothing against its version.
+    async fn is_still_allowed(&self) -> Result<()> {
+        let read = self.record().await?;
+        match self.apps.may_change(&read).await {
+            Err(refusal) if refusal.retry == Retry::Never => Err(refusal),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     async fn go_back(&self, why: &str) -> Result<(Outcome, String)> {
@@ -248,7 +277,9 @@ impl Work {
             ));
         }
         let app = self.record().await?.app;
-        if let Some(reason) = app.no_rollback_reason() {
+        // Where it was written before an interruption, nothing is left to be decided.
+        let is_written = app.running == good;
+        if let Some(reason) = app.no_rollback_reason().filter(|_| !is_written) {
             return Ok((
                 Outcome::Failed,
                 format!(
@@ -259,7 +290,8 @@ impl Work {
         }
         let version = self.version(good, bad, true).await?;
         let failed = self.version(bad, good, false).await?;
-        if let Some(reason) = failed.stays_before(&version, &app) {
+        let stays = failed.stays_before(&version, &app);
+        if let Some(reason) = stays.filter(|_| !is_written) {
             let fix = format!("pipeops-agent apps rollback {}", self.plan.app);
             return Ok((
                 Outcome::Failed,
@@ -295,10 +327,7 @@ impl Work {
         }
         self.prune(&version).await?;
         for step in [JUDGE, WRITE] {
-            // A step that was never begun has nothing to be taken back.
-            if let Err(error) = self.advance(step, StepState::Undone, None).await {
-                log::debug!("step {step} of {}: {}", self.lock.id(), error.sentence());
-            }
+            self.advance(step, StepState::Undone, None).await;
         }
         Ok((Outcome::Undone, self.plan.rolled_back(why)))
     }
@@ -370,7 +399,7 @@ impl Work {
         Ok(())
     }
 
-    async fn intend(&self, position: u32, name: &str) -> Result<()> {
+    async fn intend(&self, position: u32, name: &str) {
         let step = ChangeStep {
             position,
             name: name.to_owned(),
@@ -381,32 +410,36 @@ impl Work {
         let now = self.apps.now().wall;
         let intended = self.apps.store().intend_step(&self.lock, step, now).await;
         fail_points::after("journal: intent of a step");
-        Ok(intended?)
+        self.noted(position, intended);
     }
 
-    async fn done(&self, position: u32) -> Result<()> {
+    async fn done(&self, position: u32) {
         for state in [StepState::Acted, StepState::Verified, StepState::Done] {
-            // After a restart it may be further already.
-            if let Err(error) = self.advance(position, state, None).await {
-                log::debug!(
-                    "step {position} of {}: {}",
-                    self.lock.id(),
-                    error.sentence()
-                );
-            }
+            self.advance(position, state, None).await;
         }
-        Ok(())
     }
 
-    async fn advance(&self, position: u32, state: StepState, detail: Option<String>) -> Result<()> {
+    async fn advance(&self, position: u32, state: StepState, detail: Option<String>) {
         let now = self.apps.now().wall;
         let step = (position, state);
-        let advanced = self
-            .apps
-            .store()
-            .advance_step(&self.lock, step, detail, now);
-        advanced.await?;
+        let store = self.apps.store();
+        let advanced = store.advance_step(&self.lock, step, detail, now).await;
         fail_points::after("journal: progress of a step");
-        Ok(())
+        self.noted(position, advanced);
+    }
+
+    /// Takes the result of noting a step. A disk that fails does not end the change: its record has
+    /// the stage before the journal has the step, and the next start goes on by that.
+    fn noted(&self, position: u32, noted: std::result::Result<(), Failure>) {
+        match noted {
+            Ok(()) => {}
+            // After a restart it may be further already, and one that was never begun has nothing
+            // to be taken back.
+            Err(Failure::Conflict(why)) => log::debug!("step {position}: {why}"),
+            Err(failure) => log::warn!(
+                "app {}: step {position} of its change is not on disk: {failure}",
+                self.plan.app
+            ),
+        }
     }
 }

@@ -15,7 +15,8 @@ use crate::{
         journal::Outcome,
         rollout::{Cause, Finding},
     },
-    error::Result,
+    error::{Error, Result, Retry},
+    kube::Propagation,
 };
 
 /// Steps of a removal.
@@ -35,17 +36,17 @@ impl Work {
             return Ok(removed);
         };
         if step == DELETE {
-            self.intend(DELETE, "delete").await?;
+            self.intend(DELETE, "delete").await;
             self.apps.set_stoppable(app, true);
             self.delete_all(&read.app).await?;
             self.apps.set_stoppable(app, false);
-            self.done(DELETE).await?;
+            self.done(DELETE).await;
         }
-        self.intend(FORGET, "forget").await?;
+        self.intend(FORGET, "forget").await;
         self.with_retries(async || ledger.drop_app(&read.app).await)
             .await?;
         self.apps.forget(app);
-        self.done(FORGET).await?;
+        self.done(FORGET).await;
         Ok(removed)
     }
 
@@ -59,34 +60,57 @@ impl Work {
         for entry in goes().rev() {
             self.delete(app, entry).await?;
         }
-        let cluster = self.cluster();
-        let mut backoff = Backoff::new(RETRY_FIRST / 4, RETRY_LONGEST);
         for entry in goes() {
-            while let Some(left) = self
-                .with_retries(async || cluster.remains(app, entry).await)
-                .await?
-            {
-                let finding = Finding {
-                    cause: Cause::Finalizer,
-                    object: entry.in_words(&app.namespace),
-                    sentence: format!("{left} is still there"),
-                    evidence: String::new(),
-                    fix: "its controller has to end it; the removal then continues automatically"
-                        .to_owned(),
-                    is_definite: false,
-                };
-                self.apps
-                    .show(&app.name, &waiting(finding, self.apps.now()));
-                Timer::after(backoff.next(fastrand::u16(..))).await;
-            }
+            self.until_gone(app, entry).await?;
         }
         Ok(())
     }
 
+    /// Waits until an object that was deleted is gone: a finalizer may keep it.
+    pub(super) async fn until_gone(&self, app: &App, entry: &InventoryEntry) -> Result<()> {
+        let mut backoff = Backoff::new(RETRY_FIRST / 4, RETRY_LONGEST);
+        while let Some(left) = self.remains(app, entry).await? {
+            let finding = Finding {
+                cause: Cause::Finalizer,
+                object: entry.in_words(&app.namespace),
+                sentence: format!("{left} is still there"),
+                evidence: String::new(),
+                fix: "its controller has to end it; the change then continues automatically"
+                    .to_owned(),
+                is_definite: false,
+            };
+            self.apps
+                .show(&app.name, &waiting(finding, self.apps.now()));
+            Timer::after(backoff.next(fastrand::u16(..))).await;
+        }
+        Ok(())
+    }
+
+    /// What is left of an object that was deleted; `None`: it is gone.
+    async fn remains(&self, app: &App, entry: &InventoryEntry) -> Result<Option<String>> {
+        let cluster = self.cluster();
+        self.with_retries(async || match cluster.remains(app, entry).await {
+            Err(error) if self.is_gone_with_namespace(app, &error).await => Ok(None),
+            remains => remains,
+        })
+        .await
+    }
+
     async fn delete(&self, app: &App, entry: &InventoryEntry) -> Result<()> {
         let cluster = self.cluster();
-        self.with_retries(async || cluster.delete(app, entry).await)
-            .await
+        self.with_retries(async || {
+            match cluster.delete(app, entry, Propagation::Background).await {
+                Err(error) if self.is_gone_with_namespace(app, &error).await => Ok(()),
+                deleted => deleted,
+            }
+        })
+        .await
+    }
+
+    /// Returns whether the rights that an error is about are gone with the namespace, and with it
+    /// everything that was in it.
+    async fn is_gone_with_namespace(&self, app: &App, error: &Error) -> bool {
+        error.retry == Retry::Later && self.apps.is_namespace_gone(&app.namespace).await
     }
 
     /// Gives workloads the number of Pods of their manifests, which was left out for as long as
@@ -120,7 +144,14 @@ impl Work {
         if surplus.iter().any(|it| it.kind == AUTOSCALER) {
             self.rescale(&read.app, version).await;
         }
-        read.app.forget(&surplus);
+        let mut gone = Vec::new();
+        for entry in surplus {
+            // What a finalizer keeps is deleted again, and named, with the next version.
+            if self.remains(&read.app, &entry).await?.is_none() {
+                gone.push(entry);
+            }
+        }
+        read.app.forget(&gone);
         let gone = read.app.prune();
         let ledger = self.apps.ledger();
         for number in gone {

@@ -1,9 +1,5 @@
 //! Writing of a version, object by object.
 
-use std::time::Duration;
-
-use smol::Timer;
-
 use super::{
     super::{cluster::Cluster, ledger::AppRecord},
     Work,
@@ -15,14 +11,12 @@ use crate::{
     core::{
         apps::{App, InventoryEntry, Manifest, Stage},
         backoff::Backoff,
-        rollout::{JudgedRollout, POLL_INTERVAL, RolloutVerdict},
+        rollout::{JudgedRollout, RolloutVerdict},
     },
     error::{Error, Result, Retry},
     host::random,
+    kube::Propagation,
 };
-
-/// Time for an old Job to be gone.
-const JOB_GONE_WITHIN: Duration = Duration::from_secs(60);
 
 impl Work {
     /// Writes a version. Where Jobs of it run first, workloads are written once these have
@@ -86,6 +80,7 @@ impl Work {
             read.app
                 .record_job_success(&InventoryEntry::of(job), number);
         }
+        let before = read.app.running;
         read.app.running = number;
         if let Some(revision) = read.app.revision_mut(number) {
             revision.overlay.pinned.clone_from(&version.pinned);
@@ -93,7 +88,7 @@ impl Work {
         }
         self.keep(&mut read).await?;
         let cluster = self.cluster();
-        let (mut written, mut unsure) = (Ok(()), None);
+        let (mut written, mut unsure, mut is_written) = (Ok(()), None, false);
         for manifest in version
             .manifests
             .iter()
@@ -102,6 +97,7 @@ impl Work {
         {
             let of_version = (manifest, version.manifests.as_slice());
             let unproven = read.app.unproven_job.clone();
+            let was_there = read.app.uid(&InventoryEntry::of(manifest)).is_some();
             if let Err(error) = self.write_one(&cluster, &mut read, of_version).await {
                 written = Err(error);
                 unsure = self.unsure(&cluster, &mut read.app, manifest).await;
@@ -110,8 +106,14 @@ impl Work {
                     // A Job that was refused has changed nothing.
                     read.app.unproven_job = unproven;
                 }
+                is_written |= is_there && !was_there;
                 break;
             }
+            is_written = true;
+        }
+        if written.is_err() && !is_written && unsure.is_none() && before != 0 {
+            // Its first object was refused: nothing of it runs.
+            read.app.running = before;
         }
         // What was never written is not ours.
         let unwritten: Vec<_> = read
@@ -168,7 +170,7 @@ impl Work {
             return Ok(());
         }
         if is_job && read.app.uid(&entry).is_some() {
-            self.remove_job(cluster, &mut read.app, &entry).await?;
+            self.remove_job(cluster, read, &entry).await?;
         }
         if is_job {
             // It may run as soon as it is there, and a power cut may come right then.
@@ -207,30 +209,23 @@ impl Work {
         Ok(())
     }
 
-    /// A Job cannot be changed: it is made again.
+    /// A Job cannot be changed: it is made again, once its Pods have ended. Another change may take
+    /// the place of this one meanwhile: what was written is kept.
     async fn remove_job(
         &self,
         cluster: &Cluster<'_>,
-        app: &mut App,
+        read: &mut AppRecord,
         entry: &InventoryEntry,
     ) -> Result<()> {
-        let deadline = self.apps.now().mono.after(JOB_GONE_WITHIN);
-        let shown = &*app;
-        self.while_silent(async || cluster.delete(shown, entry).await)
+        // Two that run at once may spoil their data.
+        let policy = Propagation::Foreground;
+        self.while_silent(async || cluster.delete(&read.app, entry, policy).await)
             .await?;
-        while let Some(left) = self
-            .while_silent(async || cluster.remains(shown, entry).await)
-            .await?
-        {
-            if self.apps.now().mono >= deadline {
-                return Err(Error::new(format!(
-                    "{left} is still there, so it cannot be made again"
-                ))
-                .fix("kubectl describe job shows what keeps it"));
-            }
-            Timer::after(POLL_INTERVAL).await;
-        }
-        app.record_uid(entry, "");
-        Ok(())
+        self.keep(read).await?;
+        self.apps.set_stoppable(&self.plan.app, true);
+        let gone = self.until_gone(&read.app, entry).await;
+        self.apps.set_stoppable(&self.plan.app, false);
+        read.app.record_uid(entry, "");
+        gone
     }
 }
