@@ -39,7 +39,8 @@ const DEADLINE: Duration = Duration::from_secs(5);
 // Tests of the network and of the machine have deadlines of their own, which come to less than
 // this.
 const TEST_DEADLINE: Duration = Duration::from_secs(30);
-// A question to a server and a fetch, behind those of another app, and calls to the cluster.
+// A question to a server and a fetch, behind those of another app, and calls to the cluster; or the
+// dry run of an app. The agent gives up ten seconds earlier.
 const FETCH_DEADLINE: Duration = Duration::from_secs(280);
 // Ten thousand conditions would fit.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
@@ -142,7 +143,7 @@ pub(super) enum Ask<'a> {
     Post(&'a str, Value),
     /// POST whose answer takes calls to the cluster.
     Slow(&'a str, Value),
-    /// POST whose answer takes the download of a repository.
+    /// POST whose answer takes the download of a repository, or the dry run of an app.
     Fetch(&'a str, Value),
     /// PUT of this JSON.
     Put(&'a str, Value),

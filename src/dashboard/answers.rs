@@ -39,7 +39,7 @@ pub trait Answers: 'static {
     fn accepted(&self);
 
     /// Answers a request in good form, of somebody who may. The server gives up the wait for it
-    /// after [`super::ANSWER_WITHIN`], or later where it takes a download.
+    /// after [`super::ANSWER_WITHIN`], or later where it takes a download or tries an app.
     fn answer(self: Rc<Self>, view: View, request: ApiRequest) -> Answering;
 }
 

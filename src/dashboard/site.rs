@@ -39,9 +39,10 @@ const APP_BYTES_MAX: usize = 256 << 10;
 const BODY_DEADLINE: Duration = Duration::from_secs(5);
 /// Time for the agent to answer, or to send the head of a streamed answer.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// Time for an answer that takes the download of a repository, perhaps after that of another app.
-/// The command line waits for ten seconds more.
-const DOWNLOADED_WITHIN: Duration = Duration::from_secs(270);
+/// Time for an answer that takes the download of a repository, perhaps after that of another app,
+/// or a read and a dry run of each of a thousand objects. The command line waits for ten seconds
+/// more.
+const LONG_ANSWER_WITHIN: Duration = Duration::from_secs(270);
 /// Answers that flow at a time, over all ways together.
 pub const FLOWS_MAX: usize = 16;
 /// The cookie of a session.
@@ -343,8 +344,19 @@ impl Site {
 
 /// Time for the agent to answer a request.
 fn answer_within(view: View) -> Duration {
-    if matches!(view, View::FollowApp | View::PullApp) {
-        DOWNLOADED_WITHIN
+    let is_long = matches!(
+        view,
+        View::FollowApp
+            | View::PullApp
+            | View::ApplyApp
+            | View::DiffApp
+            | View::DeployApp
+            | View::ScaleApp
+            | View::RestartApp
+            | View::ApplySuggestion
+    );
+    if is_long {
+        LONG_ANSWER_WITHIN
     } else {
         ANSWER_WITHIN
     }
@@ -456,5 +468,21 @@ mod tests {
             assert!(answer_within(view) > both);
         }
         assert_eq!(answer_within(View::App), ANSWER_WITHIN);
+    }
+
+    #[test]
+    fn a_thousand_objects_are_tried_to_the_last() {
+        // A read and a dry run of each, on a board that takes a tenth of a second for either.
+        let tried = Duration::from_millis(1_000 * 2 * 100);
+        for view in [
+            View::ApplyApp,
+            View::DiffApp,
+            View::DeployApp,
+            View::ScaleApp,
+            View::RestartApp,
+            View::ApplySuggestion,
+        ] {
+            assert!(answer_within(view) > tried, "{view:?}");
+        }
     }
 }

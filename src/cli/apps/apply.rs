@@ -140,7 +140,7 @@ fn apply(args: &Args, output: &mut Output) -> Result<Exit> {
     }
     let accepted = socket::request(
         args,
-        &Ask::Slow(PATH, body),
+        &Ask::Fetch(PATH, body),
         &format!("{app} was not deployed"),
     )?;
     follow(args, output, (&app, &accepted))

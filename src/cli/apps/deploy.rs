@@ -126,7 +126,7 @@ fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
         "pull_secret": args.text("pull-secret"),
     });
     let cannot = format!("{app} was not deployed");
-    let ask = Ask::Slow(&path(app, "/deploy"), body);
+    let ask = Ask::Fetch(&path(app, "/deploy"), body);
     let accepted = socket::request(args, &ask, &cannot)?;
     follow(args, output, (app, &accepted))
 }

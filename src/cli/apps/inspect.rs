@@ -143,7 +143,7 @@ pub(super) fn compare(
     output: &mut Output,
     (app, body): (&str, Value),
 ) -> Result<Exit> {
-    let ask = Ask::Slow(&path(app, "/diff"), body);
+    let ask = Ask::Fetch(&path(app, "/diff"), body);
     let found = socket::request(args, &ask, &format!("{app} was not tried"))?;
     let is_same = |object: &View<'_>| object.text("change") == "unchanged";
     let objects = || {

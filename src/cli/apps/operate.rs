@@ -146,5 +146,9 @@ fn at_once(args: &Args, output: &mut Output, verb: &str) -> Result<Exit> {
 fn post(args: &Args, (app, verb): (&str, &str), body: Value) -> Result<Value> {
     let path = path(app, &format!("/{verb}"));
     let cannot = format!("{verb} of {app} was not accepted");
-    socket::request(args, &Ask::Slow(&path, body), &cannot)
+    let ask = match verb {
+        "restart" | "scale" => Ask::Fetch(&path, body),
+        _ => Ask::Slow(&path, body),
+    };
+    socket::request(args, &ask, &cannot)
 }

@@ -44,7 +44,7 @@ fn suggest(args: &Args, output: &mut Output) -> Result<Exit> {
     let path = path(app, "/suggest");
     let cannot = format!("no requests and limits are suggested for {app}");
     let ask = if args.has("apply") {
-        Ask::Slow(&path, json!({}))
+        Ask::Fetch(&path, json!({}))
     } else {
         Ask::Test(&path)
     };

@@ -191,7 +191,9 @@ export class Refusal extends Error {
 }
 
 const ANSWER_DEADLINE_MS = 20_000;
-const DOWNLOAD_DEADLINE_MS = 280_000;
+const LONG_DEADLINE_MS = 280_000;
+// What downloads a repository, or tries each object of an app first.
+const LONG = /\/(pull|deploy|scale|restart)$/;
 
 const silent = () => new Refusal(0, 'the agent does not answer', 'on the machine, run: systemctl status pipeops-agent; this page reconnects automatically');
 
@@ -207,7 +209,7 @@ async function refusal(answer) {
 }
 
 export async function ask(path, { method = 'GET', body, signal } = {}) {
-  const deadline = AbortSignal.timeout(path.endsWith('/pull') ? DOWNLOAD_DEADLINE_MS : ANSWER_DEADLINE_MS);
+  const deadline = AbortSignal.timeout(LONG.test(path) ? LONG_DEADLINE_MS : ANSWER_DEADLINE_MS);
   let answer;
   try {
     answer = await fetch(path, {
