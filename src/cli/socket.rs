@@ -95,6 +95,10 @@ impl ApiResponse {
         }
         Error {
             fix: view.maybe("fix").map(str::to_owned),
+            retry: match self.code {
+                503 => Retry::Soon,
+                _ => Retry::Never,
+            },
             ..Error::new(what).why(view.text("error"))
         }
     }
@@ -188,7 +192,8 @@ pub(super) fn candidates_of(of_settings: &Loaded) -> Sockets {
 
 /// Sends `what` to the agent of this command line; a refusal is an error headed `cannot`.
 pub(super) fn request(args: &Args, what: &Ask<'_>, cannot: &str) -> Result<Value> {
-    let answer = ask(&candidates(args, &load(args)), what).map_err(|failure| failure.error)?;
+    let answer = ask(&candidates(args, &load(args)), what);
+    let answer = answer.map_err(|failure| failure.error.retry(Retry::Soon))?;
     answer.fine(cannot)
 }
 
@@ -260,11 +265,7 @@ pub(super) fn flow(
         let mut answer = Vec::new();
         drop(body.by_ref().take(64 << 10).read_to_end(&mut answer));
         let answer = ApiResponse { code, body: answer };
-        let refusal = answer.refusal(cannot);
-        return Err(match code {
-            503 => refusal.retry(Retry::Soon),
-            _ => refusal,
-        });
+        return Err(answer.refusal(cannot));
     }
     // From here on it may be long until something comes.
     body.reader.get_mut().is_flow = true;

@@ -15,16 +15,19 @@ use super::{
     FILE, NAMESPACE, ONE, PATH, VERSION, WAIT,
     inspect::compare,
     path,
-    show::{print_change, verdict},
+    show::{FAILED, print_change, verdict},
 };
 use crate::{
     core::rollout::RolloutVerdict,
-    error::{Error, Exit, Result},
-    host::manifests::manifests,
+    error::{Error, Exit, Result, Retry},
+    host::{clock, manifests::manifests},
 };
 
 /// Time between two looks of `--wait`.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for which `--wait` asks again where nothing is known: the agent is restarted by its update,
+/// or answers late.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Consent to lose most of an app.
 pub(super) const PRUNE_MOST: Opt = Opt::flag(
@@ -246,38 +249,55 @@ pub(super) fn follow(
         }
         return Ok(Exit::Fine);
     }
+    wait(args, output, (app, &change))
+}
+
+/// Waits for the end of a change, which goes on while the agent does not answer.
+fn wait(args: &Args, output: &mut Output, (app, change): (&str, &str)) -> Result<Exit> {
     let mut said = [String::new(), String::new()];
+    let mut until = clock::now().mono.after(PATIENCE);
     loop {
-        let value = socket::request(
-            args,
-            &Ask::Test(&path(app, "/why")),
-            "the verdict is not known",
-        )?;
-        let state = View::new(&value).at("change");
-        if state.text("id") != change {
-            return Err(
-                Error::new(format!("{app} was changed by somebody else meanwhile"))
-                    .fix(format!("pipeops-agent apps why {app}")),
-            );
-        }
-        if state.text("state") != "under way" {
-            return Ok(over(
-                args,
-                output,
-                (&value, state.text("state"), state.text("why")),
-            ));
-        }
-        let now = progress(&value);
-        for (said, before) in now.iter().zip(&said) {
-            if is_new(said, before) && !args.has("json") {
-                output.line(&printable(said));
+        match look(args, app) {
+            Ok(value) => {
+                let state = View::new(&value).at("change");
+                if state.text("id") != change {
+                    return Err(Error::new(format!(
+                        "{app} was changed by somebody else meanwhile"
+                    ))
+                    .fix(format!("pipeops-agent apps why {app}")));
+                }
+                if state.text("state") != "under way" {
+                    return Ok(over(args, output, &value));
+                }
+                let now = progress(&value);
+                for (said, before) in now.iter().zip(&said) {
+                    if is_new(said, before) && !args.has("json") {
+                        output.line(&printable(said));
+                    }
+                }
+                said = now;
+                until = clock::now().mono.after(PATIENCE);
             }
+            Err(error) if error.retry == Retry::Soon && clock::now().mono < until => {}
+            Err(error) => return Err(error),
         }
-        said = now;
         if output.is_over() || !output.sleep(POLL_INTERVAL) {
             return Ok(Exit::CouldNotRun);
         }
     }
+}
+
+/// Reads the verdict on the last change of an app, with that change.
+fn look(args: &Args, app: &str) -> Result<Value> {
+    let cannot = "the verdict is not known";
+    let value = socket::request(args, &Ask::Test(&path(app, "/why")), cannot)?;
+    if View::new(&value).at("change").maybe("id").is_none() {
+        return Err(Error::new(cannot)
+            .why("the agent cannot read its journal now")
+            .fix(format!("pipeops-agent apps why {app}"))
+            .retry(Retry::Soon));
+    }
+    Ok(value)
 }
 
 /// Lines about the last change, and about the revision that it goes back to; empty where it does
@@ -303,12 +323,17 @@ fn is_new(said: &str, before: &str) -> bool {
     !said.is_empty() && said != before && !(is_soaking(said) && is_soaking(before))
 }
 
-fn over(args: &Args, output: &mut Output, (value, state, why): (&Value, &str, &str)) -> Exit {
+fn over(args: &Args, output: &mut Output, value: &Value) -> Exit {
+    let change = View::new(value).at("change");
+    let state = change.text("state");
     if args.has("json") {
         output.json(value);
     } else {
         print_change(value, output);
-        output.line(&printable(why));
+        // Where it failed that is told already.
+        if state != FAILED {
+            output.line(&printable(change.text("why")));
+        }
     }
     if state == "done" {
         Exit::Fine
@@ -319,7 +344,56 @@ fn over(args: &Args, output: &mut Output, (value, state, why): (&Value, &str, &s
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::{
+        io::{Read as _, Write as _},
+        os::unix::net::UnixListener,
+        thread,
+    };
+
+    use super::{
+        super::super::args::{Invocation, parse},
+        *,
+    };
+
+    #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the agent of a test has a thread of its own"
+    )]
+    fn a_wait_outlasts_an_agent_that_does_not_answer_for_a_moment() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("agent.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let answer = |code: u16, body: &Value| {
+            let body = body.to_string();
+            let length = body.len();
+            format!("HTTP/1.1 {code} x\r\ncontent-length: {length}\r\n\r\n{body}")
+        };
+        let late = json!({"error": "the agent did not answer in time"});
+        let end = json!({"change": {"id": "c1", "state": "done", "why": "it is good"}});
+        let answers = [
+            String::new(),
+            answer(503, &late),
+            answer(200, &json!({ "change": null })),
+            answer(200, &end),
+        ];
+        let agent = thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let read = stream.read(&mut [0; 1024]).unwrap();
+                assert!(read > 0);
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let words = ["apps", "restart", "web", "--socket"];
+        let words = words.into_iter().map(Into::into).chain([socket.into()]);
+        let Ok(Invocation::Run(args)) = parse(words) else {
+            panic!("the command line is wrong");
+        };
+        let waited = wait(&args, &mut Output::plain(), ("web", "c1"));
+        assert_eq!(waited.unwrap(), Exit::Fine);
+        agent.join().unwrap();
+    }
 
     #[test]
     fn the_way_back_is_told_beside_the_reason_for_it() {

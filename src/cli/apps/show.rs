@@ -28,6 +28,9 @@ const PAUSED: &str = " (paused)";
 /// Addition to the sentence of an app that is rolled back by people only.
 const BY_HAND: &str = " (automatic rollback is off)";
 
+/// State of a change whose version neither works nor was taken back.
+pub(super) const FAILED: &str = "failed";
+
 /// Addition to the sentence of the revision that runs.
 const RUNS: &str = " (runs)";
 
@@ -293,6 +296,9 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
         let usual = in_words(Duration::from_secs(usual));
         output.line(&format!("  usually takes about {usual} until it is ready"));
     }
+    if let Some(why) = failure(app) {
+        output.line(&format!("  {}", printable(why)));
+    }
     print_fields(app, &REASONS, output);
     from(app.at("source"), output);
     standing_by(app.maybe("standing_by"), output);
@@ -305,6 +311,13 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
         ));
     }
     print_running(value, output);
+}
+
+/// Outcome of a last change that failed: why its version stays, and how to go back.
+fn failure(app: View<'_>) -> Option<&str> {
+    let change = app.at("change");
+    let why = change.maybe("why");
+    why.filter(|_| change.text("state") == FAILED)
 }
 
 /// Prints how what runs is now, where that is another revision or no longer what the last change
@@ -410,5 +423,23 @@ fn from(source: View<'_>, output: &mut Output) {
     }
     if let Some(fix) = failure.maybe("fix") {
         output.line(&format!("  fix: {}", printable(fix)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_version_that_stays_says_why_and_what_was_taken_back_does_not() {
+        let stays = "revision 2 does not work and stays, because the app is paused";
+        let app = |state: &str| json!({"change": {"state": state, "why": stays}});
+        assert_eq!(failure(View::new(&app(FAILED))), Some(stays));
+        for state in ["done", "undone", "under way"] {
+            assert_eq!(failure(View::new(&app(state))), None);
+        }
+        assert_eq!(failure(View::new(&json!({"change": null}))), None);
     }
 }

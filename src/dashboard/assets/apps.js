@@ -42,7 +42,7 @@ function about(app, isListed = false) {
     app.fix && h('p', { class: 'fix' }, h('b', {}, 'Fix: '), app.fix),
     app.rollback && h('p', { 'aria-live': isListed ? null : 'polite' }, `Going back to revision ${app.rollback.revision}, which is `, h('b', {}, app.rollback.verdict), ': ', sentence(app.rollback.sentence)),
     app.verdict === 'bad' && app.change?.state === 'undone' && app.runs !== app.revision && h('p', {}, `Rolled back: revision ${app.runs} runs again.`),
-    app.verdict === 'bad' && app.change?.state === 'failed' && app.runs !== app.revision && h('p', {}, sentence(app.change.why)),
+    app.verdict === 'bad' && app.change?.state === 'failed' && h('p', {}, sentence(app.change.why)),
     app.paused && h('p', { class: 'faint' }, 'Paused: no automatic rollback, no updates from its source, no drift repair.'),
     app.usually_s && ['waiting', 'progressing'].includes(app.verdict) && h('p', { class: 'faint' }, `Usually takes about ${span(0, app.usually_s)}.`),
     app.auto_rollback === false && h('p', { class: 'faint' }, 'Automatic rollback is off.'),
