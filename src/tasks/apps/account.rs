@@ -108,13 +108,15 @@ impl Account {
         match &self.source {
             IdentitySource::Local(..) if kind.is_chart() => Ok(()),
             IdentitySource::Local(..) if self.allows_group(group) => Ok(()),
-            IdentitySource::Local(..) => Err(refused(format!("apps.groups does not list {group}"))
-                .fix(format!(
-                    "if apps may have its objects, as root: apps.groups = \"{group}\" in /etc/pipeops-agent/config.toml, then restart the agent"
-                ))
-                .retry(Retry::Later)),
-            IdentitySource::Judged(_) => Err(refused("the control plane deploys no charts and no other custom resources".to_owned())
-                .fix("deploy it from the machine: sudo pipeops-agent apps apply -f FILE")),
+            IdentitySource::Local(_, groups) => {
+                Err(refused(format!("apps.groups does not list {group}"))
+                    .fix(group_fix(groups, group))
+                    .retry(Retry::Later))
+            }
+            IdentitySource::Judged(_) => Err(refused(
+                "the control plane deploys no charts and no other custom resources".to_owned(),
+            )
+            .fix("deploy it from the machine: sudo pipeops-agent apps apply -f FILE")),
         }
     }
 
@@ -291,6 +293,16 @@ impl Tokens {
     }
 }
 
+/// The line that allows one group more.
+fn group_fix(groups: &[String], group: &str) -> String {
+    let groups = groups.iter().map(String::as_str).chain([group]);
+    let groups: Vec<_> = groups.collect();
+    format!(
+        "if apps may have its objects, as root: groups = {:?} in [apps] of /etc/pipeops-agent/config.toml, then restart the agent",
+        groups.join(", ")
+    )
+}
+
 fn without_token(manifest: &Manifest, error: &ApiError) -> Error {
     // Neither the account nor the right to use it comes by itself.
     let retry = if error.is_forbidden() || error.is_not_found() {
@@ -305,4 +317,20 @@ fn without_token(manifest: &Manifest, error: &ApiError) -> Error {
     .why(error.to_string())
     .fix(manifest.command())
     .retry(retry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_added_to_those_that_are_allowed() {
+        let line = |groups: &[&str]| {
+            let groups: Vec<_> = groups.iter().map(|it| (*it).to_owned()).collect();
+            group_fix(&groups, "example.com")
+        };
+        assert!(line(&[]).contains("groups = \"example.com\" in [apps]"));
+        let both = "groups = \"cert-manager.io, example.com\" in [apps]";
+        assert!(line(&["cert-manager.io"]).contains(both));
+    }
 }
