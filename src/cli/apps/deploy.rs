@@ -99,6 +99,11 @@ fn deploy(args: &Args, output: &mut Output) -> Result<Exit> {
         return git::deploy(args, output, url);
     }
     let app = args.text("NAME").unwrap_or_default();
+    if let Some(other) = git::OF_GIT.iter().find(|name| args.has(name)) {
+        return Err(Error::new(format!("{app} was not deployed"))
+            .why(format!("--{other} needs --git URL"))
+            .fix(format!("sudo pipeops-agent apps deploy {app} --git URL")));
+    }
     let port = args.read("port", |text| {
         let port = text.parse::<u16>().ok().filter(|port| *port > 0);
         port.ok_or_else(|| "use a number from 1 to 65535".to_owned())
@@ -187,7 +192,23 @@ fn at_most(input: impl io::Read, bytes_max: usize) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::super::args::{Invocation, parse},
+        *,
+    };
+
+    #[test]
+    fn options_of_a_repository_need_one() {
+        for (option, value) in [("--ref", Some("v2")), ("--prune-most", None)] {
+            let words = ["apps", "deploy", "web", option].into_iter().chain(value);
+            let Ok(Invocation::Run(args)) = parse(words.map(Into::into)) else {
+                panic!("the command line is wrong");
+            };
+            let error = deploy(&args, &mut Output::plain()).unwrap_err();
+            let wanted = format!("{option} needs --git URL");
+            assert!(error.sentence().contains(&wanted), "{error:?}");
+        }
+    }
 
     #[test]
     fn a_secret_of_standard_input_is_whole_or_refused() {

@@ -56,6 +56,9 @@ const OF_IMAGE: [&str; 7] = [
     "pull-secret",
 ];
 
+/// Options that belong to a repository.
+pub(super) const OF_GIT: [&str; 4] = [REF.long, PATH.long, CREDENTIALS.long, PRUNE_MOST.long];
+
 /// `apps pull`.
 pub(super) static PULL: Command = Command {
     name: "pull",
