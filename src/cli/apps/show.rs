@@ -275,13 +275,13 @@ pub(super) fn print_change(value: &Value, output: &mut Output) {
     if app.flag("paused") == Some(true) {
         let name = printable(app.text("app"));
         output.line(&format!(
-            "  paused: it is not rolled back automatically (pipeops-agent apps resume {name})"
+            "  paused: it is not rolled back automatically (sudo pipeops-agent apps resume {name})"
         ));
     }
     if app.flag("auto_rollback") == Some(false) {
         let name = printable(app.text("app"));
         output.line(&format!(
-            "  automatic rollback is off (pipeops-agent apps rollback {name} --auto on)"
+            "  automatic rollback is off (sudo pipeops-agent apps rollback {name} --auto on)"
         ));
     }
     if let Some(number) = app.at("rollback").count("revision") {

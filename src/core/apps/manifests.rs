@@ -113,7 +113,7 @@ fn nothing() -> Problem {
     problem(
         "there is nothing to deploy",
         "the manifests hold no object",
-        "to remove an app: pipeops-agent apps remove NAME",
+        "to remove an app: sudo pipeops-agent apps remove NAME",
     )
 }
 

@@ -15,10 +15,10 @@ use crate::core::order::GatherExt as _;
 const CONTAINER: &str = "/spec/template/spec/containers/0";
 /// Port of the Service.
 const SERVICE_PORT: u16 = 80;
-/// Fix of what a few words do not say.
 /// Kinds of objects of which one may be what an app is about.
 const WORKLOADS: [&str; 4] = ["Deployment", "StatefulSet", "DaemonSet", "HelmChart"];
-const BY_MANIFEST: &str = "change its manifest: pipeops-agent apps apply";
+/// Fix of what a few words do not say.
+const BY_MANIFEST: &str = "change its manifest: sudo pipeops-agent apps apply";
 
 /// A few words about an app of one container. What is absent stays as it is.
 #[derive(Clone, Debug, Default)]

@@ -158,7 +158,7 @@ fn cancellable(app: &App) -> Result<()> {
 
 fn nothing(app: &str) -> Error {
     Error::new(format!("no change of {app} is under way")).fix(format!(
-        "to put an earlier version back: pipeops-agent apps rollback {app}"
+        "to put an earlier version back: sudo pipeops-agent apps rollback {app}"
     ))
 }
 

@@ -79,7 +79,7 @@ impl Apps {
                 let (AppArgs { app }, request) = (read(args, example)?, read(args, example)?);
                 let RollbackRequest { to, auto } = request;
                 if !auto.is_empty() {
-                    let fix = "run on the machine: pipeops-agent apps rollback NAME --auto on|off";
+                    let fix = "on the machine: sudo pipeops-agent apps rollback NAME --auto on|off";
                     let what = "a command cannot turn automatic rollback on or off";
                     return Err(Error::new(what).fix(fix));
                 }

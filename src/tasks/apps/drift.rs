@@ -686,7 +686,7 @@ impl Apps {
                 };
                 (
                     sentence,
-                    format!("{fix} pipeops-agent apps resume {}", app.name),
+                    format!("{fix} sudo pipeops-agent apps resume {}", app.name),
                 )
             }));
         }

@@ -254,7 +254,7 @@ impl Apps {
         let plan = Plan::read(&last.body).filter(|plan| plan.app == app);
         let plan = plan.ok_or_else(|| {
             Error::new("the unfinished change was written by another version of this program").fix(
-                format!("deploy it again: pipeops-agent apps apply --app {app}"),
+                format!("deploy it again: sudo pipeops-agent apps apply --app {app} -f FILE"),
             )
         })?;
         // A write whose answer was lost has noted it already.

@@ -43,7 +43,7 @@ impl Automation {
             "off" => Ok(Self::ByHand),
             _ => Err(Error::new("nothing was changed")
                 .why("automatic rollback is either on or off")
-                .fix("pipeops-agent apps rollback NAME --auto off")),
+                .fix("sudo pipeops-agent apps rollback NAME --auto off")),
         }
     }
 }

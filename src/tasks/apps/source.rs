@@ -623,7 +623,7 @@ impl Apps {
             .why(format!("it comes from {}", source.place()))
             .fix(match &source.upstream {
                 Upstream::Git(_) => format!(
-                    "push the change there, or forget the source: pipeops-agent apps deploy {app} --git none"
+                    "push the change there, or forget the source: sudo pipeops-agent apps deploy {app} --git none"
                 ),
                 Upstream::Folder(_) => format!(
                     "change it there; or move it to another place, and then: sudo pipeops-agent apps deploy {app} --git none"
@@ -644,7 +644,7 @@ pub(super) fn nothing_to_pull(app: &str, source: Option<&Source>) -> Error {
     let Some(source) = source else {
         return Error::new(format!("{app} has no source"))
             .why("it is deployed by hand")
-            .fix(format!("pipeops-agent apps deploy {app} --git URL"));
+            .fix(format!("sudo pipeops-agent apps deploy {app} --git URL"));
     };
     Error::new(format!("there is no {}", source.place()))
         .why("nothing is deleted because a file is missing")

@@ -283,7 +283,7 @@ impl Work {
             return Ok((
                 Outcome::Failed,
                 format!(
-                    "revision {bad} does not work and stays, because {reason}: {why}; pipeops-agent apps rollback {}",
+                    "revision {bad} does not work and stays, because {reason}: {why}; sudo pipeops-agent apps rollback {}",
                     self.plan.app
                 ),
             ));
@@ -292,7 +292,7 @@ impl Work {
         let failed = self.version(bad, good, false).await?;
         let stays = failed.stays_before(&version, &app);
         if let Some(reason) = stays.filter(|_| !is_written) {
-            let fix = format!("pipeops-agent apps rollback {}", self.plan.app);
+            let fix = format!("sudo pipeops-agent apps rollback {}", self.plan.app);
             return Ok((
                 Outcome::Failed,
                 format!(
@@ -380,7 +380,7 @@ impl Work {
         let read = self.known_record().await?;
         read.ok_or_else(|| {
             Error::new(format!("the record of the app {} is gone", self.plan.app))
-                .fix("deploy it again: pipeops-agent apps apply")
+                .fix("deploy it again: sudo pipeops-agent apps apply")
         })
     }
 

@@ -121,7 +121,7 @@ impl Work {
                 "revision {number} of {} was not kept",
                 self.plan.app
             ))
-            .fix("deploy it again: pipeops-agent apps apply")
+            .fix("deploy it again: sudo pipeops-agent apps apply")
         };
         let mut manifests = self.manifests(number).await?.ok_or_else(lost)?;
         let app = self.record().await?.app;
