@@ -204,8 +204,8 @@ fn remove(args: &Args, output: &mut Output) -> Result<Exit> {
         .and_then(Value::as_array)
         .map(Vec::as_slice)
         .unwrap_or_default();
-    for claim in kept.iter().filter_map(Value::as_str) {
-        output.line(&format!("  kept with its data: {}", printable(claim)));
+    for object in kept.iter().filter_map(Value::as_str) {
+        output.line(&format!("  kept: {}", printable(object)));
     }
     Ok(Exit::Fine)
 }

@@ -5,7 +5,7 @@ import { age, ask, change, command, empty, facts, h, mark, may, moment, part, pl
 const GRADE = { good: 'ok', bad: 'critical', waiting: 'warning', paused: 'warning' };
 const graded = (verdict) => mark(GRADE[verdict] ?? 'unknown', '');
 const OBJECTS_NAMED = 50;
-const KEPT = 'PersistentVolumeClaim';
+const KEPT = ['PersistentVolumeClaim', 'Namespace', 'CustomResourceDefinition'];
 
 export const apps = {
   role: 'viewer',
@@ -87,15 +87,15 @@ function scale(app, again) {
 }
 
 function remove(app) {
-  const goes = objects(app, ({ kind }) => kind !== KEPT);
-  const stays = objects(app, ({ kind }) => kind === KEPT).map(({ name }) => name);
+  const goes = objects(app, ({ kind }) => !KEPT.includes(kind));
+  const stays = objects(app, ({ kind }) => KEPT.includes(kind)).map(nameOf);
   return change('Remove', {
     name: `Remove ${app.app}?`,
     word: `Remove ${app.app}`,
     told: h('div', {},
       h('p', {}, h('b', {}, `Deletes ${plural(goes.length, 'object')} in the namespace ${app.namespace}:`)),
       h('ul', { tabindex: 0, 'aria-label': 'Deleted objects' }, goes.slice(0, OBJECTS_NAMED).map((it) => h('li', { class: 'break' }, nameOf(it))), goes.length > OBJECTS_NAMED && h('li', {}, `and ${goes.length - OBJECTS_NAMED} more`)),
-      h('p', {}, stays.length ? `Volume claims stay with their data: ${stays.join(', ')}.` : 'It has no volume claims.'),
+      h('p', {}, stays.length ? `Kept: ${stays.join(', ')}.` : 'It has no volume claims.'),
       h('p', {}, 'Its history is deleted, too: there is no undo.')),
     async act() {
       await ask(path(app.app), { method: 'DELETE' });
