@@ -66,16 +66,34 @@ pub fn manifest_files(place: &Path) -> Result<Vec<PathBuf>> {
     if !place.is_dir() {
         return Ok(vec![place.to_owned()]);
     }
-    let entries = std::fs::read_dir(place)
-        .map_err(|error| files::explain(format!("cannot read {}", place.display()), &error))?;
-    let mut paths: Vec<_> = entries
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| {
-            path.file_name()
-                .and_then(|name| name.to_str())
-                .is_some_and(is_manifest)
-        })
-        .collect();
+    // What were left out here would be deleted.
+    let cannot =
+        |error: &io::Error| files::explain(format!("cannot read {}", place.display()), error);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(place).map_err(|error| cannot(&error))? {
+        let path = entry.map_err(|error| cannot(&error))?.path();
+        let name = path.file_name().unwrap_or_default();
+        if is_manifest(&name.to_string_lossy()) {
+            paths.push(path);
+        }
+    }
     paths.order();
     Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+
+    use super::*;
+
+    #[test]
+    fn a_file_whose_name_is_no_text_is_not_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let odd = folder.path().join(OsStr::from_bytes(b"b-\xff.yaml"));
+        files::replace(&odd, b"b: 1", 0o644).unwrap();
+        files::replace(&folder.path().join("a.yaml"), b"a: 1", 0o644).unwrap();
+        assert_eq!(manifest_files(folder.path()).unwrap().len(), 2);
+        assert!(manifests(folder.path()).unwrap().contains("b: 1"));
+    }
 }
