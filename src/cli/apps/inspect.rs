@@ -117,9 +117,7 @@ fn events(args: &Args, output: &mut Output) -> Result<Exit> {
     let app = args.text("NAME").unwrap_or_default();
     let what = (path(app, "/events"), "the events are not shown");
     ask(args, output, (&what.0, what.1), |found, output| {
-        for event in View::new(found).list("events") {
-            output.line(&line(event, output));
-        }
+        output.line(&event_lines(found, output));
     })?;
     Ok(Exit::Fine)
 }
@@ -127,6 +125,15 @@ fn events(args: &Args, output: &mut Output) -> Result<Exit> {
 fn diff(args: &Args, output: &mut Output) -> Result<Exit> {
     let file = args.path("file");
     let (Some(file), Some(app)) = (file, args.text("app")) else {
+fn event_lines(found: &Value, output: &Output) -> String {
+    let events = View::new(found).list("events");
+    let lines: Vec<_> = events.map(|event| line(event, output)).collect();
+    if lines.is_empty() {
+        return "no events: the cluster deletes them after an hour".to_owned();
+    }
+    lines.join("\n")
+}
+
         return Err(Error::new("no manifests or no app were named")
             .fix("sudo pipeops-agent apps diff -f FILE --app NAME"));
     };
@@ -201,4 +208,19 @@ fn shortened(value: Option<&Value>) -> String {
         short.push('…');
     }
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_app_without_events_is_told_so() {
+        let output = Output::plain();
+        let none = event_lines(&json!({ "events": [] }), &output);
+        assert!(none.starts_with("no events: "), "{none}");
+        let event = json!({"subject": "Pod web-1", "message": "it was killed"});
+        let lines = event_lines(&json!({ "events": [event, event] }), &output);
+        assert_eq!(lines.matches("it was killed").count(), 2, "{lines}");
+    }
 }
