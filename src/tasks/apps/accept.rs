@@ -235,7 +235,7 @@ impl Apps {
         let revision = Revision {
             number,
             at: self.now().wall,
-            by: requester.by.clone(),
+            by: requester.person().to_owned(),
             overlay,
             outcome: RevisionOutcome::default(),
             took_s: 0,

@@ -61,7 +61,8 @@ impl Apps {
         cancellable(&read.app)?;
         let why = format!(
             "revision {} was cancelled by {}",
-            plan.revision, requester.by
+            plan.revision,
+            requester.person()
         );
         if plan.verb == Verb::Apply
             && let Some(revision) = read.app.revision_mut(plan.revision)

@@ -16,7 +16,7 @@ use crate::{
 /// Requester of a change.
 #[derive(Clone, Debug)]
 pub struct Requester {
-    /// Name in the audit and in the history.
+    /// Name in the audit.
     pub by: String,
     /// Owner whose authority the change has.
     pub owner: Owner,
@@ -127,6 +127,16 @@ impl Requester {
         Self {
             owner,
             ..Self::here(by)
+        }
+    }
+
+    /// Name in the history: a process of this machine is gone by the time that it is read, so its
+    /// user is named.
+    pub(super) fn person(&self) -> &str {
+        match self.by.split_once(", pid ") {
+            Some(("uid 0", _)) => "root",
+            Some((user, _)) => user,
+            None => &self.by,
         }
     }
 
@@ -265,5 +275,14 @@ mod tests {
         app.change = Some(LastChange::default());
         app.revisions[0].outcome.verdict = Some(RolloutVerdict::Waiting);
         assert!(!Trigger::ByTime.retries(&app));
+    }
+
+    #[test]
+    fn the_history_names_people_and_no_processes() {
+        let person = |by: &str| Requester::here(by).person().to_owned();
+        assert_eq!(person("uid 0, pid 2857"), "root");
+        assert_eq!(person("uid 1000, pid 2857"), "uid 1000");
+        let session = "session 3f2a (operator), from 192.0.2.7";
+        assert_eq!(person(session), session);
     }
 }
