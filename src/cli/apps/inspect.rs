@@ -34,7 +34,10 @@ pub(super) static LOGS: Command = Command {
             "POD",
             "This Pod (default: the newest that is not ready, else the newest)",
         ),
-        CONTAINER,
+        Opt {
+            help: "Container of the Pod (default: the most telling one)",
+            ..CONTAINER
+        },
         PREVIOUS,
         TAIL,
         SOCKET,
@@ -122,9 +125,6 @@ fn events(args: &Args, output: &mut Output) -> Result<Exit> {
     Ok(Exit::Fine)
 }
 
-fn diff(args: &Args, output: &mut Output) -> Result<Exit> {
-    let file = args.path("file");
-    let (Some(file), Some(app)) = (file, args.text("app")) else {
 fn event_lines(found: &Value, output: &Output) -> String {
     let events = View::new(found).list("events");
     let lines: Vec<_> = events.map(|event| line(event, output)).collect();
@@ -134,6 +134,9 @@ fn event_lines(found: &Value, output: &Output) -> String {
     lines.join("\n")
 }
 
+fn diff(args: &Args, output: &mut Output) -> Result<Exit> {
+    let file = args.path("file");
+    let (Some(file), Some(app)) = (file, args.text("app")) else {
         return Err(Error::new("no manifests or no app were named")
             .fix("sudo pipeops-agent apps diff -f FILE --app NAME"));
     };

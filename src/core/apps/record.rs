@@ -26,7 +26,8 @@ pub struct InventoryEntry {
     pub name: String,
     /// UID; empty while it is about to be written for the first time.
     pub uid: String,
-    /// Secret under which it is created if it is not there; empty outside of a write.
+    /// Random mark ([`NONCE`](super::NONCE)) under which it is created if it is not there; empty
+    /// outside of a write.
     pub nonce: String,
     /// True until the first write of an object that others made: what `kubectl` applied to it
     /// becomes ours then.

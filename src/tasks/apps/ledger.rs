@@ -156,8 +156,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Keeps a revision. Its number is in no record yet: what is kept under it is of a change that
-    /// was cut off before it was accepted.
+    /// Keeps the content of a revision, in the place of what is kept under its number: that of a
+    /// change that was cut off before it was accepted, or the same with Secrets of another day.
     ///
     /// # Errors
     /// Reason why it is not kept.

@@ -27,7 +27,8 @@ const PODS_MAX: u64 = 1_000;
 pub enum Automation {
     /// Nothing is changed without being asked for: no version is put back.
     Paused,
-    /// It goes back to the last good version.
+    /// It is no longer left alone; going back by itself is [`Self::Automatic`] or
+    /// [`Self::ByHand`].
     Resumed,
     /// It goes back by itself, unless it is paused.
     Automatic,
