@@ -4,6 +4,8 @@
 //! The events come from saphyr-parser. Anchors, aliases and tags are refused: no tool writes them
 //! into a kubeconfig, and an alias is how a kilobyte of text becomes a gigabyte of tree.
 
+use std::borrow::Cow;
+
 use saphyr_parser::{Event, Input, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
@@ -90,7 +92,8 @@ fn document(
 ) -> Result<Value, String> {
     let mut open: Vec<Open> = Vec::new();
     let mut nodes = 0_usize;
-    let mut parser = Parser::new_from_str(text);
+    let text = joined(text);
+    let mut parser = Parser::new_from_str(&text);
     while let Some(event) = parser.next_event() {
         let (event, span) = event.map_err(|error| {
             let line = error.marker().line().saturating_add(lines_before);
@@ -154,6 +157,37 @@ fn document(
         }
     }
     Ok(Value::Null)
+}
+
+/// A text of JSON with each character that it writes as two surrogates (`\ud83d\ude00`) in one
+/// piece: YAML has no such escapes.
+fn joined(text: &str) -> Cow<'_, str> {
+    let is_meant = text.contains("\\ud") || text.contains("\\uD");
+    // In other YAML a backslash may stand for itself.
+    if !is_meant || serde_json::from_slice::<Value>(text.as_bytes()).is_err() {
+        return Cow::Borrowed(text);
+    }
+    let (mut whole, mut rest) = (String::new(), text);
+    while let Some((before, escape)) = rest.split_once('\\') {
+        whole.push_str(before);
+        let unit = |at: usize, mark: &str| {
+            let digits = escape.get(at..)?.strip_prefix(mark)?.get(..4)?;
+            u16::from_str_radix(digits, 16).ok()
+        };
+        let pair = unit(0, "u").zip(unit(5, "\\u"));
+        let letter = pair.and_then(|(one, two)| char::decode_utf16([one, two]).next()?.ok());
+        let letter = letter.filter(|letter| letter.len_utf16() == 2);
+        let taken = if letter.is_some() { 11 } else { 1 };
+        if letter.is_none() {
+            // A backslash behind this one stands for itself.
+            whole.push('\\');
+            whole.push_str(escape.get(..taken).unwrap_or_default());
+        }
+        whole.extend(letter);
+        rest = escape.get(taken..).unwrap_or_default();
+    }
+    whole.push_str(rest);
+    Cow::Owned(whole)
 }
 
 fn insert(
@@ -287,6 +321,24 @@ mod tests {
         let text = r#"{"apiVersion":"v1","clusters":[{"name":"a","cluster":{"server":"https://[::1]:6443"}}],"x":null}"#;
         let wanted: Value = serde_json::from_str(text).unwrap();
         assert_eq!(parse(text).unwrap(), wanted);
+    }
+
+    #[test]
+    fn characters_that_json_writes_as_two_surrogates_are_read_and_checks_stay() {
+        let text =
+            r#"{"\ud83d\uDE00":["\ud83d\ude00\ud83c\udf89 \\ud83d\\ude00 \u00e9\\","ä\n"],"b":1}"#;
+        let wanted: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(parse_manifest(text).unwrap(), wanted);
+        for refused in [
+            r#"{"a":"\ud83d"}"#,
+            r#"{"a":"\ude00\ud83d"}"#,
+            r#"{"a":"\ud83d\ude00","a":1}"#,
+            r#"{"😀":1,"\ud83d\ude00":1}"#,
+        ] {
+            assert!(parse_manifest(refused).is_err(), "{refused}");
+        }
+        let single = r"{a: '\ud83d\ude00'}";
+        assert_eq!(parse(single).unwrap(), json!({"a": "\\ud83d\\ude00"}));
     }
 
     #[test]
