@@ -194,18 +194,17 @@ impl Finding {
     }
 }
 
-/// A text that was cut, without the piece of a value at its end.
+/// A text that was cut, without the longest piece of a value at its end.
 fn without_piece(text: &str, known: &[Secret]) -> String {
-    for value in known.iter().map(Secret::reveal) {
+    let before = known.iter().map(Secret::reveal).filter_map(|value| {
         let ends = value.char_indices().map(|(end, _)| end).rev();
         let mut pieces = ends
             .filter(|end| *end >= PIECE_BYTES_MIN)
             .filter_map(|end| value.get(..end));
-        if let Some(before) = pieces.find_map(|piece| text.strip_suffix(piece)) {
-            return format!("{before}{HIDDEN}");
-        }
-    }
-    text.to_owned()
+        pieces.find_map(|piece| text.strip_suffix(piece))
+    });
+    let shortest = before.min_by_key(|before| before.len());
+    shortest.map_or_else(|| text.to_owned(), |before| format!("{before}{HIDDEN}"))
 }
 
 fn without(text: &str, known: &[Secret]) -> String {
@@ -310,6 +309,12 @@ mod tests {
             "{}",
             hidden(&long, &["s3ed-4f1c9e"])
         );
+        // Of several values that may have begun here the one with the most of it.
+        let most = format!("{} s3ed-4f1", "x".repeat(388));
+        for known in [["4f1c9e77", "s3ed-4f1c9e"], ["s3ed-4f1c9e", "4f1c9e77"]] {
+            let safe = hidden(&most, &known);
+            assert!(safe.ends_with("x (hidden)…"), "{safe}");
+        }
         assert_eq!(hidden("token=abcdefgh", &[]), "Error: token=(hidden)");
     }
 
