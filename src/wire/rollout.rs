@@ -122,64 +122,79 @@ fn finding(found: Option<&Finding>) -> Value {
     })
 }
 
-/// A recording that was read.
+/// A recording.
 #[derive(Clone, Debug)]
-pub struct Recording {
+pub struct Recording<'a> {
     /// Objects and times.
     pub scope: Scope,
-    /// Observations, each from its moment until the next one; `None` if the cluster could not be
-    /// seen.
-    pub frames: Vec<(Mono, Option<Observation>)>,
+    text: &'a str,
 }
 
-/// Reads a recording.
+impl Recording<'_> {
+    /// Reads one observation after the other, each from its moment until the next one; `None` if
+    /// the cluster could not be seen. All of an hour at once do not fit into memory.
+    ///
+    /// # Errors
+    /// The line that makes no sense, and why.
+    pub fn frames(
+        &self,
+    ) -> impl Iterator<Item = Result<(Mono, Option<Observation>), String>> + use<'_> {
+        let mut seen = Observation::default();
+        let numbered = lines(self.text).skip(1).enumerate();
+        numbered.map(move |(count, line)| {
+            if count >= LINES_MAX {
+                return Err(format!("it has more than {LINES_MAX} lines"));
+            }
+            frame(line, &mut seen)
+        })
+    }
+}
+
+/// Begins to read a recording.
 ///
 /// # Errors
-/// The line that makes no sense, and why.
-pub fn read(text: &str) -> Result<Recording, String> {
-    let mut lines = text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty());
-    let parsed = |(number, line): (usize, &str)| {
-        serde_json::from_slice::<Value>(line.as_bytes())
-            .map_err(|error| format!("line {}: {error}", number.saturating_add(1)))
-    };
-    let head = parsed(lines.next().ok_or("it is empty")?)?;
-    let scope = scope(&head)?;
-    let mut frames: Vec<(Mono, Option<Observation>)> = Vec::new();
-    for (number, line) in lines {
-        if frames.len() >= LINES_MAX {
-            return Err(format!("it has more than {LINES_MAX} lines"));
-        }
-        let line = parsed((number, line))?;
-        let at = line.get("at_ms").and_then(Value::as_u64);
-        let at =
-            at.ok_or_else(|| format!("line {}: at_ms is missing", number.saturating_add(1)))?;
-        let at = Mono::since_boot(Duration::from_millis(at));
-        if line.get("blind").is_some() {
-            frames.push((at, None));
-            continue;
-        }
-        let mut seen = frames
-            .last()
-            .and_then(|(_, seen)| seen.clone())
-            .unwrap_or_default();
-        let items = |name: &str| {
-            line.get(name)
-                .and_then(Value::as_array)
-                .cloned()
-                .unwrap_or_default()
-        };
-        for object in items("set") {
-            seen.add(Object::recorded(&object));
-        }
-        for gone in items("gone") {
-            seen.remove(&key(&gone));
-        }
-        frames.push((at, Some(seen)));
+/// The reason why its first line makes no sense.
+pub fn read(text: &str) -> Result<Recording<'_>, String> {
+    let head = lines(text).next().ok_or("it is empty")?;
+    let scope = scope(&parsed(head)?)?;
+    Ok(Recording { scope, text })
+}
+
+/// Lines with their numbers.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let numbered = (1..).zip(text.lines());
+    numbered.filter(|(_, line)| !line.trim().is_empty())
+}
+
+fn parsed((number, line): (usize, &str)) -> Result<Value, String> {
+    serde_json::from_slice(line.as_bytes()).map_err(|error| format!("line {number}: {error}"))
+}
+
+/// The observation of a line, by what was seen before it.
+fn frame(
+    line: (usize, &str),
+    seen: &mut Observation,
+) -> Result<(Mono, Option<Observation>), String> {
+    let (number, _) = line;
+    let line = parsed(line)?;
+    let at = line.get("at_ms").and_then(Value::as_u64);
+    let at = at.ok_or_else(|| format!("line {number}: at_ms is missing"))?;
+    let at = Mono::since_boot(Duration::from_millis(at));
+    if line.get("blind").is_some() {
+        *seen = Observation::default();
+        return Ok((at, None));
     }
-    Ok(Recording { scope, frames })
+    let items = |name: &str| {
+        let items = line.get(name).and_then(Value::as_array);
+        items.into_iter().flatten()
+    };
+    for object in items("set") {
+        seen.add(Object::recorded(object));
+    }
+    for gone in items("gone") {
+        seen.remove(&key(gone));
+    }
+    Ok((at, Some(seen.clone())))
 }
 
 fn scope(head: &Value) -> Result<Scope, String> {
@@ -247,7 +262,7 @@ mod tests {
         assert_eq!(recording.scope, scope);
         let at = |second| Mono::since_boot(Duration::from_secs(second));
         assert_eq!(
-            recording.frames,
+            recording.frames().collect::<Result<Vec<_>, _>>().unwrap(),
             [
                 (at(0), Some(seen(&["a"]))),
                 (at(2), None),
@@ -266,14 +281,11 @@ mod tests {
         ] {
             assert_eq!(read(text).unwrap_err(), wanted);
         }
-        assert_eq!(
-            read(&format!("{head}\n{{}}")).unwrap_err(),
-            "line 2: at_ms is missing"
-        );
-        assert!(
-            read(&format!("{head}\n{{"))
-                .unwrap_err()
-                .starts_with("line 2: ")
-        );
+        let first = |line: &str| {
+            let text = format!("\n{head}\n\n{line}");
+            read(&text).unwrap().frames().next().unwrap().unwrap_err()
+        };
+        assert_eq!(first("{}"), "line 4: at_ms is missing");
+        assert!(first("{").starts_with("line 4: "));
     }
 }

@@ -44,7 +44,14 @@ fn replay(args: &Args, output: &mut Output) -> Result<Exit> {
     let content = files::read(&path, FILE_BYTES_MAX)?;
     let text = String::from_utf8(content).map_err(|error| cannot().because(&error.utf8_error()))?;
     let recording = read(&text).map_err(|why| cannot().why(why))?;
-    let mut judged = rollout::replay(&recording.scope, &recording.frames);
+    let mut wrong = None;
+    let frames = recording
+        .frames()
+        .map_while(|frame| frame.map_err(|why| wrong = Some(why)).ok());
+    let mut judged = rollout::replay(&recording.scope, frames);
+    if let Some(why) = wrong {
+        return Err(cannot().why(why));
+    }
     // The sentence of a soak counts down every second.
     judged.dedup_by(|(_, next), (_, step)| {
         let cause = |step: &JudgedRollout| step.finding.as_ref().map(|found| found.cause);

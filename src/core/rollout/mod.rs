@@ -536,9 +536,13 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Judges recorded observations as if they happened now: every judgement that differs from the one
 /// before, with its moment.
-pub fn replay(scope: &Scope, frames: &[(Mono, Option<Observation>)]) -> Vec<(Mono, JudgedRollout)> {
+pub fn replay(
+    scope: &Scope,
+    frames: impl IntoIterator<Item = (Mono, Option<Observation>)>,
+) -> Vec<(Mono, JudgedRollout)> {
     let mut judged: Vec<(Mono, JudgedRollout)> = Vec::new();
-    let Some((begun, _)) = frames.first() else {
+    let mut rest = frames.into_iter().peekable();
+    let Some((begun, _)) = rest.peek() else {
         return judged;
     };
     let mut rollout = Rollout::new(scope.clone(), *begun);
@@ -547,10 +551,9 @@ pub fn replay(scope: &Scope, frames: &[(Mono, Option<Observation>)]) -> Vec<(Mon
             judged.push((now, judgement));
         }
     };
-    let mut rest = frames.iter().peekable();
     while let Some((from, seen)) = rest.next() {
-        let until = rest.peek().map_or(*from, |(next, _)| *next);
-        let mut now = *from;
+        let until = rest.peek().map_or(from, |(next, _)| *next);
+        let mut now = from;
         loop {
             note(now, rollout.observe(seen.as_ref().into(), now));
             now = now.after(POLL_INTERVAL);

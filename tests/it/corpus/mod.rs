@@ -114,7 +114,8 @@ impl Scenario {
 /// The steps of a recording: what was said when.
 fn judged(text: &str) -> Vec<(u64, JudgedRollout)> {
     let recording = read(text).unwrap();
-    let steps = rollout::replay(&recording.scope, &recording.frames);
+    let frames = recording.frames().map(Result::unwrap);
+    let steps = rollout::replay(&recording.scope, frames);
     let seconds = |(at, step): (pipeops_agent::core::time::Mono, JudgedRollout)| {
         (at.elapsed_since_boot().as_secs(), step)
     };

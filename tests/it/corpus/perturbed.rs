@@ -109,8 +109,8 @@ fn judged(name: &str, seed: u64) -> Vec<JudgedRollout> {
         deadline_s: recording.scope.deadline.as_secs(),
         soak_s: recording.scope.soak.as_secs(),
     };
-    let frames = trouble.befall(&recording.frames);
-    let steps = replay(&recording.scope, &frames);
+    let frames: Frames = recording.frames().map(Result::unwrap).collect();
+    let steps = replay(&recording.scope, trouble.befall(&frames));
     steps.into_iter().map(|(_, step)| step).collect()
 }
 

@@ -184,7 +184,7 @@ fn argo(object: &Value, generation: u64) -> Says {
 }
 
 /// What a tool says of all objects of a rollout.
-fn of_all(tool: &Tool, recording: &Recording, seen: &Observation) -> Says {
+fn of_all(tool: &Tool, recording: &Recording<'_>, seen: &Observation) -> Says {
     let targets = recording.scope.targets.iter();
     let all: Vec<_> = targets
         .map(|(key, generation)| {
@@ -199,11 +199,11 @@ fn of_all(tool: &Tool, recording: &Recording, seen: &Observation) -> Says {
 }
 
 /// What a tool says in the course of a recording, with the second.
-fn course(tool: &Tool, recording: &Recording) -> Vec<(u64, Says)> {
+fn course(tool: &Tool, recording: &Recording<'_>) -> Vec<(u64, Says)> {
     let mut course: Vec<(u64, Says)> = Vec::new();
-    for (at, seen) in &recording.frames {
+    for (at, seen) in recording.frames().map(Result::unwrap) {
         let Some(seen) = seen else { continue };
-        let says = of_all(tool, recording, seen);
+        let says = of_all(tool, recording, &seen);
         if course.last().is_none_or(|(_, last)| *last != says) {
             course.push((at.elapsed_since_boot().as_secs(), says));
         }
