@@ -357,7 +357,7 @@ fn job_failed(target: &Object, condition: &Value, seen: &Observation) -> Finding
     let fix = match owned(target, seen).next() {
         Some(_) => fix,
         None => {
-            "run it again with restartPolicy: Never: then its Pods and their logs stay".to_owned()
+            "run it again with restartPolicy: Never and without ttlSecondsAfterFinished: then its Pods and their logs stay".to_owned()
         }
     };
     let told =

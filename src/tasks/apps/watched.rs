@@ -149,8 +149,8 @@ impl State {
                 let object = Object::reduced(kind, &whole);
                 let key = object.key();
                 let is_known = seen.get(&key).is_some();
-                // Its TTL may have it deleted as soon as it is done, between two looks.
-                if is_known && kind == "Job" && job_end(&object) == JobEnd::Done {
+                // Its TTL may have it deleted as soon as it has ended, between two looks.
+                if is_known && kind == "Job" && job_end(&object) != JobEnd::Open {
                     seen.add(object);
                     return;
                 }
@@ -278,8 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_goes_once_it_is_done_is_still_seen_to_be_done() {
+    fn a_job_that_goes_once_it_has_ended_is_still_seen_to_have_ended() {
         let job = |name: &str, kind: &str| json!({"metadata": {"name": name}, "status": {"conditions": [{"type": kind, "status": "True"}]}});
+        let ends = |state: &State| {
+            let all = state.seen.all();
+            all.map(|job| (job.name().to_owned(), job_end(job)))
+                .collect::<Vec<_>>()
+        };
+        let failed = |end: JobEnd| ("failed".to_owned(), end);
         let mut state = State::default();
         for event in [
             Event::Restarted,
@@ -292,9 +298,21 @@ mod tests {
         ] {
             state.take("Job", event);
         }
+        // Without the one that failed nothing would say so before the deadline.
+        let done = ("done".to_owned(), JobEnd::Done);
+        assert_eq!(ends(&state), [done.clone(), failed(JobEnd::Failed)]);
+        // One of its name that is made again takes its place.
+        state.take("Job", Event::Added(pod("failed")));
+        assert_eq!(ends(&state), [done.clone(), failed(JobEnd::Open)]);
+        state.take("Job", Event::Deleted(job("failed", "Failed")));
+        for event in [Event::Restarted, Event::Added(pod("failed"))] {
+            state.take("Job", event);
+        }
+        assert_eq!(ends(&state), [done, failed(JobEnd::Open)]);
+        // One that is deleted while it runs has not ended.
+        state.take("Job", Event::Deleted(pod("failed")));
         assert_eq!(names(&state), ["done"]);
-        assert!(state.seen.all().all(|job| job_end(job) == JobEnd::Done));
-        // Until the list says otherwise.
+        // A list says what is there.
         state.take("Job", Event::Restarted);
         state.take("Job", Event::Synced);
         assert_eq!(names(&state), Vec::<&str>::new());
