@@ -315,7 +315,7 @@ impl Object {
     }
 
     /// Last time at which an event happened, else when it was made.
-    pub(super) fn moment(&self) -> Option<Wall> {
+    pub fn moment(&self) -> Option<Wall> {
         [
             "/series/lastObservedTime",
             "/lastTimestamp",

@@ -8,6 +8,7 @@ use super::{
     Key, Object, Observation,
     object::text,
     pods::{self, is_ready},
+    state::is_leaving,
 };
 use crate::core::{order::OrderExt as _, time::Wall};
 
@@ -98,9 +99,8 @@ pub fn images_of<'a>(key: &Key, seen: &'a Observation) -> Vec<(&'a str, &'a str)
         return Vec::new();
     };
     let uids = family(BTreeSet::from([object.uid().to_owned()]), seen);
-    let pods = seen.of_kind("Pod").filter(|pod| {
-        uids.contains(pod.uid()) && pod.text("/metadata/deletionTimestamp").is_empty()
-    });
+    let pods = seen.of_kind("Pod");
+    let pods = pods.filter(|pod| uids.contains(pod.uid()) && !is_leaving(pod));
     let mut images = Vec::new();
     for pod in pods {
         for (named, run) in [

@@ -28,26 +28,13 @@ pub(super) fn make_room(seen: &mut Observation, kind: &str, count: usize) -> Opt
         return None;
     }
     let events = seen.of_kind(kind);
-    let mut events: Vec<_> = events.map(|event| (moment(event), event.key())).collect();
+    let mut events: Vec<_> = events.map(|event| (event.moment(), event.key())).collect();
     events.order_by(|(one, _), (other, _)| one.cmp(other));
     events.truncate(FORGOTTEN);
     for (_, oldest) in &events {
         seen.remove(oldest);
     }
     Some(count.saturating_sub(events.len()))
-}
-
-/// Last time at which an event happened, as the API server writes it.
-fn moment(event: &Object) -> String {
-    const FIELDS: [&str; 4] = [
-        "/series/lastObservedTime",
-        "/lastTimestamp",
-        "/eventTime",
-        "/metadata/creationTimestamp",
-    ];
-    let text = |field: &&str| event.value().pointer(field).and_then(Value::as_str);
-    let found = FIELDS.iter().find_map(text);
-    found.unwrap_or_default().to_owned()
 }
 
 /// Bytes that are asked for the last lines of a container. The kubelet cuts off what is beyond.

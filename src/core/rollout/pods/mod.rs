@@ -20,7 +20,7 @@ use super::{
     earlier::Earlier,
     messages::evidence,
     object::{list, text},
-    state::has_failed,
+    state::{has_failed, is_leaving},
 };
 
 /// Rejections of Pods of one controller after which it is in a loop.
@@ -186,10 +186,8 @@ pub(super) fn leaving<'a>(
     seen: &'a Observation,
 ) -> impl Iterator<Item = &'a Object> {
     let namespace = object.text("/metadata/namespace");
-    seen.of_kind("Pod").filter(move |pod| {
-        pod.text("/metadata/namespace") == namespace
-            && !pod.text("/metadata/deletionTimestamp").is_empty()
-    })
+    seen.of_kind("Pod")
+        .filter(move |pod| pod.text("/metadata/namespace") == namespace && is_leaving(pod))
 }
 
 /// Trouble of the node of a Pod: it is lost; or, for a Pod that comes to every node, cordoned,

@@ -1,8 +1,8 @@
 //! Volumes, claims and sandboxes that keep the containers of a Pod from being made.
 
 use super::{
-    Cause, Finding, Key, Object, Observation, definite, is_of_same, is_replacing, on_lost_node,
-    set_of,
+    Cause, Finding, Key, Object, Observation, definite, is_leaving, is_of_same, is_replacing,
+    on_lost_node, set_of,
 };
 use crate::core::rollout::{
     containers::statuses,
@@ -148,9 +148,7 @@ fn is_kept_by_another(pod: &Object, message: &str, seen: &Observation) -> bool {
         other.text("/metadata/namespace") == namespace && names.any(|name| name == other.name())
     });
     let stays = |other: &Object| {
-        other.text("/metadata/deletionTimestamp").is_empty()
-            && on_lost_node(other, seen).is_none()
-            && is_deployed(other)
+        !is_leaving(other) && on_lost_node(other, seen).is_none() && is_deployed(other)
     };
     !is_replacing(pod, seen) && others.any(stays)
 }
