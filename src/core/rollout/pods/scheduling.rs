@@ -6,9 +6,12 @@ use super::{
     Cause, Finding, Object, Observation, evidence, is_replacing, leaving, text,
     volumes::{VOLUME_FIX, of_claims},
 };
-use crate::core::rollout::{
-    containers::is_sidecar,
-    messages::{SPREAD, VOLUME_IN_USE, is_beside_others, node_trouble, unschedulable},
+use crate::core::{
+    quantity,
+    rollout::{
+        containers::is_sidecar,
+        messages::{SPREAD, VOLUME_IN_USE, is_beside_others, node_trouble, unschedulable},
+    },
 };
 
 pub(super) fn scheduling(pod: &Object, seen: &Observation) -> Option<Finding> {
@@ -119,7 +122,7 @@ fn schedule_fix(cause: Cause) -> &'static str {
         ),
         (
             Cause::StorageUnbound,
-            "kubectl get pvc,storageclass shows which claim waits and for what",
+            "kubectl get pvc,storageclass -A shows which claim waits and for what",
         ),
         (
             Cause::NodeNotReady,
@@ -133,7 +136,7 @@ fn schedule_fix(cause: Cause) -> &'static str {
         (Cause::StorageUnavailable, VOLUME_FIX),
         (
             Cause::Finalizer,
-            "kubectl describe pvc names the Pods that use the claim; what was deleted by mistake has to be deployed again",
+            "kubectl describe pvc -A names the Pods that use the claim; what was deleted by mistake has to be deployed again",
         ),
     ];
     let found = FIXES.iter().find(|(known, _)| *known == cause);
@@ -182,13 +185,14 @@ pub(super) fn requested(pod: &Object, resource: &str) -> u64 {
     // One for the whole Pod takes their place.
     let whole = pod.value().pointer("/spec/resources/requests");
     if let Some(whole) = whole.and_then(|whole| whole.get(resource)) {
-        return quantity(whole, resource);
+        return quantity(whole, resource).unwrap_or(0);
     }
     let amount = |container: &Value| {
         let amount = container
             .pointer("/resources/requests")
             .and_then(|all| all.get(resource));
-        amount.map_or(0, |amount| quantity(amount, resource))
+        let known = amount.and_then(|amount| quantity(amount, resource));
+        known.unwrap_or(0)
     };
     let (mut sidecars, mut largest) = (0_u64, 0);
     for init in pod.list("/spec/initContainers") {
@@ -205,45 +209,19 @@ pub(super) fn requested(pod: &Object, resource: &str) -> u64 {
 fn largest(seen: &Observation, resource: &str) -> Option<u64> {
     let nodes = seen.of_kind("Node").filter_map(|node| {
         let amount = node.value().pointer("/status/allocatable")?.get(resource)?;
-        Some(quantity(amount, resource))
+        quantity(amount, resource)
     });
     nodes.max()
 }
 
-/// Millicores or bytes.
-pub(super) fn quantity(amount: &Value, resource: &str) -> u64 {
-    let text = match amount {
-        Value::String(text) => text.clone(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-            amount.to_string()
-        }
-    };
-    let digits = text
-        .find(|letter: char| !letter.is_ascii_digit() && letter != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-    let thousandths: String = part.chars().chain("000".chars()).take(3).collect();
-    let milli = whole
-        .parse::<u64>()
-        .unwrap_or(0)
-        .saturating_mul(1000)
-        .saturating_add(thousandths.parse().unwrap_or(0));
+/// Millicores or bytes; `None` where nobody knows what it means.
+pub(super) fn quantity(amount: &Value, resource: &str) -> Option<u64> {
+    let text = amount
+        .as_str()
+        .map_or_else(|| amount.to_string(), str::to_owned);
     if resource == "cpu" {
-        return if unit == "m" { milli / 1000 } else { milli };
+        quantity::milli(&text)
+    } else {
+        quantity::whole(&text)
     }
-    let factor: u64 = match unit {
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        "Ti" => 1 << 40,
-        "k" => 1000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
-        "T" => 1_000_000_000_000,
-        _ => 1,
-    };
-    (milli / 1000)
-        .saturating_mul(factor)
-        .saturating_add((milli % 1000).saturating_mul(factor / 1000))
 }
