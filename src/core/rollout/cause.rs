@@ -141,7 +141,8 @@ causes! {
     NodeCordoned = "node.cordoned", Outside, 0;
     /// The node cannot make the network or the sandbox of the Pod.
     NodeSandbox = "node.sandbox", Outside, 0;
-    /// The container runtime of the node does not make the container.
+    /// The container runtime of the node does not make the container, or its kubelet does not read
+    /// what it mounts.
     NodeRuntime = "node.runtime", Outside, 0;
     /// The API server, its datastore or a webhook does not answer.
     ApiTrouble = "api.unavailable", Outside, 0;

@@ -215,15 +215,21 @@ fn failed(
         exit_code(code),
         trouble_suffix(trouble)
     );
-    let fix = trouble.map_or_else(|| read_log(pod, name), |trouble| trouble.fix.to_owned());
+    let fix = trouble.map_or_else(
+        || read_log(pod, (name, part)),
+        |trouble| trouble.fix.to_owned(),
+    );
     definite(pod, cause, (sentence, last_lines.below(seen_of_it), &fix))
 }
 
-fn read_log(pod: &Object, name: &str) -> String {
+fn read_log(pod: &Object, (name, part): (&str, ContainerRole)) -> String {
+    // One that is not started again has no log of before.
+    let is_once = pod.text("/spec/restartPolicy") == "Never" && part != ContainerRole::Sidecar;
     format!(
-        "read what it writes: pipeops-agent logs --pod {}/{} --container {name} --previous",
+        "read what it writes: pipeops-agent logs --pod {}/{} --container {name}{}",
         pod.text("/metadata/namespace"),
-        pod.name()
+        pod.name(),
+        if is_once { "" } else { " --previous" }
     )
 }
 

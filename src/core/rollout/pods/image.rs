@@ -138,7 +138,7 @@ fn image_words(cause: Cause) -> (&'static str, &'static str) {
         (
             Cause::NodeClock,
             "by the clock of the node, the certificate of the registry of IMAGE is not valid yet",
-            "set the clock of the node: sudo timedatectl set-ntp true, or without a network: date -u -s 'YYYY-MM-DD HH:MM:SS'; it then continues automatically",
+            "set the clock of the node: sudo timedatectl set-ntp true, or without a network: sudo date -u -s 'YYYY-MM-DD HH:MM:SS'; it then continues automatically",
         ),
         (
             Cause::ImageCertificate,

@@ -241,7 +241,7 @@ fn a_volume_that_is_away_is_waited_for_and_one_that_is_named_wrongly_is_not() {
         ),
         (
             "failed to sync configmap cache: timed out waiting for the condition",
-            Cause::StorageUnavailable,
+            Cause::NodeRuntime,
         ),
         ("configmap \"settings\" not found", Cause::ConfigMissing),
         (
@@ -293,6 +293,28 @@ fn a_node_that_lacks_the_program_for_a_volume_is_told_which_one_it_is() {
     let found = findings(&pod, &seen, &Earlier::default()).remove(0);
     assert_eq!(found.cause, Cause::StorageUnavailable);
     assert!(found.fix.contains("nfs-common"), "{}", found.fix);
+}
+
+#[test]
+fn a_node_that_has_not_read_what_every_pod_mounts_is_not_told_as_a_lost_volume() {
+    let status =
+        json!({"containerStatuses": [{"name": "web", "state": {"waiting": {"reason": "x"}}}]});
+    let pod = pod(&json!({}), &status);
+    for (message, wanted) in [
+        (
+            "MountVolume.SetUp failed for volume \"kube-api-access-x2k9p\" : object \"shop\"/\"kube-root-ca.crt\" not registered",
+            Cause::NodeRuntime,
+        ),
+        // It is named beside a volume that is lost, too.
+        (
+            "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[data kube-api-access-x2k9p]: timed out waiting for the condition",
+            Cause::StorageUnavailable,
+        ),
+    ] {
+        let seen = events(&[("FailedMount", message, 5)]);
+        let found = findings(&pod, &seen, &Earlier::default()).remove(0);
+        assert_eq!(found.cause, wanted, "{message}");
+    }
 }
 
 /// The Pod of [`pod`] that cannot attach a volume which another Pod of this set uses on a node that

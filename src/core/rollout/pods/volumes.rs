@@ -25,7 +25,7 @@ pub(super) fn of_claims(pod: &Object, seen: &Observation) -> Option<Finding> {
 }
 
 /// Action for a volume that is not there now.
-pub(super) const VOLUME_FIX: &str = "kubectl get pv,nodes -o wide shows where the volume lies; bring that node back, or restore the volume elsewhere; it then continues automatically";
+pub(super) const VOLUME_FIX: &str = "kubectl describe pv names the node of each volume (Node Affinity); bring that node back, or restore the volume elsewhere; it then continues automatically";
 
 /// Volumes and sandboxes that keep a container from being made.
 pub(super) fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
@@ -85,21 +85,37 @@ pub(super) fn mounts(pod: &Object, seen: &Observation) -> Option<Finding> {
             ),
             "set strategy.type: Recreate and replicas: 1, so that the Pod before ends first; or use a volume that several nodes can mount (ReadWriteMany)",
         ),
-        _ if message.contains("helper program") => (
-            Cause::StorageUnavailable,
-            format!("{object} cannot start: its node lacks the program that mounts a volume"),
-            "install it on the node, with apt: sudo apt install nfs-common (NFS) or cifs-utils (SMB); it then continues automatically",
-        ),
-        _ => (
-            Cause::StorageUnavailable,
-            format!("{object} cannot start: a volume cannot be mounted on its node now"),
-            VOLUME_FIX,
-        ),
+        _ => unmounted(&object, message),
     };
     Some(Finding {
         is_definite: is_kept || (is_config && cause == Cause::ConfigMissing),
         ..definite(pod, cause, (sentence, evidence(reason, message), fix))
     })
+}
+
+/// Cause, sentence and fix of a Pod with a volume that is not there now.
+fn unmounted(object: &str, message: &str) -> (Cause, String, &'static str) {
+    let has = |words: &str| message.contains(words);
+    // A volume of the app has another name.
+    if has("failed to sync ") || has("for volume \"kube-api-access-") {
+        (
+            Cause::NodeRuntime,
+            format!("{object} cannot start yet: its node has not read what it mounts from the API"),
+            "wait: it continues automatically; if it stays so: sudo pipeops-agent doctor on that machine",
+        )
+    } else if has("helper program") {
+        (
+            Cause::StorageUnavailable,
+            format!("{object} cannot start: its node lacks the program that mounts a volume"),
+            "install it on the node, with apt: sudo apt install nfs-common (NFS) or cifs-utils (SMB); it then continues automatically",
+        )
+    } else {
+        (
+            Cause::StorageUnavailable,
+            format!("{object} cannot start: a volume cannot be mounted on its node now"),
+            VOLUME_FIX,
+        )
+    }
 }
 
 /// Cause, sentence and fix of a Pod whose sandbox is not made.
@@ -236,7 +252,7 @@ pub(in super::super) fn claim_findings(claim: &Object, seen: &Observation) -> Ve
         (
             Cause::StorageUnbound,
             format!("{object} is not bound to a volume"),
-            "kubectl describe pvc; kubectl get pv",
+            "kubectl describe pvc -A; kubectl get pv",
         )
     };
     vec![Finding {
