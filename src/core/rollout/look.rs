@@ -24,6 +24,8 @@ pub struct RolloutProgress {
     pub open_jobs: u64,
     /// Number of Pods and Jobs of the version that are ready or done.
     pub ready: u64,
+    /// Number of Pods that the manifests, or autoscalers, want.
+    pub replicas: u64,
     /// Finding about a program that may still need another one of the app, which is on its way: it
     /// is not held against it.
     pub excused: Option<Finding>,
@@ -44,6 +46,13 @@ impl RolloutProgress {
     pub fn worst(&self) -> Option<Finding> {
         let order = |found: &&Finding| (!found.is_definite, found.cause);
         self.findings.iter().min_by_key(order).cloned()
+    }
+
+    /// Notes that an object is not there.
+    fn lacks(&mut self, key: &Key) {
+        (self.is_complete, self.is_seen) = (false, false);
+        self.missing = format!("{} is not there yet", key.in_words());
+        self.behind = key.in_words();
     }
 
     /// Takes what the Pods of the version say.
@@ -149,10 +158,7 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
     for (key, generation) in &scope.targets {
         let Some(target) = seen.get(key) else {
             if workloads::is_watched(&key.kind) {
-                look.is_complete = false;
-                look.is_seen = false;
-                look.missing = format!("{} is not there yet", key.in_words());
-                look.behind = key.in_words();
+                look.lacks(key);
             }
             if is_route(&key.kind) {
                 unknown.push(key);
@@ -161,6 +167,7 @@ pub(super) fn look_since(scope: &Scope, seen: &Observation, earlier: &Earlier) -
         };
         let mut state = workloads::state(target, *generation, seen);
         look.ready = look.ready.saturating_add(state.ready);
+        look.replicas = look.replicas.saturating_add(target.count("/spec/replicas"));
         wanted = wanted.saturating_add(state.wanted);
         if state.readiness == Readiness::Unknown {
             unknown.push(key);

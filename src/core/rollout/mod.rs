@@ -176,6 +176,8 @@ pub struct Rollout {
     progressed: Mono,
     /// Most that was ready at once.
     best: u64,
+    /// Number of Pods that were wanted at the last look.
+    replicas: Option<u64>,
     looked: Mono,
     blind_since: Option<Mono>,
     soak: Option<Soak>,
@@ -211,6 +213,7 @@ impl Rollout {
             free_since: now,
             progressed: now,
             best: 0,
+            replicas: None,
             looked: now,
             blind_since: None,
             soak: None,
@@ -307,10 +310,13 @@ impl Rollout {
         now: Mono,
     ) -> (RolloutVerdict, String, Option<Finding>) {
         self.note_causes(&look, now);
-        if look.ready > self.best {
-            self.best = look.ready;
+        // An autoscaler may scale for as long as it likes.
+        let before = self.replicas.replace(look.replicas);
+        let is_scaled = before.is_some_and(|before| before != look.replicas);
+        if is_scaled || look.ready > self.best {
             self.progressed = now;
         }
+        self.best = self.best.max(look.ready);
         if look.is_paused {
             (self.progressed, self.free_since) = (now, now);
             self.soak = None;
@@ -320,7 +326,7 @@ impl Rollout {
         if look.is_complete {
             return self.soaks(&look, now);
         }
-        if self.soak.take().is_some() {
+        if self.soak.take().is_some() && !is_scaled {
             self.flaps = self.flaps.saturating_add(1);
         }
         let worst = look.worst();
@@ -446,16 +452,26 @@ impl Rollout {
             object: look.behind.clone(),
             sentence: look.missing.clone(),
             evidence: String::new(),
-            fix: "read what the containers write: kubectl logs POD".to_owned(),
+            fix: format!(
+                "read what the containers write: kubectl -n {} logs POD",
+                self.namespace()
+            ),
             is_definite: true,
         });
         if self.flaps > 0 {
+            let times = if self.flaps == 1 { "time" } else { "times" };
             late.sentence = format!(
-                "it became ready and failed again {} times: {}",
+                "it became ready and failed again {} {times}: {}",
                 self.flaps, late.sentence
             );
         }
         late
+    }
+
+    /// Namespace of what is judged.
+    fn namespace(&self) -> &str {
+        let mut namespaces = self.scope.targets.keys().map(|key| key.namespace.as_str());
+        namespaces.find(|name| !name.is_empty()).unwrap_or_default()
     }
 }
 

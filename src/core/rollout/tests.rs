@@ -139,6 +139,71 @@ fn flapping_is_never_good_and_bad_at_the_deadline() {
     assert_eq!(last, Bad);
 }
 
+/// A Deployment that is to have so many Pods, of which so many are there and ready.
+fn scaled(wanted: u64, ready: u64) -> Observation {
+    let mut seen = self::ready();
+    let name = key("Deployment", "web");
+    let mut web = seen.get(&name).unwrap().value().clone();
+    web["spec"]["replicas"] = json!(wanted);
+    for field in ["replicas", "updatedReplicas", "availableReplicas"] {
+        web["status"][field] = json!(ready);
+    }
+    seen.add(Object::recorded(&web));
+    seen
+}
+
+#[test]
+fn an_autoscaler_that_never_rests_makes_nothing_late() {
+    let mut rollout = rollout();
+    let mut judge = |second: u64, seen: &Observation| {
+        let judged = rollout.observe(ClusterView::Seen(seen), at(second));
+        (judged.verdict, judged.sentence)
+    };
+    for second in 0..2_000 {
+        let seen = match second % 50 {
+            0..25 => scaled(2, 2),
+            25..30 => scaled(4, 2),
+            _ => scaled(4, 4),
+        };
+        let (verdict, sentence) = judge(second, &seen);
+        assert!(matches!(verdict, Soaking | Progressing), "{sentence}");
+    }
+    // What fails without being scaled is late as ever, and good once it stays ready.
+    assert_eq!(judge(2_000, &scaled(4, 4)).0, Soaking);
+    for second in 2_001..2_570 {
+        assert_eq!(judge(second, &scaled(4, 3)).0, Progressing);
+    }
+    for second in 2_570..2_574 {
+        judge(second, &scaled(4, 4));
+    }
+    judge(2_574, &scaled(4, 3));
+    let (verdict, sentence) = judge(2_575, &scaled(4, 3));
+    assert_eq!(verdict, Bad);
+    assert!(
+        sentence.starts_with("it became ready and failed again 2 times: "),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn one_failure_is_told_as_one() {
+    let mut rollout = rollout();
+    rollout.observe(ClusterView::Seen(&ready()), at(0));
+    let mut last = None;
+    for second in 1..=600 {
+        last = Some(rollout.observe(ClusterView::Seen(&starting()), at(second)));
+    }
+    let last = last.unwrap();
+    assert!(
+        last.sentence
+            .starts_with("it became ready and failed again 1 time: "),
+        "{}",
+        last.sentence
+    );
+    let fix = last.finding.unwrap().fix;
+    assert!(fix.ends_with("kubectl -n shop logs POD"), "{fix}");
+}
+
 #[test]
 fn a_restart_within_the_soak_begins_it_again() {
     let mut rollout = rollout();
