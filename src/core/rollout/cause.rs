@@ -119,6 +119,8 @@ causes! {
     CustomStalled = "custom.stalled", App, 20;
     /// A custom resource says that it is not ready.
     CustomNotReady = "custom.not-ready", App, 0;
+    /// Pods run the version of before until a person deletes them (updateStrategy: OnDelete).
+    OnDelete = "rollout.on-delete", App, 0;
     /// Not everything was ready in time, for no reason that the cluster names.
     Deadline = "rollout.deadline", App, 0;
     /// The registry does not answer.

@@ -92,14 +92,15 @@ fn are_labelled_by_program(target: &Object, seen: &Observation) -> bool {
     })
 }
 
-/// Doubt about a version that is complete: a DaemonSet fits no node, an Ingress has no class that
-/// exists, or a Service leads to nothing, or to a number that none of its Pods declares. Declared
-/// ports only describe a Pod (a program may listen on others), so this makes no version bad, and
-/// Pods that declare none leave nothing to say.
+/// Doubt about a version that is complete: a DaemonSet fits no node, Pods of before have to be
+/// deleted by a person, an Ingress has no class that exists, or a Service leads to nothing, or to a
+/// number that none of its Pods declares. Declared ports only describe a Pod (a program may listen
+/// on others), so this makes no version bad, and Pods that declare none leave nothing to say.
 pub(super) fn doubt(scope: &Scope, seen: &Observation) -> Option<Finding> {
     let mut targets = scope.targets.keys().filter_map(|key| seen.get(key));
     targets.find_map(|target| match target.kind() {
-        "DaemonSet" => workloads::nowhere(target),
+        "DaemonSet" => workloads::nowhere(target).or_else(|| workloads::on_delete(target)),
+        "StatefulSet" => workloads::on_delete(target),
         "Ingress" => without_class(target).or_else(|| unknown_class(target, seen)),
         "Service" => {
             let found = service(target, seen).filter(|found| !found.is_definite);

@@ -713,19 +713,31 @@ fn pods_of_a_daemon_set_that_has_none_of_the_new_version_say_nothing_about_it() 
 }
 
 #[test]
-fn a_daemon_set_whose_pods_a_person_deletes_is_good_once_all_are_available() {
-    let judged = |strategy: &str| {
+fn pods_that_a_person_deletes_leave_a_doubt_until_all_are_of_the_new_version() {
+    let judged = |kind: &str, strategy: &str, updated: u64| {
         let mut seen = Observation::default();
         seen.add(Object::reduced(
-            "DaemonSet",
-            &json!({"metadata": {"name": "disks", "namespace": "shop", "uid": "s", "generation": 2},
-                "spec": {"updateStrategy": {"type": strategy}},
-                "status": {"observedGeneration": 2, "desiredNumberScheduled": 2, "numberAvailable": 2}}),
+            kind,
+            &json!({"metadata": {"name": "db", "namespace": "shop", "uid": "s", "generation": 2},
+                "spec": {"replicas": 2, "updateStrategy": {"type": strategy}},
+                "status": {"observedGeneration": 2, "desiredNumberScheduled": 2, "numberAvailable": 2,
+                    "updatedNumberScheduled": updated, "updatedReplicas": updated, "readyReplicas": 2, "replicas": 2}}),
         ));
-        standing(&scope_of("DaemonSet", "disks"), ClusterView::Seen(&seen)).0
+        let (verdict, sentence, found) = standing(&scope_of(kind, "db"), ClusterView::Seen(&seen));
+        (verdict, sentence, found.map(|found| found.cause))
     };
-    assert_eq!(judged("OnDelete"), Good);
-    assert_eq!(judged("RollingUpdate"), Progressing);
+    for kind in ["DaemonSet", "StatefulSet"] {
+        let ready = "2 of 2 are ready".to_owned();
+        assert_eq!(judged(kind, "OnDelete", 2), (Good, ready.clone(), None));
+        let doubt = format!(
+            "{ready}, but 1 of 2 Pods of {kind} shop/db run the new version: a person has to delete the others"
+        );
+        assert_eq!(
+            judged(kind, "OnDelete", 1),
+            (Good, doubt, Some(Cause::OnDelete))
+        );
+        assert_eq!(judged(kind, "RollingUpdate", 1).0, Progressing);
+    }
 }
 
 /// A controller of two Pods, of which the second one is on a node that is lost: the version of this

@@ -123,7 +123,7 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
     let partition = target.count(PARTITION);
     let is_seen = has_seen(target, generation);
     let newest = target.text("/status/updateRevision");
-    let is_rolled = target.text(STRATEGY) == "OnDelete"
+    let is_rolled = is_by_hand(target)
         || target.count("/status/updatedReplicas") >= wanted.saturating_sub(partition);
     let ready = target
         .count("/status/readyReplicas")
@@ -145,12 +145,12 @@ fn stateful_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) 
         is_paused: false,
         open_jobs: 0,
         readiness: Readiness::Reported,
-        ready: pods
-            .iter()
-            .filter(|pod| is_ready(pod))
-            .count()
-            .try_into()
-            .unwrap_or(u64::MAX),
+        ready: if is_by_hand(target) {
+            ready
+        } else {
+            let new = pods.iter().filter(|pod| is_ready(pod));
+            new.count().try_into().unwrap_or(u64::MAX)
+        },
         wanted,
         missing,
         findings: refused_creation(target, seen)
@@ -192,8 +192,7 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
     let updated = target.count("/status/updatedNumberScheduled");
     let available = target.count("/status/numberAvailable");
     let is_seen = has_seen(target, generation);
-    // Otherwise a person deletes the Pods of before.
-    let is_rolled = target.text(STRATEGY) == "OnDelete" || updated >= wanted;
+    let is_rolled = is_by_hand(target) || updated >= wanted;
     let newest = owned(target, seen)
         .max_by_key(|pod| pod.text("/metadata/creationTimestamp").to_owned())
         // Those of before are replaced first, one after the other.
@@ -216,7 +215,11 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         is_paused: false,
         open_jobs: 0,
         readiness: Readiness::Reported,
-        ready: updated.min(available),
+        ready: if is_by_hand(target) {
+            available
+        } else {
+            updated.min(available)
+        },
         wanted,
         missing,
         findings: refused_creation(target, seen)
@@ -228,6 +231,41 @@ fn daemon_set<'a>(target: &'a Object, generation: u64, seen: &'a Observation) ->
         pods,
         failed: FailedPods::Tell,
     }
+}
+
+/// Returns whether a person deletes the Pods of before.
+fn is_by_hand(target: &Object) -> bool {
+    target.text(STRATEGY) == "OnDelete"
+}
+
+/// Doubt about a controller whose Pods of before nobody has deleted yet: nothing shows whether the
+/// new version works.
+pub(super) fn on_delete(target: &Object) -> Option<Finding> {
+    let (wanted, updated) = if target.kind() == "DaemonSet" {
+        (
+            target.count("/status/desiredNumberScheduled"),
+            target.count("/status/updatedNumberScheduled"),
+        )
+    } else {
+        (
+            target.number("/spec/replicas").unwrap_or(1),
+            target.count("/status/updatedReplicas"),
+        )
+    };
+    let object = target.in_words();
+    (is_by_hand(target) && updated < wanted).then(|| Finding {
+        cause: Cause::OnDelete,
+        sentence: format!(
+            "{updated} of {wanted} Pods of {object} run the new version: a person has to delete the others"
+        ),
+        object,
+        evidence: messages::evidence("updateStrategy", "OnDelete"),
+        fix: format!(
+            "kubectl -n {} delete pod NAME, one after the other; or set updateStrategy.type: RollingUpdate",
+            target.text("/metadata/namespace")
+        ),
+        is_definite: false,
+    })
 }
 
 /// Doubt about a DaemonSet that no node has to run: its nodeSelector may be meant for another
@@ -512,8 +550,7 @@ pub(super) fn stuck(
     }
     let fails = |pod: &Object| {
         let found = pods::findings(pod, seen, &Earlier::replaced(seen));
-        // Otherwise a person deletes the Pods of before.
-        target.text(STRATEGY) != "OnDelete" && found.iter().any(|found| found.is_definite)
+        !is_by_hand(target) && found.iter().any(|found| found.is_definite)
     };
     let current = target.text("/status/currentRevision");
     let is_meant = |pod: &&Object| match which {
