@@ -159,6 +159,21 @@ fn every_recorded_rollout_gets_its_verdict() {
 }
 
 #[test]
+fn the_log_of_before_is_asked_for_where_a_container_is_started_again() {
+    for (name, is_previous) in [("job-failed", false), ("crash-exit-1", true)] {
+        let text = std::fs::read_to_string(folder().join(format!("{name}.jsonl"))).unwrap();
+        let found = judged(&text)
+            .into_iter()
+            .filter_map(|(_, step)| step.finding);
+        let logs = found.filter(|found| found.fix.contains("pipeops-agent logs"));
+        let fixes: Vec<_> = logs.map(|found| found.fix).collect();
+        assert!(!fixes.is_empty(), "{name}");
+        let is_right = |fix: &String| fix.contains("--previous") == is_previous;
+        assert!(fixes.iter().all(is_right), "{fixes:?}");
+    }
+}
+
+#[test]
 fn the_command_line_judges_a_recording_as_the_library_does() {
     for (name, code, word) in [
         ("healthy", 0, "\"good\""),
