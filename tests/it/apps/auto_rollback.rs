@@ -80,8 +80,17 @@ fn a_bad_version_stays_where_automatic_rollback_is_off_and_the_rest_goes_on() {
     says(&bench, &auto("on"), 0, "automatic rollback is on");
     says(&bench, &["rollback", "web", "--wait"], 0, "");
     assert_eq!(text(&bench), "one");
+}
 
-    // On the way back the verdict is still that on the last change.
+#[test]
+fn on_the_way_back_the_verdict_is_that_on_the_bad_version() {
+    let Some(bench) = Bench::prepared(|agent| agent.with("PIPEOPS_TEST_SOAK_MS", "300")) else {
+        return;
+    };
+    bench.bind();
+    assert_eq!(bench.apply("web", &version("one", "")).0, 0);
+    bench.until_verdict("web", "good");
+    let bad = version("two", ", command: [/app/missing]");
     assert_eq!(bench.apply("web", &bad).0, 0);
     let why = until_every(LOOK, "it goes back", SOON, || {
         let (_, why) = bench.why("web");
@@ -89,7 +98,7 @@ fn a_bad_version_stays_where_automatic_rollback_is_off_and_the_rest_goes_on() {
     });
     assert_eq!(
         (&why["revision"], &why["verdict"], &why["cause"]),
-        (&json!(3), &json!("bad"), &json!("container.start")),
+        (&json!(2), &json!("bad"), &json!("container.start")),
         "{why:#}"
     );
     assert_ne!(why["rollback"]["verdict"], "bad", "{why:#}");
