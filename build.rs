@@ -4,8 +4,8 @@
 //! commit (`PIPEOPS_COMMIT`, where the release sets it), its target and its compiler, for
 //! `version --json`.
 //! Stamps it with the key that signs its releases (`PIPEOPS_RELEASE_KEY`), if it is one.
-//! Compresses the files of the page, so that the program never has to, and the manifest of its
-//! rights, which takes a quarter of its length then.
+//! Compresses the files of the page, so that the program never has to, the manifest of its rights,
+//! and the units and scripts that it writes.
 
 use std::{
     error::Error,
@@ -19,11 +19,36 @@ use std::{
 use zopfli::{Format, Options};
 
 const ASSETS: &str = "src/dashboard/assets";
-/// Long texts, with the names that they get compressed.
-const TEXTS: [(&str, &str); 3] = [
-    ("src/kube/rbac/manifest.yaml", "rbac.yaml.gz"),
-    ("src/core/k3s/texts/killall.sh", "killall.sh.gz"),
-    ("src/core/k3s/texts/uninstall.sh", "uninstall.sh.gz"),
+/// The manifest of the program's rights in a cluster.
+const MANIFEST: &str = "src/kube/rbac/manifest.yaml";
+/// Units and scripts that the program writes. They are alike, and take a quarter of their length as
+/// one file.
+const SCRIPTS: [&str; 25] = [
+    "openrc/pipeops-agent",
+    "openrc/pipeops-agent-update",
+    "openrc/pipeops-keeper",
+    "src/core/k3s/texts/connect.openrc",
+    "src/core/k3s/texts/connect.service",
+    "src/core/k3s/texts/connect.timer",
+    "src/core/k3s/texts/k3s.logrotate",
+    "src/core/k3s/texts/k3s.openrc",
+    "src/core/k3s/texts/k3s.service",
+    "src/core/k3s/texts/killall.sh",
+    "src/core/k3s/texts/resume.openrc",
+    "src/core/k3s/texts/resume.service",
+    "src/core/k3s/texts/shutdown.openrc",
+    "src/core/k3s/texts/shutdown.service",
+    "src/core/k3s/texts/uninstall.sh",
+    "src/core/k3s/texts/watch.openrc",
+    "src/core/k3s/texts/watch.service",
+    "src/core/k3s/texts/watch.timer",
+    "src/keeper/update/pipeops-update.openrc",
+    "src/keeper/update/pipeops-update.service",
+    "systemd/pipeops-agent-update.service",
+    "systemd/pipeops-agent-update.timer",
+    "systemd/pipeops-agent.service",
+    "systemd/pipeops-keeper.service",
+    "systemd/pipeops-keeper.socket",
 ];
 /// What every look at the page needs goes over the wire as one file: it packs better, and is there
 /// after one answer instead of three. Each of these imports those before it only; the others import
@@ -56,10 +81,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rustc-env=BUILD_TARGET={target}");
     println!("cargo:rustc-env=BUILD_COMPILER={}", compiler()?);
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
-    for (text, packed) in TEXTS {
-        println!("cargo:rerun-if-changed={text}");
-        pack(&fs::read(text)?, &out.join(packed))?;
+    println!("cargo:rerun-if-changed={MANIFEST}");
+    pack(&fs::read(MANIFEST)?, &out.join("rbac.yaml.gz"))?;
+    // Each after its path, with a zero byte after both.
+    let mut scripts = Vec::new();
+    for path in SCRIPTS {
+        println!("cargo:rerun-if-changed={path}");
+        for part in [path.as_bytes(), &fs::read(path)?] {
+            scripts.extend_from_slice(part);
+            scripts.push(0);
+        }
     }
+    pack(&scripts, &out.join("scripts.gz"))?;
     assets(&out)
 }
 

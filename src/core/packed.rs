@@ -13,3 +13,41 @@ pub fn unpacked(packed: &[u8]) -> String {
     }
     text
 }
+
+/// Units and scripts as `build.rs` compressed them: each after its path, with a zero byte after
+/// both.
+const SCRIPTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scripts.gz"));
+
+/// A unit or a script, by its path in the sources; empty where `build.rs` does not list it.
+pub fn script(path: &str) -> String {
+    let all = unpacked(SCRIPTS);
+    let mut parts = all.split('\0');
+    while let (Some(name), Some(text)) = (parts.next(), parts.next()) {
+        if name == path {
+            return text.to_owned();
+        }
+    }
+    String::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_as_it_was_written() {
+        for (path, written) in [
+            (
+                "openrc/pipeops-agent",
+                include_str!("../../openrc/pipeops-agent"),
+            ),
+            (
+                "systemd/pipeops-keeper.socket",
+                include_str!("../../systemd/pipeops-keeper.socket"),
+            ),
+        ] {
+            assert_eq!(script(path), written);
+        }
+        assert_eq!(script("openrc"), "");
+    }
+}

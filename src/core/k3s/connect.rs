@@ -75,7 +75,7 @@ pub fn steps(init: Init, program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<
             steps.extend([
                 run("", "systemctl daemon-reload"),
                 file(UNIT, texts::connect(init, program), 0o644),
-                file(TIMER, include_str!("texts/connect.timer").to_owned(), 0o644),
+                file(TIMER, texts::text("connect.timer"), 0o644),
                 Step::Link {
                     path: WANTS_LINK.to_owned(),
                     target: TIMER.to_owned(),

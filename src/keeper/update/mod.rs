@@ -18,6 +18,7 @@ use super::{Journal, Keeper, now, system::SELINUX, with_fix};
 use crate::{
     core::{
         VERSION,
+        packed::script,
         safe_mode::RECORD,
         time::{Mono, Wall},
         update::{
@@ -610,10 +611,10 @@ impl Keeper {
             &["rc-service", "pipeops-update", "start"],
         ];
         let (path, mode, text, commands) = if self.has_systemd() {
-            let text = include_str!("pipeops-update.service");
+            let text = script("src/keeper/update/pipeops-update.service");
             (SYSTEMD_UNIT, 0o644, text, systemd)
         } else if self.system.is_there(OPENRC) {
-            let text = include_str!("pipeops-update.openrc");
+            let text = script("src/keeper/update/pipeops-update.openrc");
             (OPENRC_SCRIPT, 0o755, text, openrc)
         } else {
             return Err(

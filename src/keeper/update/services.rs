@@ -7,7 +7,9 @@
 use std::{fs, path::Path, time::Duration};
 
 use super::super::Keeper;
-use crate::{error::Result, files, host::exec::Limits, wire::keeper::ServiceFile};
+use crate::{
+    core::packed::script, error::Result, files, host::exec::Limits, wire::keeper::ServiceFile,
+};
 
 /// Files that the tarball placed, for its removal.
 const PLACED: &str = "/usr/share/pipeops-agent/placed";
@@ -25,45 +27,51 @@ const FOLDERS: [(&str, Option<&str>); 4] = [
     ("/etc/cron.daily/", None),
 ];
 
-macro_rules! systemd {
-    ($name:literal) => {
-        (
-            concat!("/etc/systemd/system/", $name),
-            0o644,
-            include_str!(concat!("../../../systemd/", $name)),
-        )
-    };
-}
-
-macro_rules! openrc {
-    ($folder:literal, $name:literal) => {
-        (
-            concat!($folder, $name),
-            0o755,
-            include_str!(concat!("../../../openrc/", $name)),
-        )
-    };
-}
-
-const OWN: [(&str, u32, &str); 9] = [
-    systemd!("pipeops-agent.service"),
-    systemd!("pipeops-keeper.service"),
-    systemd!("pipeops-keeper.socket"),
-    systemd!("pipeops-agent-update.service"),
-    systemd!("pipeops-agent-update.timer"),
-    openrc!("/etc/init.d/", "pipeops-agent"),
-    openrc!("/etc/init.d/", "pipeops-keeper"),
-    openrc!("/etc/periodic/daily/", "pipeops-agent-update"),
-    openrc!("/etc/cron.daily/", "pipeops-agent-update"),
+/// Places of the files, with those that they have in the sources.
+const OWN: [(&str, &str); 9] = [
+    (
+        "/etc/systemd/system/pipeops-agent.service",
+        "systemd/pipeops-agent.service",
+    ),
+    (
+        "/etc/systemd/system/pipeops-keeper.service",
+        "systemd/pipeops-keeper.service",
+    ),
+    (
+        "/etc/systemd/system/pipeops-keeper.socket",
+        "systemd/pipeops-keeper.socket",
+    ),
+    (
+        "/etc/systemd/system/pipeops-agent-update.service",
+        "systemd/pipeops-agent-update.service",
+    ),
+    (
+        "/etc/systemd/system/pipeops-agent-update.timer",
+        "systemd/pipeops-agent-update.timer",
+    ),
+    ("/etc/init.d/pipeops-agent", "openrc/pipeops-agent"),
+    ("/etc/init.d/pipeops-keeper", "openrc/pipeops-keeper"),
+    (
+        "/etc/periodic/daily/pipeops-agent-update",
+        "openrc/pipeops-agent-update",
+    ),
+    (
+        "/etc/cron.daily/pipeops-agent-update",
+        "openrc/pipeops-agent-update",
+    ),
 ];
 
 /// Returns the units and init scripts of this program.
 #[must_use]
 pub fn own() -> Vec<ServiceFile> {
-    let file = |(path, mode, text): (&str, u32, &str)| ServiceFile {
+    let file = |(path, source): (&str, &str)| ServiceFile {
         path: path.to_owned(),
-        mode,
-        text: text.to_owned(),
+        mode: if source.starts_with("openrc/") {
+            0o755
+        } else {
+            0o644
+        },
+        text: script(source),
     };
     OWN.into_iter().map(file).collect()
 }

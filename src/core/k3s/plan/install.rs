@@ -133,8 +133,7 @@ pub(super) fn service(steps: &mut Vec<Step>, wanted: &Install, is_there: &dyn Fn
         }
         Init::OpenRc => {
             directories(steps, "/etc/logrotate.d", is_there);
-            let rotation = include_str!("../texts/k3s.logrotate").to_owned();
-            steps.push(file(ROTATION, rotation, 0o644));
+            steps.push(file(ROTATION, texts::text("k3s.logrotate"), 0o644));
             steps.push(file(wanted.role.init_script(), text, 0o755));
             steps.extend(shutdown::files(init, &wanted.data_dir, &wanted.note.0));
         }

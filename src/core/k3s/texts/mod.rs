@@ -2,7 +2,7 @@
 //! k3s' settings.
 
 use super::{
-    super::{format::quoted, packed::unpacked},
+    super::{format::quoted, packed::script},
     Role, setting,
 };
 
@@ -28,19 +28,29 @@ const OPTIONAL: [(&str, &str); 3] = [
     ("metrics-server", "70 MB"),
 ];
 
+/// One of the texts beside this file, by its name.
+pub(in crate::core::k3s) fn text(name: &str) -> String {
+    script(&format!("src/core/k3s/texts/{name}"))
+}
+
+/// The service of that name for a service manager.
+fn of_init(init: Init, name: &str) -> String {
+    text(&match init {
+        Init::Systemd => format!("{name}.service"),
+        Init::OpenRc => format!("{name}.openrc"),
+    })
+}
+
 /// The service, with the data directory that it needs. With OpenRC it is also where k3s is
 /// protected from the end of memory.
 pub fn service(init: Init, role: Role, data_dir: &str, protected: &[&str]) -> String {
-    let text = match init {
-        Init::Systemd => include_str!("k3s.service"),
-        Init::OpenRc => include_str!("k3s.openrc"),
-    };
+    let text = of_init(init, "k3s");
     let protect = if protected.is_empty() {
         ":".to_owned()
     } else {
         format!("echo {K3S_SCORE} >/proc/self/oom_score_adj 2>/dev/null")
     };
-    filled(text, role, data_dir).replace("@PROTECT@", &protect)
+    filled(&text, role, data_dir).replace("@PROTECT@", &protect)
 }
 
 /// Score of k3s by which the kernel chooses what ends when the memory is full: the kubelet in it
@@ -72,55 +82,38 @@ fn filled(text: &str, role: Role, data_dir: &str) -> String {
 
 /// The service that finishes an interrupted change after a start of the machine.
 pub fn resume(init: Init, program: &str, data_dir: &str) -> String {
-    let text = match init {
-        Init::Systemd => include_str!("resume.service"),
-        Init::OpenRc => include_str!("resume.openrc"),
-    };
+    let text = of_init(init, "resume");
     text.replace("@PROGRAM@", program)
         .replace("@DATA@", data_dir)
 }
 
 /// The service that ends the Pods when the machine goes down.
 pub fn shutdown(init: Init, data_dir: &str, stopped: &str) -> String {
-    let text = match init {
-        Init::Systemd => include_str!("shutdown.service"),
-        Init::OpenRc => include_str!("shutdown.openrc"),
-    };
+    let text = of_init(init, "shutdown");
     text.replace("@DATA@", data_dir)
         .replace("@STOPPED@", stopped)
 }
 
 /// The service that looks at k3s: once, for a timer, or again and again where there are no timers.
 pub fn watch(init: Init, program: &str) -> String {
-    let text = match init {
-        Init::Systemd => include_str!("watch.service"),
-        Init::OpenRc => include_str!("watch.openrc"),
-    };
+    let text = of_init(init, "watch");
     text.replace("@PROGRAM@", program)
 }
 
 /// The service that makes the agent's credential.
 pub fn connect(init: Init, program: &str) -> String {
-    let text = match init {
-        Init::Systemd => include_str!("connect.service"),
-        Init::OpenRc => include_str!("connect.openrc"),
-    };
+    let text = of_init(init, "connect");
     text.replace("@PROGRAM@", program)
 }
 
-/// `killall.sh` as `build.rs` compressed it.
-const KILLALL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/killall.sh.gz"));
-/// `uninstall.sh`, in the same way.
-const UNINSTALL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uninstall.sh.gz"));
-
 /// `k3s-killall.sh`.
 pub fn killall(role: Role, data_dir: &str) -> String {
-    filled(&unpacked(KILLALL), role, data_dir)
+    filled(&text("killall.sh"), role, data_dir)
 }
 
 /// `k3s-uninstall.sh`, and `k3s-agent-uninstall.sh`.
 pub fn uninstall(role: Role, data_dir: &str) -> String {
-    filled(&unpacked(UNINSTALL), role, data_dir)
+    filled(&text("uninstall.sh"), role, data_dir)
 }
 
 /// Settings of an installation that become k3s' own.

@@ -74,11 +74,7 @@ pub fn steps(init: Init, program: &str, is_there: &dyn Fn(&str) -> bool) -> Vec<
             steps.extend([
                 run("", "systemctl daemon-reload"),
                 file(UNIT, texts::watch(init, program), 0o644),
-                file(
-                    TIMER,
-                    include_str!("../texts/watch.timer").to_owned(),
-                    0o644,
-                ),
+                file(TIMER, texts::text("watch.timer"), 0o644),
                 Step::Link {
                     path: WANTS_LINK.to_owned(),
                     target: TIMER.to_owned(),
