@@ -5,7 +5,7 @@
 //! `version --json`.
 //! Stamps it with the key that signs its releases (`PIPEOPS_RELEASE_KEY`), if it is one.
 //! Compresses the files of the page, so that the program never has to, the manifest of its rights,
-//! and the units and scripts that it writes.
+//! and the units, scripts and short manifests that it writes.
 
 use std::{
     error::Error,
@@ -21,12 +21,15 @@ use zopfli::{Format, Options};
 const ASSETS: &str = "src/dashboard/assets";
 /// The manifest of the program's rights in a cluster.
 const MANIFEST: &str = "src/kube/rbac/manifest.yaml";
-/// Units and scripts that the program writes. They are alike, and take a quarter of their length as
-/// one file.
-const SCRIPTS: [&str; 25] = [
+/// Units, scripts and short manifests that the program writes. They are alike, and take a quarter of
+/// their length as one file.
+const SCRIPTS: [&str; 30] = [
     "openrc/pipeops-agent",
     "openrc/pipeops-agent-update",
     "openrc/pipeops-keeper",
+    "src/cli/completions/bash",
+    "src/cli/completions/fish",
+    "src/cli/completions/zsh",
     "src/core/k3s/texts/connect.openrc",
     "src/core/k3s/texts/connect.service",
     "src/core/k3s/texts/connect.timer",
@@ -44,6 +47,8 @@ const SCRIPTS: [&str; 25] = [
     "src/core/k3s/texts/watch.timer",
     "src/keeper/update/pipeops-update.openrc",
     "src/keeper/update/pipeops-update.service",
+    "src/kube/rbac/full.yaml",
+    "src/kube/rbac/node-stats.yaml",
     "systemd/pipeops-agent-update.service",
     "systemd/pipeops-agent-update.timer",
     "systemd/pipeops-agent.service",

@@ -14,11 +14,11 @@ pub fn unpacked(packed: &[u8]) -> String {
     text
 }
 
-/// Units and scripts as `build.rs` compressed them: each after its path, with a zero byte after
-/// both.
+/// Units, scripts and short manifests as `build.rs` compressed them: each after its path, with a
+/// zero byte after both.
 const SCRIPTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scripts.gz"));
 
-/// A unit or a script, by its path in the sources; empty where `build.rs` does not list it.
+/// A unit, a script or a short manifest, by its path in the sources; empty where `build.rs` does not list it.
 pub fn script(path: &str) -> String {
     let all = unpacked(SCRIPTS);
     let mut parts = all.split('\0');

@@ -15,11 +15,11 @@ use super::{
     parser::{self, FILES, FOLDERS},
     table::{Argument, Command, JSON, Need, Takes},
 };
-use crate::error::Exit;
+use crate::{core::packed, error::Exit};
 
-const BASH: &str = include_str!("bash");
-const ZSH: &str = include_str!("zsh");
-const FISH: &str = include_str!("fish");
+const BASH: &str = "src/cli/completions/bash";
+const ZSH: &str = "src/cli/completions/zsh";
+const FISH: &str = "src/cli/completions/fish";
 
 /// `completions`.
 pub(super) static COMMAND: Command = Command {
@@ -74,7 +74,8 @@ static NEXT: Command = Command {
     ..Command::BARE
 };
 
-fn script(text: &str, args: &Args, output: &mut Output) -> Exit {
+fn script(source: &str, args: &Args, output: &mut Output) -> Exit {
+    let text = packed::script(source);
     if args.has("json") {
         output.json(&json!({ "script": text }));
     } else {

@@ -5,7 +5,7 @@ pub mod check;
 
 use crate::core::{
     namespace::OwnNamespace,
-    packed::unpacked,
+    packed::{script, unpacked},
     policy::{Expose, PodSecurity},
     yaml,
 };
@@ -28,8 +28,8 @@ pub const FULL_BINDING: &str = "pipeops-full";
 
 /// `manifest.yaml` as `build.rs` compressed it.
 const MANIFEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rbac.yaml.gz"));
-const FULL: &str = include_str!("full.yaml");
-const NODE_STATS: &str = include_str!("node-stats.yaml");
+const FULL: &str = "src/kube/rbac/full.yaml";
+const NODE_STATS: &str = "src/kube/rbac/node-stats.yaml";
 
 /// Types of Services that everybody may make, as the manifest lists them.
 const SERVICE_TYPES: &str = "['ClusterIP', 'ExternalName']";
@@ -153,7 +153,10 @@ impl Manifest {
     pub fn node_stats(&self) -> String {
         let ours = "pipeops-agent rbac --node-stats";
         let theirs = self.node_stats_program();
-        self.own(&NODE_STATS.replace(ours, &theirs), GrantScope::Managed)
+        self.own(
+            &script(NODE_STATS).replace(ours, &theirs),
+            GrantScope::Managed,
+        )
     }
 
     /// The line that applies that.
@@ -181,7 +184,7 @@ impl Manifest {
                 &format!("{binding}  validationActions: [Deny]\n"),
                 &format!("{binding}  validationActions: [Audit]\n"),
             );
-            text.push_str(&self.own(FULL, GrantScope::Managed));
+            text.push_str(&self.own(&script(FULL), GrantScope::Managed));
         }
         text
     }
@@ -347,7 +350,7 @@ mod tests {
     #[test]
     fn the_right_to_ask_kubelets_is_apart_and_only_given_to_the_agent() {
         let usual = manifest(OwnNamespace::USUAL, PodSecurity::Baseline, GrantScope::Full);
-        assert_eq!(usual.node_stats(), NODE_STATS);
+        assert_eq!(usual.node_stats(), include_str!("node-stats.yaml"));
         assert!(!usual.text().contains("[nodes/proxy]"));
         let other = manifest("edge", PodSecurity::Baseline, GrantScope::Managed);
         let text = other.node_stats();
