@@ -31,6 +31,8 @@ use crate::{
 /// Time for a record or a revision to be read: an answer without what runs now is better than none,
 /// and whoever asks waits no longer than for one call.
 const READ_WITHIN: Duration = Duration::from_secs(5);
+/// Time for all records, one after the other.
+const LISTED_WITHIN: Duration = Duration::from_secs(20);
 /// Time for everything that a verdict on what runs reads.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 /// Changes of the journal that are looked through for the last one of an app.
@@ -42,7 +44,7 @@ impl Apps {
     /// # Errors
     /// Reason why they are not known.
     pub async fn list(&self) -> Result<Value> {
-        let apps = deadline(READ_WITHIN, Box::pin(self.ledger.list())).await;
+        let apps = deadline(LISTED_WITHIN, Box::pin(self.ledger.list())).await;
         let apps = apps.map_err(|_elapsed| silent())?.map_err(api_error)?;
         let apps: Vec<_> = apps.iter().map(|app| self.change_answer(app)).collect();
         Ok(json!({ "apps": apps }))

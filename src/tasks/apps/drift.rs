@@ -406,6 +406,7 @@ impl Apps {
         let key = name(&read.app, &entry);
         let seen = self.drift.seen.borrow().get(&key).cloned();
         if seen.is_some() {
+            self.recognise(read, &entry).await?;
             let object = manifest.in_words();
             self.with_app(&read.app.name, |drift| {
                 drift.missing.retain(|it| *it != object)
@@ -413,18 +414,6 @@ impl Apps {
         }
         match seen {
             None => self.repair_missing(read, manifest).await?,
-            Some(seen) if read.app.uid(&entry).is_none() && read.app.nonce(&entry).is_some() => {
-                // A power cut came right after it was created again, or somebody else's is there.
-                let uid = self.cluster(Owner::Machine).uid(&read.app, &entry).await?;
-                match uid {
-                    Some(uid) => {
-                        read.app.record_uid(&entry, &uid);
-                        self.ledger().write(read).await?;
-                        self.remember(&read.app);
-                    }
-                    None => drop(self.drift.verified.borrow_mut().insert(key, seen)),
-                }
-            }
             Some(seen) if read.app.uid(&entry) != Some(&seen.uid) => {
                 // Somebody else's lies in its place.
                 self.drift.verified.borrow_mut().insert(key, seen);
@@ -435,6 +424,22 @@ impl Apps {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Notes the UID of an object that was created again right before a power cut.
+    async fn recognise(&self, read: &mut AppRecord, entry: &InventoryEntry) -> Result<()> {
+        if read.app.uid(entry).is_some() || read.app.nonce(entry).is_none() {
+            return Ok(());
+        }
+        let cluster = self.cluster(Owner::Machine);
+        let Some(uid) = cluster.uid(&read.app, entry).await? else {
+            return Ok(());
+        };
+        read.app.record_uid(entry, &uid);
+        read.app.clear_nonces();
+        self.ledger().write(read).await?;
+        self.remember(&read.app);
         Ok(())
     }
 

@@ -52,6 +52,13 @@ pub(super) enum Start {
     TakenOver(Stage),
 }
 
+/// Part of a change that a restart, or the end of another agent, interrupted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Resumed {
+    Yes,
+    No,
+}
+
 /// A change that is being carried out.
 pub(super) struct Work {
     pub(super) apps: Rc<Apps>,
@@ -75,7 +82,10 @@ impl Work {
         let ended = match next {
             Next::Over => return,
             Next::AllUndone => Ok((Outcome::Undone, self.rolled_back())),
-            Next::Undo(_) => self.go_back(&self.known_outcome().sentence).await,
+            Next::Undo(_) => {
+                self.go_back(&self.known_outcome().sentence, Resumed::Yes)
+                    .await
+            }
             Next::Forward(step) if self.plan.verb == Verb::Remove => self.remove(step).await,
             Next::Forward(step) => self.go_forward(step).await,
         };
@@ -255,7 +265,7 @@ impl Work {
             .as_ref()
             .map(|found| format!("{}: {}", found.cause.id(), judged.sentence));
         self.advance(step, StepState::Failed, detail).await;
-        self.go_back(&judged.sentence).await
+        self.go_back(&judged.sentence, Resumed::No).await
     }
 
     /// Judges whether the owner may still change the app: the level of access may have been lowered
@@ -268,7 +278,7 @@ impl Work {
         }
     }
 
-    async fn go_back(&self, why: &str) -> Result<(Outcome, String)> {
+    async fn go_back(&self, why: &str, resumed: Resumed) -> Result<(Outcome, String)> {
         let (bad, good) = (self.plan.revision, self.plan.back_to);
         if good == 0 || good == bad {
             return Ok((
@@ -278,7 +288,7 @@ impl Work {
         }
         let app = self.record().await?.app;
         // Where it was written before an interruption, nothing is left to be decided.
-        let is_written = app.running == good;
+        let is_written = resumed == Resumed::Yes && app.running == good;
         if let Some(reason) = app.no_rollback_reason().filter(|_| !is_written) {
             return Ok((
                 Outcome::Failed,

@@ -137,19 +137,17 @@ impl Work {
         let surplus = read.app.surplus(&version.manifests);
         // An object that is deleted and still known is found to be gone by the next change.
         self.apps.set_stoppable(&self.plan.app, true);
+        let mut gone = Vec::new();
         for entry in &surplus {
             self.delete(&read.app, entry).await?;
+            // What a finalizer keeps stays ours, and is deleted again with the next version.
+            if self.remains(&read.app, entry).await?.is_none() {
+                gone.push(entry.clone());
+            }
         }
         self.apps.set_stoppable(&self.plan.app, false);
         if surplus.iter().any(|it| it.kind == AUTOSCALER) {
             self.rescale(&read.app, version).await;
-        }
-        let mut gone = Vec::new();
-        for entry in surplus {
-            // What a finalizer keeps is deleted again, and named, with the next version.
-            if self.remains(&read.app, &entry).await?.is_none() {
-                gone.push(entry);
-            }
         }
         read.app.forget(&gone);
         let gone = read.app.prune();
