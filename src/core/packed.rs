@@ -18,7 +18,8 @@ pub fn unpacked(packed: &[u8]) -> String {
 /// zero byte after both.
 const SCRIPTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scripts.gz"));
 
-/// A unit, a script or a short manifest, by its path in the sources; empty where `build.rs` does not list it.
+/// A unit, a script or a short manifest, by its path in the sources; empty where `build.rs` does
+/// not list it.
 pub fn script(path: &str) -> String {
     let all = unpacked(SCRIPTS);
     let mut parts = all.split('\0');

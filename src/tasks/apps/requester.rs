@@ -89,8 +89,8 @@ pub(super) enum Trigger {
 }
 
 impl Trigger {
-    /// Returns whether what was taken last is tried again: its change ended before it was judged; or
-    /// a person asks, and it does not run, because it was bad or somebody went back.
+    /// Returns whether what was taken last is tried again: its change ended before it was judged,
+    /// or a person asks, and it does not run, because it was bad or somebody went back.
     pub(super) fn retries(self, app: &App) -> bool {
         let last = app.revisions.last();
         let verdict = last.and_then(|last| last.outcome.verdict);
