@@ -84,7 +84,7 @@ pub enum Patch {
 pub enum Propagation {
     /// The object first.
     Background,
-    /// What it owns first: the object is there until that is gone.
+    /// The objects that it owns first: it is there until they are gone.
     Foreground,
 }
 

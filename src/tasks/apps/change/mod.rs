@@ -195,7 +195,7 @@ impl Work {
         let is_open = |last: &LastChange| last.id == self.lock.id();
         if read.app.under_way().is_some_and(is_open) {
             read.app.set_stage(self.lock.id(), Stage::Over);
-            let cause = match self.is_still_allowed().await {
+            let cause = match self.is_still_allowed(&read).await {
                 Ok(()) => None,
                 Err(_refusal) => Some(Cause::AccessRefused),
             };
@@ -230,7 +230,7 @@ impl Work {
             let failed = match self.write(&version, self.plan.revision).await {
                 Ok(failed) => failed,
                 Err(error) => {
-                    self.is_still_allowed().await?;
+                    self.is_still_allowed(&self.record().await?).await?;
                     Some(refusal(&error))
                 }
             };
@@ -270,9 +270,8 @@ impl Work {
 
     /// Judges whether the owner may still change the app: the level of access may have been lowered
     /// since the change began. That says nothing against its version.
-    async fn is_still_allowed(&self) -> Result<()> {
-        let read = self.record().await?;
-        match self.apps.may_change(&read).await {
+    async fn is_still_allowed(&self, read: &AppRecord) -> Result<()> {
+        match self.apps.may_change(read).await {
             Err(refusal) if refusal.retry == Retry::Never => Err(refusal),
             Ok(()) | Err(_) => Ok(()),
         }

@@ -86,7 +86,7 @@ impl Work {
         Ok(())
     }
 
-    /// What is left of an object that was deleted; `None`: it is gone.
+    /// Returns the remainder of an object that was deleted, in words; `None`: it is gone.
     async fn remains(&self, app: &App, entry: &InventoryEntry) -> Result<Option<String>> {
         let cluster = self.cluster();
         self.with_retries(async || match cluster.remains(app, entry).await {
